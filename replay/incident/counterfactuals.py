@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence, Set
 import attrs
 
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember, kind_is_classic
+from equipoise.replay.incident.causes import Cause
 from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.incident.incidents import Incident
-from equipoise.replay.incident.rebalances import Cause, expired_from_ms, last_heard_before_ms, name_of
+from equipoise.replay.incident.rebalances import expired_from_ms, last_heard_before_ms, name_of
 from equipoise.replay.simulation.kafka.connect import ConnectSettings
 from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerEvent, ConsumerSettings
 from equipoise.replay.simulation.kafka.unavailable import connect_unavailable_ms, unavailable_ms

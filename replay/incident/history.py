@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import attrs
@@ -14,6 +14,7 @@ from equipoise.replay.importers.groups.dump import ReadableRecording
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedGroups
 from equipoise.replay.importers.groups.recording import Commit
 from equipoise.replay.importers.offsets_topic.records import RawRecord
+from equipoise.replay.incident.causes import Rebalance
 
 _LONGEST_RESTORE_MS = 3_600_000
 
@@ -34,6 +35,11 @@ class GroupHistory:
     and for each topic -> end of each partition. `unread`: why records were passed over.
     `has_every_commit`: at least one of each second; a recorded run that ships with equipoise has
     fewer. `sinks`: of a group of Kafka Connect, connector -> the group in which it reads.
+    `has_records`: the states were stored by the coordinator; else they are what logs and tables
+    tell. `told`: rebalances that logs tell. `stops`: partition, from and until when no client whose
+    log is there had it, and the line of its return. `notes`: what else files say, with its place.
+    `missing`: what these files cannot tell, and which would. `language`: the client whose logs they
+    are, as ``librdkafka``; "": they are none.
     """
 
     group: str
@@ -44,6 +50,12 @@ class GroupHistory:
     unread: list[str]
     has_every_commit: bool = True
     sinks: Mapping[str, GroupHistory] = attrs.field(factory=dict)
+    has_records: bool = True
+    told: Sequence[Rebalance] = ()
+    stops: Sequence[tuple[str, int, int, str]] = ()
+    notes: Sequence[str] = ()
+    missing: Sequence[str] = ()
+    language: str = ""
 
     def state_at(self, at_ms: int) -> ObservedGroup | None:
         """The group at a time; None: before its first record."""

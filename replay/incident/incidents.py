@@ -4,15 +4,20 @@ meanwhile, and what would have avoided it.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import attrs
 
-from equipoise.replay.importers.groups.observed import GroupKind, kind_is_classic
+from equipoise.replay.importers.groups.observed import GroupKind
+from equipoise.replay.incident.advice import advice_of
+from equipoise.replay.incident.causes import FOLLOWS, Cause, Rebalance
 from equipoise.replay.incident.history import GroupHistory
-from equipoise.replay.incident.rebalances import FOLLOWS, Cause, Rebalance, rebalances
+from equipoise.replay.incident.loops import Loop, with_loops
+from equipoise.replay.incident.rebalances import name_of, rebalances
 from equipoise.replay.incident.restores import Restore, restores
 from equipoise.replay.incident.unavailable import Gap, gaps
 from equipoise.replay.timelines.costs import ROLLING_MS
@@ -27,9 +32,9 @@ OUTSIDE_AFTER_MS = 10_000
 """Commits that come so soon after a member lost a partition are the last of it."""
 LEAST_ALONE_MS = 5_000
 """Work that stood still without a rebalance is told from here on: a slow batch is no incident."""
-_MANY = 20
-"""As many rebalances that a member asked for, one after the other, are a loop."""
 _FOR_A_MEDIAN = 3
+_MOST_BEFORE = 50
+"""Of earlier incidents, the last."""
 _LEAST_USUAL_MS = 1_000
 _STOPS = (Cause.EXPIRED, Cause.LEFT, Cause.GONE, Cause.RESTARTED, Cause.STATIC_BACK, Cause.POLL_TIMEOUT)
 
@@ -40,7 +45,9 @@ class Incident:
     one. `unavailable_ms`: summed over partitions. `is_rolling`: one of several members stopped
     after the other, and came back: a deployment. `before`: what earlier incidents of the same
     cause had cost (ms), to see what is unusual. `is_static`: those who stopped have instance ids.
-    `restores`: tasks that took long from their assignment to their first commit.
+    `restores`: tasks that took long from their assignment to their first commit. `loop`: its
+    rebalances came again and again from one cause. `whose`: members that had the partitions which
+    stood still without a rebalance.
     """
 
     begin_ms: int
@@ -54,6 +61,18 @@ class Incident:
     before: tuple[int, ...] = ()
     restores: tuple[Restore, ...] = ()
     advice: tuple[str, ...] = ()
+    loop: Loop | None = None
+    whose: tuple[str, ...] = ()
+
+    @property
+    def rebalancing_ms(self) -> int:
+        """How long its rebalances took, together."""
+        return sum(each.took_ms for each in self.chain)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The lines that its cause rests on."""
+        return next((each.places for each in self.chain if each.cause is self.cause and each.places), self.chain[0].places if self.chain else ())
 
     @property
     def unavailable_ms(self) -> int:
@@ -80,24 +99,27 @@ def incidents(history: GroupHistory, from_ms: int = 0, until_ms: int = 2**62) ->
             chains[-1].append(each)
         else:
             chains.append([each])
+    looped = with_loops(chains)
+    chains = [chain for chain, _ in looped]
     shares: list[list[Gap]] = [[] for _ in chains]
     without: list[Gap] = []
+    places = _Places(chains)
     for gap in gaps(history):
-        index = _chain_of(gap, chains)
+        index = places.chain_of(gap)
         (without if index is None else shares[index]).append(gap)
-    found = [_incident(chain, share) for chain, share in zip(chains, shares, strict=True)] + _without_rebalance(without) + _outside(history)
+    found = [_incident(chain, loop, share) for (chain, loop), share in zip(looped, shares, strict=True)]
+    found += _without_rebalance(history, without) + _outside(history)
     found = [attrs.evolve(each, restores=tuple(restores(history, each.gaps))) for each in sorted(found, key=lambda incident: incident.begin_ms)]
     kind = history.states[-1].group.kind if history.states else GroupKind.OTHER
-    return [
-        attrs.evolve(
-            each,
-            is_rolling=rolls,
-            before=tuple(other.unavailable_ms for other in found[:index] if other.cause is each.cause),
-            advice=tuple(_advice(kind, each, is_rolling=rolls)),
-        )
-        for index, (each, rolls) in enumerate(zip(found, _rolling(found), strict=True))
-        if each.begin_ms <= until_ms and each.end_ms >= from_ms
-    ]
+    told: list[Incident] = []
+    costs: dict[Cause, list[int]] = {}
+    for one, rolls in zip(found, _rolling(found), strict=True):
+        before = costs.setdefault(one.cause, [])
+        if one.begin_ms <= until_ms and one.end_ms >= from_ms:
+            known = attrs.evolve(one, is_rolling=rolls, before=tuple(before[-_MOST_BEFORE:]))
+            told.append(attrs.evolve(known, advice=tuple(advice_of(history, kind, known, is_rolling=rolls))))
+        before.append(one.unavailable_ms)
+    return told
 
 
 def _belongs(chain: list[Rebalance], each: Rebalance) -> bool:
@@ -110,36 +132,49 @@ def _belongs(chain: list[Rebalance], each: Rebalance) -> bool:
     return each.begin_ms - first.end_ms <= TOGETHER_MS and (each.cause is first.cause or first.cause is Cause.FIRST)
 
 
-def _chain_of(gap: Gap, chains: list[list[Rebalance]]) -> int | None:
-    """The chain that made work stand still: the first that overlaps, or the one that was just over
-    when it began, if the next had not begun then; None: it was no rebalance.
-    """
-    index = next((number for number, chain in enumerate(chains) if any(_overlap(gap, each) for each in chain)), None)
-    if not index:
-        return index
-    before, after = chains[index - 1][-1], chains[index][0]
-    is_of_before = gap.from_ms - before.end_ms <= TOGETHER_MS and gap.from_ms < after.begin_ms - max(after.stopped_ms, _SEEN_AFTER_MS)
-    return index - 1 if is_of_before else index
+class _Places:
+    """Finds the chain that made work stand still, by time."""
+
+    def __init__(self, chains: Sequence[Sequence[Rebalance]]) -> None:
+        self._chains = chains
+        flat = sorted(((each.begin_ms, each.end_ms, number) for number, chain in enumerate(chains) for each in chain), key=lambda one: one[:1])
+        self._flat = flat
+        self._ends = list(itertools.accumulate((end_ms for _, end_ms, _ in flat), max))
+
+    def chain_of(self, gap: Gap) -> int | None:
+        """The first that overlaps, or the one that was just over when the gap began, if the next
+        had not begun then; None: it was no rebalance.
+        """
+        index = None
+        for begin_ms, end_ms, number in itertools.islice(self._flat, bisect_left(self._ends, gap.from_ms), None):
+            if begin_ms > gap.until_ms:
+                break
+            if end_ms >= gap.from_ms:
+                index = number
+                break
+        if not index:
+            return index
+        before, after = self._chains[index - 1][-1], self._chains[index][0]
+        is_of_before = gap.from_ms - before.end_ms <= TOGETHER_MS and gap.from_ms < after.begin_ms - max(after.stopped_ms, _SEEN_AFTER_MS)
+        return index - 1 if is_of_before else index
 
 
-def _overlap(gap: Gap, rebalance: Rebalance) -> bool:
-    return gap.from_ms <= rebalance.end_ms and gap.until_ms >= rebalance.begin_ms
-
-
-def _incident(chain: list[Rebalance], mine: list[Gap]) -> Incident:
+def _incident(chain: list[Rebalance], loop: Loop | None, mine: list[Gap]) -> Incident:
     first = chain[0]
+    cause = first.cause if loop is None else loop.cause
     return Incident(
         begin_ms=min([first.begin_ms - max(0, first.stopped_ms), *(gap.from_ms for gap in mine)]),
         end_ms=max([chain[-1].end_ms, *(gap.until_ms for gap in mine)]),
-        cause=first.cause,
-        members=tuple(sorted({name for each in chain if each.cause is first.cause for name in each.members})),
+        cause=cause,
+        members=tuple(sorted({name for each in chain if each.cause is cause for name in each.members})) if loop is None else loop.members,
         chain=tuple(chain),
         gaps=tuple(mine),
         is_static=first.is_static,
+        loop=loop,
     )
 
 
-def _without_rebalance(alone: list[Gap]) -> list[Incident]:
+def _without_rebalance(history: GroupHistory, alone: list[Gap]) -> list[Incident]:
     """Gaps that no rebalance explains, those together that overlap."""
     found: list[list[Gap]] = []
     for gap in alone:
@@ -152,10 +187,22 @@ def _without_rebalance(alone: list[Gap]) -> list[Incident]:
     told = [each for each in found if max(gap.unavailable_ms for gap in each) >= LEAST_ALONE_MS]
     return [
         Incident(
-            begin_ms=each[0].from_ms, end_ms=max(gap.until_ms for gap in each), cause=Cause.NOTHING, members=(), chain=(), gaps=tuple(each)
+            begin_ms=each[0].from_ms, end_ms=max(gap.until_ms for gap in each), cause=Cause.NOTHING,
+            members=(owners := _owners(history, each)), chain=(), gaps=tuple(each), whose=owners,
         )
         for each in told
     ]  # fmt: skip
+
+
+def _owners(history: GroupHistory, gaps: Sequence[Gap]) -> tuple[str, ...]:
+    """Names of the members that had these partitions."""
+    found: set[str] = set()
+    for gap in gaps:
+        group = history.state_at(gap.from_ms)
+        for work, who in group.owners.items() if group is not None else ():
+            if group is not None and gap.partition in group.partitions_of(work):
+                found.update(name_of(group.members[name]) for name in who)
+    return tuple(sorted(found))
 
 
 def _outside(history: GroupHistory) -> list[Incident]:
@@ -200,56 +247,37 @@ def _rolling(found: list[Incident]) -> list[bool]:
     """For each incident, whether it is a restart with another member's restart soon before or
     after.
     """
-    restarts = [(index, each) for index, each in enumerate(found) if each.cause in _STOPS and _is_back(each, found[index + 1 :])]
-    rolls = {
-        index
-        for index, each in restarts
-        if any(other.members != each.members and abs(other.begin_ms - each.begin_ms) <= ROLLING_MS for _, other in restarts)
-    }
+    backs: dict[str, list[int]] = {}
+    for each in found:
+        for name in each.members if each.cause is Cause.BACK else ():
+            backs.setdefault(name, []).append(each.begin_ms)
+    restarts = [(index, each) for index, each in enumerate(found) if each.cause in _STOPS and each.loop is None and _is_back(each, backs)]
+    rolls: set[int] = set()
+    other = -1
+    """The last restart of other members."""
+    for place, (index, each) in enumerate(restarts):
+        if place and restarts[place - 1][1].members != each.members:
+            other = place - 1
+        if other >= 0 and each.begin_ms - restarts[other][1].begin_ms <= ROLLING_MS:
+            rolls |= {index, restarts[other][0]}
+    other = -1
+    for place in range(len(restarts) - 1, -1, -1):
+        index, each = restarts[place]
+        if place + 1 < len(restarts) and restarts[place + 1][1].members != each.members:
+            other = place + 1
+        if other >= 0 and restarts[other][1].begin_ms - each.begin_ms <= ROLLING_MS:
+            rolls.add(index)
     return [index in rolls for index in range(len(found))]
 
 
-def _is_back(incident: Incident, later: list[Incident]) -> bool:
+def _is_back(incident: Incident, backs: Mapping[str, Sequence[int]]) -> bool:
     """Whether a member that stopped joined again, in this incident or soon after."""
     stopped = set(incident.members)
     if any(stopped & set(each.joined) for each in incident.chain):
         return True
-    return any(each.begin_ms - incident.end_ms <= ROLLING_MS and stopped & set(each.members) and each.cause is Cause.BACK for each in later)
-
-
-def _advice(kind: GroupKind, incident: Incident, *, is_rolling: bool) -> list[str]:
-    """What would have avoided it, the best first."""
-    found = []
-    cause, chain = incident.cause, incident.chain
-    back = is_rolling or (any(set(incident.members) & set(each.joined) for each in chain) and cause in _STOPS)
-    if cause is Cause.POLL_TIMEOUT:
-        found.append("lower max.poll.records, or raise max.poll.interval.ms above the longest time that a batch takes")
-    if back and kind not in (GroupKind.STREAMS, GroupKind.CONNECT):  # neither takes a group.instance.id
-        found.append("set group.instance.id, and session.timeout.ms above the time of a restart: a member that is back in time begins no rebalance")
-        if kind is GroupKind.CLASSIC_CONSUMER:
-            found.append("lead the group with `equipoise lead --hold`: partitions wait for a member that will be back")
-    elif cause is Cause.EXPIRED:
-        session = "session.timeout.ms" if kind_is_classic(kind) else "the brokers' session timeout"
-        found.append(f"lower {session}: work stands still until the session is over")
-    if kind is GroupKind.CLASSIC_STREAMS and any(each.moved or each.unowned for each in chain):
-        found.append("let equipoise decide the rounds (docs/streams.md): copies are made first, and tasks move when they are ready")
-    if kind is GroupKind.STREAMS and (back or incident.restores):
-        found.append("keep copies, so that a task need not be restored: set the group's streams.num.standby.replicas (kafka-configs)")
-    if kind is GroupKind.CONNECT and cause in _STOPS:
-        found.append(
-            "set scheduled.rebalance.max.delay.ms a little above the time of a restart: what a worker had waits so long, whether it is back or not"
-        )
-    if any(each.is_stuck for each in incident.restores):
-        tasks = ", ".join(f"{each.task} at {each.member}" for each in incident.restores if each.is_stuck)
-        found.append(f"look at these processes: the restore of their task does not end, or the task hangs: {tasks}")
-    if sum(each.cause is Cause.PROBING and not (each.moved or each.unowned) for each in chain) > 1:
-        found.append("raise acceptable.recovery.lag, or probing.rebalance.interval.ms: copies do not get ready between two probes")
-    if sum(each.cause is Cause.ASKED for each in chain) >= _MANY:
-        found.append("members ask again and again: look for two assignors or subscriptions that never agree, and for clients that need an upgrade")
-    if cause is Cause.OUTSIDE:
-        found.append("look for a process that was removed from the group and works on, or one that has partitions by hand under this group id")
-    if cause is Cause.EXPIRED and incident.is_static:
-        found.append("static members (group.instance.id) do not leave: set session.timeout.ms as long as a restart takes, and remove one for good")
-    if cause is Cause.NOTHING:
-        found.append("look at the process that has these partitions: it is a member and polls, but commits nothing")
-    return found
+    for name in stopped:
+        times = backs.get(name, ())
+        place = bisect_left(times, incident.begin_ms)
+        if place < len(times) and times[place] - incident.end_ms <= ROLLING_MS:
+            return True
+    return False

@@ -11,9 +11,10 @@ from typing import Any
 
 from equipoise.replay.drawing.colours import CAUSE_COLOURS, colour_numbers, member_colour
 from equipoise.replay.importers.groups.observed import ObservedGroup
+from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.incident.incidents import Incident
-from equipoise.replay.incident.rebalances import Cause, Rebalance, name_of
+from equipoise.replay.incident.rebalances import name_of
 from equipoise.replay.incident.unavailable import Gap
 from equipoise.replay.timelines.build import as_people_sort
 from equipoise.replay.timelines.page import MOST_ROWS, render_data

@@ -8,14 +8,16 @@ store every step.
 
 from __future__ import annotations
 
-import enum
+import itertools
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 
 from equipoise.replay.importers.groups.observed import ObservedGroup, ObservedMember, kind_is_classic
+from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.history import GroupHistory
 
 _EXPIRED_FROM = 0.6
@@ -36,68 +38,52 @@ _BACK_WITHIN_MS = 600_000
 _REMOVED_WITHIN_MS = 120_000
 _COOPERATIVE = ("cooperative-sticky", "stream")
 """Assignors that revoke work in one round and give it out in the next."""
+_DEFAULT_ID = re.compile(r"rdkafka|sarama|kgo|confluent-kafka-(?:python|go|dotnet)|kafkajs|kafka-node-client", re.ASCII)
 _THREAD = re.compile(r"-StreamThread-[0-9]+(-consumer)?$", re.ASCII)
 
 
-class Cause(enum.StrEnum):
-    """What a rebalance began with. In the order in which they are preferred: what came with a
-    member that is gone explains more than what came with one that joined.
-    """
-
-    EXPIRED = "a member was not heard of for its session timeout"
-    POLL_TIMEOUT = "a member did not poll within max.poll.interval.ms"
-    RESTARTED = "a member left and is back"
-    LEFT = "a member left"
-    GONE = "a member is gone: it left, or was not heard of"
-    BACK = "a member is back"
-    JOINED = "a member joined"
-    SUBSCRIBED = "members subscribed to other topics"
-    TOPOLOGY = "the topology changed"
-    PARTITIONS = "topics got partitions, or were made or deleted"
-    PROBING = "Kafka Streams looked whether copies are ready"
-    FOLLOW_UP = "work that was revoked in the round before is given out"
-    DELAY_OVER = "Kafka Connect's rebalance delay was over"
-    STATIC_BACK = "a static member is back under its instance id"
-    ASKED = "a member asked to join again"
-    FIRST = "the group began"
-    NOTHING = "work stood still without a rebalance"
-    OUTSIDE = "offsets were committed by somebody outside the group"
-
-
-FOLLOWS = (Cause.FOLLOW_UP, Cause.PROBING, Cause.DELAY_OVER)
-"""Causes of rebalances that an earlier one has asked for."""
-
-
-@attrs.frozen(kw_only=True)
-class Rebalance:
-    """`number`: generation, or group epoch. `members`: those that the cause is about. `stopped_ms`:
-    how long before the rebalance they had last committed, -1: unknown. `moved`: work with another
-    owner than before. `unowned`: work that had an owner before and has none. `ends_ms`: when every
-    member had its part. `lost_state`: processes of Kafka Streams that are back with another process
-    id, which is kept in the state directory. `is_static`: all that are gone have an instance id.
-    """
-
-    number: int
-    begin_ms: int
-    end_ms: int
-    cause: Cause
-    members: tuple[str, ...]
-    stopped_ms: int = -1
-    joined: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
-    moved: tuple[str, ...] = ()
-    unowned: tuple[str, ...] = ()
-    lost_state: tuple[str, ...] = ()
-    is_static: bool = False
-
-    @property
-    def took_ms(self) -> int:
-        """How long it took, as far as the coordinator stored it."""
-        return self.end_ms - self.begin_ms
-
-
 def rebalances(history: GroupHistory) -> list[Rebalance]:
-    """Returns the rebalances in order."""
+    """Returns the rebalances in order: what the coordinator stored, and what logs tell of them."""
+    return with_told(_stored(history) if history.has_records else [], history.told)
+
+
+def with_told(stored: Sequence[Rebalance], told: Sequence[Rebalance]) -> list[Rebalance]:
+    """A log's reason beats what was worked out from commits. A generation is the same where its
+    number is, and its time nearly.
+    """
+    if not stored or not told:
+        return list(stored or told)
+    found = list(stored)
+    numbers: dict[int, list[int]] = {}
+    for index, each in enumerate(found):
+        numbers.setdefault(each.number, []).append(index)
+    alone: list[Rebalance] = []
+    for each in told:
+        near = [index for index in numbers.get(each.number, ()) if abs(found[index].end_ms - each.end_ms) <= _SAME_WITHIN_MS]
+        if near:
+            index = min(near, key=lambda one: abs(found[one].end_ms - each.end_ms))
+            found[index] = _with_reason(found[index], each)
+        elif each.cause in (Cause.TWICE, Cause.COORDINATOR) or not found[0].begin_ms <= each.begin_ms <= found[-1].end_ms:
+            alone.append(each)
+    return sorted([*found, *alone], key=lambda each: (each.begin_ms, each.number))
+
+
+_SAME_WITHIN_MS = 60_000
+_VAGUE = (Cause.UNSEEN, Cause.ASKED, Cause.COORDINATOR, Cause.FIRST)
+
+
+def _with_reason(stored: Rebalance, told: Rebalance) -> Rebalance:
+    places = told.places
+    begin_ms = min(stored.begin_ms, told.begin_ms)
+    stopped_ms = stored.stopped_ms if stored.stopped_ms < 0 else max(0, stored.stopped_ms - (stored.begin_ms - begin_ms))
+    if told.cause in _VAGUE:
+        return attrs.evolve(stored, begin_ms=begin_ms, stopped_ms=stopped_ms, detail=told.detail, places=places)
+    return attrs.evolve(
+        stored, begin_ms=begin_ms, stopped_ms=stopped_ms, cause=told.cause, members=told.members or stored.members, detail=told.detail, places=places
+    )
+
+
+def _stored(history: GroupHistory) -> list[Rebalance]:
     found: list[Rebalance] = []
     states = history.states
     settled = ObservedGroup(name=history.group, kind=states[0].group.kind) if states else None
@@ -170,7 +156,13 @@ def name_of(member: ObservedMember) -> str:
     """The process as an operator knows it: instance id or client id, without the number of a thread
     of Kafka Streams; the member id where it has neither.
     """
-    return member.instance_id or _THREAD.sub("", member.client_id) or member.member_id
+    if member.instance_id is not None:
+        return member.instance_id
+    if _DEFAULT_ID.fullmatch(member.client_id):  # all processes are called so
+        own = member.member_id.removeprefix(f"{member.client_id}-")[:8]
+        host = member.host.lstrip("/")
+        return f"{member.client_id}-{own} at {host}" if host else f"{member.client_id}-{own}"
+    return _THREAD.sub("", member.client_id) or member.member_id
 
 
 def _cause(
@@ -255,8 +247,13 @@ def _takes_the_place(history: GroupHistory, before: ObservedGroup, member: Obser
     former = [each for each in before.members.values() if _key(each) == _key(member)]
     if len(former) != 1:
         return False
-    later = [state.group for state in history.states if at_ms < state.at_ms <= at_ms + _REMOVED_WITHIN_MS]
-    return any(former[0].member_id not in group.members and member.member_id in group.members for group in later)
+    states = history.states
+    for state in itertools.islice(states, bisect_right(states, at_ms, key=lambda each: each.at_ms), None):
+        if state.at_ms > at_ms + _REMOVED_WITHIN_MS:
+            break
+        if former[0].member_id not in state.group.members and member.member_id in state.group.members:
+            return True
+    return False
 
 
 def _subscribed(member: ObservedMember) -> tuple[frozenset[str], str | None]:

@@ -198,6 +198,16 @@ def open_recording(location: str, *, write: bool = False) -> Recording:
     return Recording(path, connection)
 
 
+def is_database(path: Path) -> bool:
+    """Whether a file is one of SQLite, by its first bytes, or empty."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(16)
+    except OSError:
+        return True
+    return begin == b"SQLite format 3\x00"
+
+
 def _is_recording(path: Path) -> bool:
     """By the application id in the header of an SQLite file, at byte 68."""
     try:

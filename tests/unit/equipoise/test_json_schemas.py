@@ -21,6 +21,7 @@ from equipoise.events.facts import GroupConfigured, LeaveIntended, LogOpened, Ta
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import parse_task
+from tests.group_logs import EXAMPLE
 from tests.json_schemas import NOT_MET, SHARED, Coverage, check, closed_objects, properties_of, references_in, schemas
 from tests.pages import rows_of
 from tests.unit.replay.lived import END_MS, JOINED_MS, lived, write
@@ -98,7 +99,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         ],
         "timeline": [printed("timeline", log), printed("timeline", wrong), printed("timeline", led), printed("timeline", told)],
         "scale-down": [printed("scale-down", log, "--keep", "50%"), printed("scale-down", led, "--keep", "30%", "--at", str(drains_at(led)))],
-        "incident": [printed("incident", "rolling", "--all"), printed("incident", "scale-out", "--group", "orders")],
+        "incident": [printed("incident", "rolling", "--all"), printed("incident", "scale-out", "--group", "orders"), printed("incident", str(EXAMPLE))],
         "demo": [printed("demo", "--out", folder / "out")],
     }
 

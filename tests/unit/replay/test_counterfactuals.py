@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.cli.incident import _document, _story
+from equipoise.cli.incident_text import document, story
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
 from equipoise.replay.incident import Cause, Counterfactual, GroupHistory, counterfactual, incidents
 from equipoise.replay.incident.counterfactuals import events_of
@@ -100,10 +100,13 @@ def test_task_that_takes_long_is_told_with_its_restore() -> None:
     (stuck,) = [each for each in incidents(history(*states, stopped={2: [(54, 1_000)]}, until_s=700)) if each.restores]
     assert [(each.took_ms, each.is_over, each.is_stuck) for each in stuck.restores] == [(599_000, False, True)]
     assert any(text.endswith("0_2 at a") for text in stuck.advice)
-    shown = {"group": "g", "kind": "streams", "incidents": [_document(each, None) for each in (restored, stuck)], "unread": []}
-    check("incident", json.loads(json.dumps({"recording": "r.db", "at_once": [], "groups": [shown]})))
-    assert _story(restored, None)[1] == "task 0_2: 31.0 s from its assignment to a to its first commit: its state was restored"
-    assert _story(stuck, None)[1] == "task 0_2: assigned to a 9 min 59 s ago, and nothing committed since: the restore is stuck, or the task hangs"
+    shown = {
+        "group": "g", "kind": "streams", "incidents": [document(each, None) for each in (restored, stuck)], "unread": [], "has_records": True,
+        "notes": [], "missing": [],
+    }  # fmt: skip
+    check("incident", json.loads(json.dumps({"recording": "r.db", "files": [], "at_once": [], "groups": [shown]})))
+    assert story(restored, None)[1] == "task 0_2: 31.0 s from its assignment to a to its first commit: its state was restored"
+    assert story(stuck, None)[1] == "task 0_2: assigned to a 9 min 59 s ago, and nothing committed since: the restore is stuck, or the task hangs"
     plain = history((0, BOTH), (100, group(2, member("a", 0, 1, 2, 3))), stopped={2: [(54, 131)]}, until_s=300)
     assert not any(each.restores for each in incidents(plain)), "nobody knows whether consumers have state"
 

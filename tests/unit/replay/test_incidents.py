@@ -15,16 +15,16 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from equipoise.cli.incident import _escaped
+from equipoise.cli.incident_text import escaped
 from equipoise.replay.importers.groups.dump import Dump
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
 from equipoise.replay.importers.groups.recording import open_recording
 from equipoise.replay.importers.groups.source import recorded_source
 from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, import_history, shipped_runs
 from equipoise.replay.incident import Cause, GroupHistory, Incident, at_once, gaps, history_of, incidents, rebalances
+from equipoise.replay.incident.causes import FOLLOWS
 from equipoise.replay.incident.history import with_sinks
 from equipoise.replay.incident.page import render_incidents
-from equipoise.replay.incident.rebalances import FOLLOWS
 from equipoise.replay.simulation import MemorySink
 from tests.json_schemas import check
 from tests.observed_groups import BOTH, group, history, member
@@ -100,7 +100,7 @@ def test_markdown_for_a_ticket_shows_names_as_text() -> None:
         "| when | what began it | members | rebalances | moved | partitions | longest | unavailable |", "|---|---|---|---|---|---|---|---|"
     ]  # fmt: skip
     assert shown[11].startswith("**2026-11-20 04:33:18 UTC  the group began (i1, i2)")
-    assert _escaped("<b>|*_`") == "\\<b\\>\\|\\*\\_\\`"
+    assert escaped("<b>|*_`") == "\\<b\\>\\|\\*\\_\\`"
 
 
 # -- constructed histories: two consumers, four partitions, a commit each second

@@ -1,0 +1,53 @@
+"""Logs of real brokers and clients that were made to misbehave, and what was done to them.
+
+``tests/data/group_logs/VERSION.tar.gz``: a broker's server.log, shortened to what it said of these
+groups; a log of each member (``g-java.m2.log``: member m2 of group g-java); and truth.json: time,
+group, fault, and who.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from equipoise.replay.incident.causes import Cause, Rebalance
+
+DATA = Path(__file__).with_name("data") / "group_logs"
+EXAMPLE = DATA / "example.log"
+"""A member that is lost again and again, a line in an unknown form, and a table."""
+VERSIONS = ("3.9.1", "4.3.1")
+_LATEST_MS = 24_000
+"""From a fault to the rebalance that it makes necessary: a session and a poll interval."""
+
+
+@attrs.frozen
+class Fault:
+    at_ms: int
+    group: str
+    fault: str
+    who: str
+
+
+def unpack(version: str, folder: Path) -> Path:
+    """Unpacks the logs of a version into `folder`, and returns where they are."""
+    found = folder / version
+    with tarfile.open(DATA / f"{version}.tar.gz") as packed:
+        packed.extractall(found, filter="data")
+    return found
+
+
+def faults_of(folder: Path) -> list[Fault]:
+    """What was done, in order."""
+    read: list[dict[str, Any]] = json.loads((folder / "truth.json").read_text())
+    return [Fault(**each) for each in read]
+
+
+def cause_of(fault: Fault, told: list[Rebalance]) -> Cause | None:
+    """What the first rebalance after a fault is said to have begun with."""
+    after = [each for each in told if fault.at_ms - 300 <= each.begin_ms <= fault.at_ms + _LATEST_MS and each.cause is not Cause.UNSEEN]
+    about = [each for each in after if fault.who in each.members or not each.members]
+    return (about or after)[0].cause if after else None

@@ -1,0 +1,332 @@
+"""What `incident` says of logs: of real brokers and clients, beside what was done to them, and of
+lines written after the source of clients and brokers that do not run here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from equipoise.cli import main
+from equipoise.replay.importers.evidence.reading import read_evidence
+from equipoise.replay.incident import Cause, GroupHistory, incidents
+from equipoise.replay.incident.from_logs import histories_of
+from equipoise.replay.incident.rebalances import rebalances
+from tests.group_logs import VERSIONS, cause_of, faults_of, unpack
+from tests.json_schemas import check
+
+JOINED, EXPIRED, LEFT, BACK, POLL, TWICE = Cause.JOINED, Cause.EXPIRED, Cause.LEFT, Cause.BACK, Cause.POLL_TIMEOUT, Cause.TWICE
+FAULTS = {"join": JOINED, "leave": LEFT, "kill": EXPIRED, "back": BACK, "poll": POLL, "freeze": EXPIRED, "thaw": BACK}
+CLASSIC = ("confluent", "java", "aiokafka", "kafka-python")
+
+
+def histories(*paths: Path) -> dict[str, GroupHistory]:
+    return histories_of(read_evidence([str(each) for each in paths]))
+
+
+def told(tmp_path: Path, text: str, name: str = "server.log") -> GroupHistory:
+    path = tmp_path / name
+    path.write_text(text)
+    (found,) = histories(path).values()
+    return found
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(request.param, tmp_path_factory.mktemp("logs"))
+
+
+def test_real_brokers_log_names_each_fault(folder: Path) -> None:
+    found = histories(folder / "server.log")
+    wrong = []
+    for fault in faults_of(folder):
+        expected = FAULTS.get(fault.fault)
+        if expected is None or not fault.group.startswith("g-") or (fault.fault == "poll" and fault.group != "g-java"):
+            continue  # only Java's classic consumer tells the broker that it left by its poll interval
+        cause = cause_of(fault, rebalances(found[fault.group]))
+        if cause is not expected and not (expected is BACK and fault.group.endswith("-848")):  # ids of KIP-848 are new, and name no client
+            wrong.append((fault, cause))
+    assert wrong == []
+
+
+def test_real_logs_of_broker_and_members_name_each_fault_and_member(folder: Path) -> None:
+    faults = faults_of(folder)
+    wrong = []
+    for group in sorted({each.group for each in faults if each.group.startswith("g-")}):
+        found = histories(folder / "server.log", *sorted(folder.glob(f"{group}.*.log")))
+        for fault in faults:
+            expected = FAULTS.get(fault.fault)
+            if fault.group == group and expected is not None and group != "g-confluent-848":
+                cause = cause_of(fault, rebalances(found[group]))
+                wrong += [] if cause is expected else [(fault, cause)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("client", ["java", "aiokafka", "kafka-python"])
+def test_real_logs_of_members_alone(client: str, folder: Path) -> None:
+    logs = sorted(folder.glob(f"g-{client}.*.log"))
+    if not logs:
+        pytest.skip("this client was not tried with this broker")
+    (found,) = histories(*logs).values()
+    wrong = []
+    for fault in faults_of(folder):
+        expected = FAULTS.get(fault.fault)
+        if fault.group == f"g-{client}" and expected is not None:
+            cause = cause_of(fault, rebalances(found))
+            wrong += [] if cause is expected else [(fault, cause)]
+    assert wrong == []
+    assert any("server.log of the broker" in each for each in found.missing)
+
+
+def test_real_instance_id_of_two_processes(folder: Path) -> None:
+    for client in ("java", "aiokafka"):
+        logs = sorted(folder.glob(f"s-{client}.*.log"))
+        (found,) = histories(*logs).values()
+        named = [each for each in incidents(found) if each.cause is TWICE]
+        assert named, client
+        assert named[0].members == ("app-0",)
+        assert any("of its own" in text for text in named[0].advice)
+
+
+# -- lines written after the source
+
+def at(second: int, text: str) -> str:
+    return f"[2026-03-01 10:{second // 60:02}:{second % 60:02},000] INFO [GroupCoordinator 0]: {text} (kafka.coordinator.group.GroupCoordinator)\n"
+
+
+A, B, C = (f"{name}-{number:08x}-1111-4222-8333-444444444444" for number, name in enumerate("abc", 1))
+
+
+def rebalance(second: int, old: int, reason: str, *, took_s: int = 1, before: str = "") -> str:
+    return (
+        (at(second, before) if before else "")
+        + at(
+            second,
+            f"Preparing to rebalance group orders in state PreparingRebalance with old generation {old} (__consumer_offsets-7) (reason: {reason})",
+        )
+        + at(second + took_s, f"Stabilized group orders generation {old + 1} (__consumer_offsets-7) with 2 members")
+        + at(
+            second + took_s,
+            f"Assignment received from leader for group orders for generation {old + 1}. The group has 2 members, 0 of which are static.",
+        )
+    )
+
+
+REASONS = [
+    # (reason, cause, members): Kafka 2.2 on
+    (f"Adding new member {C} with group instanceid None", JOINED, ("c",)),
+    (f"Adding new member {C} with group instance id None; client reason: not provided", JOINED, ("c",)),
+    (f"removing member {B} on LeaveGroup", LEFT, ("b",)),
+    (f"Removing member {B} on LeaveGroup; client reason: the consumer is being closed", LEFT, ("b",)),
+    (f"Removing member {B} on LeaveGroup; client reason: consumer poll timeout has expired.", POLL, ("b",)),
+    (f"explicit `LeaveGroup` request for ({B}) members.", LEFT, ("b",)),
+    (f"removing member {B} on heartbeat expiration", EXPIRED, ("b",)),
+    (
+        f"Updating metadata for member {B} during Stable; client reason: cached metadata has changed from (version5: {{t=1}}) at the beginning",
+        Cause.PARTITIONS, ("b",),
+    ),
+    (f"Leader {A} re-joining group during Stable; client reason: cached metadata has changed from (v1) to (v2)", Cause.PARTITIONS, ("a",)),
+    (f"Leader {A} re-joining group during Stable; client reason: rebalance enforced by user", Cause.ASKED, ("a",)),
+    (f"Updating metadata for member {B} during Stable; client reason: need to revoke partitions [t-1] and re-join", Cause.FOLLOW_UP, ("b",)),
+    (f"Updating metadata for member {B} during Stable; client reason: the subscription has changed", Cause.SUBSCRIBED, ("b",)),
+    (f"Removing Set({B}) on pending sync request expiration", Cause.LATE, ()),
+]
+
+
+@pytest.mark.parametrize(("reason", "cause", "members"), REASONS, ids=[reason[:40] for reason, _, _ in REASONS])
+def test_brokers_reason_is_the_cause(reason: str, cause: Cause, members: tuple[str, ...], tmp_path: Path) -> None:
+    (_, found) = rebalances(told(tmp_path, rebalance(0, 4, f"removing member {A} on LeaveGroup") + rebalance(60, 5, reason)))
+    assert (found.cause, found.number, found.took_ms) == (cause, 6, 1_000)
+    if members:
+        assert found.members == members
+    assert found.places[0] == "server.log:4"
+
+
+def test_broker_before_reasons_tells_who_failed_and_else_that_it_does_not_know(tmp_path: Path) -> None:
+    plain = "Preparing to rebalance group orders with old generation {} (__consumer_offsets-7)"
+    text = at(0, plain.format(3)) + at(1, "Stabilized group orders generation 4 (__consumer_offsets-7)")
+    text += at(1, "Assignment received from leader for group orders for generation 4")
+    text += at(90, f"Member {B} in group orders has failed, removing it from the group") + at(90, plain.format(4))
+    text += at(91, "Stabilized group orders generation 5 (__consumer_offsets-7)")
+    first, second = rebalances(told(tmp_path, text))
+    assert (first.cause, second.cause, second.members) == (Cause.UNSEEN, EXPIRED, ("b",))
+    assert "2.2" in first.detail
+
+
+def test_rebalance_that_waits_a_whole_poll_interval_is_a_poll_timeout(tmp_path: Path) -> None:
+    (found,) = rebalances(told(tmp_path, rebalance(0, 63, f"Adding new member {C} with group instanceid None", took_s=300)))
+    assert (found.cause, found.took_ms, found.joined) == (POLL, 300_000, ("c",))
+    named = at(
+        0,
+        f"Preparing to rebalance group orders in state PreparingRebalance with old generation 4 (reason: Adding new member {C} with group instance id None)",
+    )
+    named += at(
+        60, f"Group orders removed dynamic members who haven't joined: Set({B})",
+    ) + at(60, "Stabilized group orders generation 5 with 2 members")
+    (found,) = rebalances(told(tmp_path, named))
+    assert (found.cause, found.members, found.gone) == (POLL, ("b",), ("b",))
+    (slow,) = rebalances(told(tmp_path, rebalance(0, 63, f"Adding new member {C} with group instanceid None", took_s=25)))
+    assert slow.cause is Cause.LATE
+
+
+def test_rebalance_that_is_not_over_at_the_end_is_told(tmp_path: Path) -> None:
+    text = rebalance(0, 3, f"removing member {B} on LeaveGroup")
+    text += at(
+        60,
+        f"Preparing to rebalance group orders in state PreparingRebalance with old generation 4 (reason: Adding new member {C} with group instanceid None)",
+    )
+    text += at(160, "Dynamic Member with unknown member id joins group orders in PreparingRebalance state. Created a new member id"
+                    f" {A} for this member and add to the group.")  # fmt: skip
+    found = rebalances(told(tmp_path, text))[-1]
+    assert (found.cause, "not over" in found.detail) == (Cause.LATE, True)
+
+
+def test_storm_in_a_log_is_one_incident_with_its_period(tmp_path: Path) -> None:
+    text = "".join(
+        rebalance(
+            12 * turn, turn, (
+                f"removing member {B} on heartbeat expiration", f"Adding new member {B} with group instanceid None",
+            )[turn % 2], took_s=0,
+        )
+        for turn in range(20)
+    )
+    (loop,) = incidents(told(tmp_path, text))
+    assert loop.loop is not None
+    assert (loop.cause, loop.members, len(loop.chain), loop.loop.times, loop.loop.period_ms) == (EXPIRED, ("b",), 20, 10, 24_000)
+    shown = CliRunner().invoke(main, ["incident", str(tmp_path / "server.log")]).stdout
+    assert "20 rebalances in 3 min 48 s: a member was not heard of for its session timeout (b), 10 times, each 24.0 s" in shown
+
+
+def test_poll_timeouts_that_come_back_are_a_loop(tmp_path: Path) -> None:
+    texts = (
+        f"Removing member {B} on LeaveGroup; client reason: consumer poll timeout has expired.", f"Adding new member {B} with group instance id None",
+    )  # fmt: skip
+    text = "".join(rebalance(300 * (turn // 2) + 30 * (turn % 2), turn, texts[turn % 2], took_s=0) for turn in range(8))
+    (loop,) = incidents(told(tmp_path, text))
+    assert loop.loop is not None
+    assert (loop.cause, loop.loop.times, loop.loop.period_ms) == (POLL, 4, 300_000)
+
+
+def test_static_member_that_is_replaced_again_and_again_is_two_processes(tmp_path: Path) -> None:
+    line = "Static member with groupInstanceId=app-0 and unknown member id joins group orders in Stable state. Replacing previously mapped member {} with this groupInstanceId."
+    text = "".join(at(4 * turn, line.format(f"app-0-{turn:08x}-1111-4222-8333-444444444444")) for turn in range(9))
+    (loop,) = incidents(told(tmp_path, text))
+    assert (loop.cause, loop.members, loop.moved) == (TWICE, ("app-0",), 0)
+    (once,) = incidents(told(tmp_path, at(0, line.format(A))))
+    assert once.cause is Cause.STATIC_BACK
+
+
+DRESSES = {
+    "log4j": "[2026-03-01 10:00:00,000] INFO {} (kafka.coordinator.group.GroupCoordinator)",
+    "logback": "10:00:00.000 [group-metadata-manager-0] INFO  k.c.g.GroupCoordinator - {}",
+    "iso": "2026-03-01T10:00:00.000Z INFO {}",
+    "zone": "2026-03-01T12:00:00.000+0200 INFO {}",
+    "docker": "2026-03-01T10:00:00.000000000Z [2026-03-01 12:00:00,000] INFO {}",
+    "compose": "broker-1  | [2026-03-01 10:00:00,000] INFO {}",
+    "kubectl": "[pod/kafka-0/kafka] 2026-03-01 10:00:00,000 INFO {}",
+    "cri": "2026-03-01T10:00:00.000000000Z stdout F [2026-03-01 10:00:00,000] INFO {}",
+    "journald": "Mar 01 10:00:00 host-1 kafka[812]: INFO {}",
+    "day first": "01 Mar 2026 10:00:00,000 INFO {}",
+    "colours": "\x1b[36m[2026-03-01 10:00:00,000]\x1b[0m \x1b[32mINFO\x1b[0m {}",
+    "quoted": "> [2026-03-01 10:00:00,000] INFO {}",
+    "json": '{{"@timestamp":"2026-03-01T10:00:00.000Z","level":"INFO","message":"{}"}}',
+    "json of docker": '{{"log":"[2026-03-01 10:00:00,000] INFO {}\\n","stream":"stdout","time":"2026-03-01T10:00:00.000Z"}}',
+    "epoch": "1772359200.000 INFO {}",
+}
+
+
+@pytest.mark.parametrize("dress", sorted(DRESSES))
+def test_dress_of_lines_does_not_matter(dress: str, tmp_path: Path) -> None:
+    lines = [
+        f"[GroupCoordinator 0]: Preparing to rebalance group orders in state PreparingRebalance with old generation 4 (reason: removing member {B} on heartbeat expiration)",
+        "[GroupCoordinator 0]: Stabilized group orders generation 5 (__consumer_offsets-7) with 2 members",
+    ]
+    found = told(tmp_path, "".join(DRESSES[dress].format(line) + "\n" for line in lines))
+    (one,) = rebalances(found)
+    assert (one.cause, one.members, one.number, one.places) == (EXPIRED, ("b",), 5, ("server.log:1", "server.log:2"))
+    if dress not in ("logback", "journald"):
+        assert one.begin_ms == 1_772_359_200_000
+
+
+def test_wrapped_cut_and_packed_lines(tmp_path: Path) -> None:
+    line = at(
+        0,
+        f"Preparing to rebalance group orders in state PreparingRebalance with old generation 4 (__consumer_offsets-7) (reason: removing member {B} on heartbeat expiration)",
+    )
+    wrapped = "\n".join(line[begin : begin + 72] for begin in range(0, len(line.rstrip()), 72)) + "\n"
+    stable = at(1, "Stabilized group orders generation 5 (__consumer_offsets-7) with 2 members")
+    (one,) = rebalances(told(tmp_path, wrapped + stable))
+    assert (one.cause, one.members) == (EXPIRED, ("b",))
+    (cut,) = rebalances(told(tmp_path, line[:110] + "\n" + stable))
+    assert (cut.number, cut.cause) == (5, Cause.UNSEEN)
+    packed = tmp_path / "server.log.gz"
+    packed.write_bytes(gzip.compress((line + stable).encode()))
+    (history,) = histories(packed).values()
+    assert rebalances(history)[0].places == ("server.log.gz:1", "server.log.gz:2")
+
+
+def test_clock_of_a_member_in_another_zone_is_moved(tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(
+        "".join(rebalance(60 * turn, 4 + turn, f"Leader {A} re-joining group during Stable; client reason: x") for turn in range(3))
+    )
+    line = "2026-03-01 12:{:02}:01,000 INFO [Consumer clientId=b, groupId=orders] Successfully synced group in generation Generation{{generationId={}, memberId='{}'}}\n"
+    (tmp_path / "b.log").write_text("".join(line.format(turn, 5 + turn, B) for turn in range(3)))
+    found = histories(tmp_path / "server.log", tmp_path / "b.log")["orders"]
+    assert found.notes == ["clock of b.log: 2 h 00 min ahead of the broker's; its times are moved"]
+
+
+CLIENTS = {
+    # form of line -> cause
+    "%4|1772359200.000|MAXPOLL|b#consumer-1| [thrd:main]: Application maximum poll interval (300000ms) exceeded by 255ms"
+    " (adjust max.poll.interval.ms for long-running message processing): leaving group": POLL,
+    "%4|1772359200.000|SESSTMOUT|b#consumer-1| [thrd:main]: Consumer group session timed out (in join-state steady) after 45000 ms without a"
+    " successful response from the group coordinator (broker 1, last error was Success): revoking assignment and rejoining group": EXPIRED,
+    "2026-03-01 10:00:00,000 WARN [Consumer clientId=b, groupId=orders] This member will leave the group because consumer poll timeout has expired."
+    " This means the time between subsequent calls to poll() was longer than the configured max.poll.interval.ms": POLL,
+    "2026-03-01 10:00:00,000 WARNING kafka.coordinator: Heartbeat poll expired, leaving group": POLL,
+    "2026-03-01 10:00:00,000 ERROR [Consumer instanceId=app-0, clientId=b, groupId=orders] JoinGroup failed: The group instance id app-0 has been fenced"
+    " by another instance. Sent generation was Generation{generationId=3}": TWICE,
+    "2026/03/01 10:00:00 [sarama] JoinGroup failed: group instance id app-0 has been fenced": TWICE,
+    "2026-03-01 10:00:00 [INFO] heartbeat errored; group: orders, err: UNKNOWN_MEMBER_ID: The coordinator is not aware of this member.": EXPIRED,
+    "2026-03-01 10:00:00 [INFO] leaving group; group: orders, member_id: b-1, instance_id: <nil>": LEFT,
+    "2026-03-01 10:00:00,000 INFO [Worker clientId=connect-1, groupId=connect-cluster] worker poll timeout has expired. The last known action being performed"
+    " by the worker is : ensuring membership in the cluster and may contribute": POLL,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", sorted(CLIENTS), ids=range(len(CLIENTS)))
+def test_lines_of_clients(line: str, tmp_path: Path) -> None:
+    found = incidents(told(tmp_path, line + "\n", "client.log"))
+    assert [each.cause for each in found] == [CLIENTS[line]]
+    assert found[0].places == ("client.log:1",)
+
+
+def test_excerpt_without_anything_says_so(tmp_path: Path) -> None:
+    for text in ("", "hello\nworld\n", "\x00\xff\x00", "[2026-03-01 10:00:00,000] INFO [Log partition=a-0] Rolled new log segment\n"):
+        (tmp_path / "x.log").write_bytes(text.encode("latin-1"))
+        shown = CliRunner().invoke(main, ["incident", str(tmp_path / "x.log")])
+        assert (shown.exit_code, "nothing was found about a group" in shown.stdout) == (0, True), shown.output
+
+
+def test_lines_that_are_not_understood_are_counted_and_shown(tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text(at(0, "The group orders rebalanced itself in 3 ways") + at(1, "Stabilized group orders generation 5"))
+    read = json.loads(CliRunner().invoke(main, ["incident", str(tmp_path / "x.log"), "--json"]).stdout)
+    check("incident", read)
+    assert [(each["understood"], each["not_understood"]) for each in read["files"]] == [(1, 1)]
+    assert "N ways" in read["files"][0]["examples"][0]["form"]
+
+
+def test_redacted_report_has_no_names(tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(
+        rebalance(0, 4, f"removing member {B.replace('b-', 'secret-', 1)} on heartbeat expiration").replace("orders", "payments")
+    )
+    for options in ([], ["--json"], ["--markdown"]):
+        shown = CliRunner().invoke(main, ["incident", str(tmp_path / "server.log"), "--redact", *options]).stdout
+        assert "payments" not in shown
+        assert "secret" not in shown
+        assert "group-1" in shown.replace("\\", "")
+        assert "member-1" in shown.replace("\\", "")
