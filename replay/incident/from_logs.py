@@ -511,7 +511,7 @@ def look_notes(look: Look) -> list[str]:
         if most - least > 1:
             found.append(
                 f"uneven: {most} partitions at one member and {least} at another ({here});"
-                " `equipoise assign` takes this table and says what would be better"
+                " `python -m equipoise.assign` takes this table and says what would be better"
             )
     pending = [row for row in look.members if row.target is not None and row.work is not None and set(row.work) != set(row.target)]
     if pending:

@@ -99,7 +99,8 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         ],
         "timeline": [printed("timeline", log), printed("timeline", wrong), printed("timeline", led), printed("timeline", told)],
         "scale-down": [printed("scale-down", log, "--keep", "50%"), printed("scale-down", led, "--keep", "30%", "--at", str(drains_at(led)))],
-        "incident": [printed("incident", "rolling", "--all"), printed("incident", "scale-out", "--group", "orders"), printed("incident", str(EXAMPLE))],
+        "incident": [printed("incident", "rolling", "--all"), printed("incident", "scale-out", "--group", "orders"),
+                     printed("incident", str(EXAMPLE))],
         "demo": [printed("demo", "--out", folder / "out")],
     }
 
