@@ -99,7 +99,7 @@ DRAWINGS = ("   facts ",)
 
 PROGRAMS = {
     "acl", "cat", "cd", "do", "docker", "done", "duckdb", "echo", "export", "for", "grep", "jobs", "jq", "kafka-acls.sh", "kafka-configs.sh",
-    "kafka-transactions.sh", "kill", "member", "mkdir", "mvn", "pip", "printf", "rm", "set", "shift", "sleep", "spark-submit", "systemctl",
+    "kafka-transactions.sh", "kill", "kubectl", "member", "mkdir", "mvn", "pip", "printf", "rm", "set", "shift", "sleep", "spark-submit", "systemctl",
     "towncrier", "tr", "venv-pack", "wait",
 }  # fmt: skip
 """What shells of the pages run beside equipoise, make and python, by their names without folders.
