@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _MOST_SIMULATED = 20
 """Of one group's incidents, those that cost most."""
 _END_MS = 2**62
+_FEW_GROUPS, _MOST_TOLD = 20, 5
+"""Of more groups, so many are told; of the others there is a line."""
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -113,15 +115,17 @@ def incident(
     all_at_once = at_once({history.group: mine for history, mine in found})
     parts: list[Part] = [together(each) for each in all_at_once]
     documents: list[dict[str, Any]] = []
-    for history, mine in found:
+    for number, (history, mine) in enumerate(found):
         kind = history.states[-1].group.kind.value
-        shown = [document(each, otherwise.get(each)) for each in mine]
+        shown = [document(each, otherwise.get(each)) for each in mine] if screen.json else []
         documents.append({
             "group": history.group, "kind": kind, "has_records": history.has_records, "incidents": shown, "unread": list(history.unread),
             "notes": list(history.notes), "missing": list(history.missing),
         })  # fmt: skip
         what = "adopted by members of equipoise, who commit elsewhere" if history.states[-1].group.is_adopted else kind
-        parts += [*([""] if parts else []), *group_parts(history, what, mine, otherwise), *(f"not read: {each}" for each in history.unread)]
+        is_told = number < _MOST_TOLD or len(found) <= _FEW_GROUPS
+        shown_parts = group_parts(history, what, mine, otherwise, is_told=is_told)
+        parts += [*([""] if parts and is_told else []), *shown_parts, *(f"not read: {each}" for each in history.unread)]
     parts = parts or ["no group yet" if evidence is None else "nothing was found about a group"]
     read = [] if evidence is None else evidence.files
     parts += ["", *file_parts(read)] if read else []

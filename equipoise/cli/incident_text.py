@@ -29,8 +29,10 @@ _MOST_PLACES = 4
 _DAY_MS = 86_400_000
 
 
-def group_parts(history: GroupHistory, what: str, found: list[Incident], otherwise: Mapping[Incident, Counterfactual | None]) -> list[Part]:
-    """What happened to one group, in lines and a table."""
+def group_parts(
+    history: GroupHistory, what: str, found: list[Incident], otherwise: Mapping[Incident, Counterfactual | None], *, is_told: bool = True
+) -> list[Part]:
+    """What happened to one group, in lines and a table; in one line unless `is_told`."""
     unavailable = sum(each.unavailable_ms for each in found)
     cost = f"{span_text(unavailable)} unavailable, summed over partitions"
     if not history.has_records:
@@ -38,6 +40,8 @@ def group_parts(history: GroupHistory, what: str, found: list[Incident], otherwi
         cost = f"{span_text(rebalancing)} rebalancing"
     head = Line(bold(history.group), f"  {what}: {counted(len(found), 'incident')}, {cost}")
     parts: list[Part] = [head]
+    if not is_told:
+        return parts
     if found:
         rows = found if len(found) <= _FEW else sorted(sorted(found, key=_cost, reverse=True)[:_MOST_ROWS], key=lambda each: each.begin_ms)
         parts += ["", _table(history, rows)]

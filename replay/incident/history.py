@@ -80,6 +80,19 @@ class GroupHistory:
                 found[member] = after.at_ms
         return found
 
+    @functools.cached_property
+    def stateful(self) -> frozenset[str]:
+        """Sub-topologies with state. Kafka Streams of the classic protocol does not say which, so
+        those of which there ever was a copy.
+        """
+        found: set[str] = set()
+        for state in self.states:
+            if state.group.kind is GroupKind.STREAMS:
+                found |= state.group.stateful
+            elif state.group.kind is GroupKind.CLASSIC_STREAMS:
+                found.update(task.rpartition("_")[0] for member in state.group.members.values() for task in member.standby)
+        return frozenset(found)
+
     def end_of(self, partition: str, at_ms: int) -> int | None:
         """End offset of a partition in the last sample by `at_ms`; None: it is in none."""
         topic, _, number = partition.rpartition(":")[2].rpartition("-")

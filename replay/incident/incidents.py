@@ -109,7 +109,8 @@ def incidents(history: GroupHistory, from_ms: int = 0, until_ms: int = 2**62) ->
         (without if index is None else shares[index]).append(gap)
     found = [_incident(chain, loop, share) for (chain, loop), share in zip(looped, shares, strict=True)]
     found += _without_rebalance(history, without) + _outside(history)
-    found = [attrs.evolve(each, restores=tuple(restores(history, each.gaps))) for each in sorted(found, key=lambda incident: incident.begin_ms)]
+    found.sort(key=lambda incident: incident.begin_ms)
+    found = [attrs.evolve(each, restores=tuple(restores(history, each.gaps))) if each.gaps else each for each in found]
     kind = history.states[-1].group.kind if history.states else GroupKind.OTHER
     told: list[Incident] = []
     costs: dict[Cause, list[int]] = {}

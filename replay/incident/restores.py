@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 import attrs
 
-from equipoise.replay.importers.groups.observed import GroupKind
 from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.incident.rebalances import name_of
 from equipoise.replay.incident.unavailable import Gap
@@ -44,7 +43,7 @@ def restores(history: GroupHistory, gaps: Iterable[Gap]) -> list[Restore]:
     """Returns what was restored in these gaps, in order of time. Of Kafka Streams alone: what other
     members keep is in no record.
     """
-    stateful = _stateful(history)
+    stateful = history.stateful
     found: dict[tuple[str, str, int], Restore] = {}
     for gap in gaps:
         group = history.state_at(gap.until_ms)
@@ -59,19 +58,6 @@ def restores(history: GroupHistory, gaps: Iterable[Gap]) -> list[Restore]:
                 task=task, member=name_of(member), from_ms=from_ms, until_ms=gap.until_ms, is_over=is_over
             )  # fmt: skip
     return sorted(found.values(), key=lambda each: (each.from_ms, each.task))
-
-
-def _stateful(history: GroupHistory) -> set[str]:
-    """Sub-topologies with state. Kafka Streams of the classic protocol does not say which, so those
-    of which there ever was a copy.
-    """
-    found: set[str] = set()
-    for state in history.states:
-        if state.group.kind is GroupKind.STREAMS:
-            found |= state.group.stateful
-        elif state.group.kind is GroupKind.CLASSIC_STREAMS:
-            found.update(task.rpartition("_")[0] for member in state.group.members.values() for task in member.standby)
-    return found
 
 
 def _given_ms(history: GroupHistory, task: str, member_id: str, by_ms: int) -> int:

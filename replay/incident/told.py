@@ -31,6 +31,7 @@ _STATIC_AGAIN_MS = 300_000
 _RESTART_TIMES = 3
 """A static member that is replaced so often within _STATIC_AGAIN_MS is two processes."""
 _MOST_PLACES = 6
+_MOST_MEMBERS, _MOST_STATES = 2_000, 5_000
 _PUT_OUT = re.compile(r"Unknown ?Member|UNKNOWN_MEMBER|not the active member", re.IGNORECASE)
 _WHYS = {
     Why.ADDED: Cause.JOINED, Why.LEFT: Cause.LEFT, Why.EXPIRED: Cause.EXPIRED, Why.POLL_TIMEOUT: Cause.POLL_TIMEOUT, Why.STATIC: Cause.STATIC_BACK,
@@ -311,6 +312,9 @@ class BrokerStory:
             self.members[name] = member
         for name in current.gone:
             self.members.pop(name, None)
+        most = current.count if current.count >= 0 else _MOST_MEMBERS
+        for name in list(self.members)[: max(0, len(self.members) - most)]:  # who left without a line, the oldest first
+            del self.members[name]
         cause, members, detail = self._cause_of(current, at_ms, is_over=is_over)
         number = current.number if current.number >= 0 else max(0, self._number)
         self._is_new = False
@@ -320,6 +324,8 @@ class BrokerStory:
             joined=names(current.joined.values()), gone=names(current.gone.values()), detail=detail, places=tuple(current.places),
             is_static=bool(current.gone) and all(member.instance_id is not None for member in current.gone.values()),
         ))  # fmt: skip
+        if len(self.groups) >= _MOST_STATES:
+            self.groups.pop()
         self.groups.append((max(at_ms, current.begin_ms), ObservedGroup(
             name=self.group, kind=self.kind, epoch=number, assignment_epoch=number, members=dict(self.members)
         )))  # fmt: skip

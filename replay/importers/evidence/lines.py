@@ -13,15 +13,15 @@ import attrs
 
 from equipoise.replay.importers.evidence.times import Clock, time_of_value
 
-NEEDLES = tuple(
-    each.encode() for each in (
-        "roup", "oll timeout", "poll interval", "poll()", "oll expired", "assigned partitions", "stream-", "SESSTMOUT", "MAXPOLL",
-        "ssion expired", "member_id", "CONSUMER-ID", "CURRENT-OFFSET", "livelock", "FencedInstance", "FENCED_INSTANCE", "oordinator",
-        "WorkerS", "ommitFailed", "onsumer poll", ".timeout.ms = ", ".interval.ms = ", "instance.id", "tatic member", "is fenced",
-        "tatic consumer fenced", "nknown member",
-    )
+NEEDLE = b"roup"
+"""Nearly every line about a group has it."""
+SELDOM = (
+    b"poll", b"POLL", b"stream-", b"ession expired", b"member_id", b".ms = ", b"CONSUMER-ID", b"FencedInstance", b"nknown member", b"ommitFailed",
+    b"WorkerS", b"SESSTMOUT",
 )  # fmt: skip
-"""A line about a group has one of these."""
+"""The others have one of these."""
+_NOISE = b" expired offsets in "
+"""What every broker writes every ten minutes of its own work."""
 _MOST_WRAPPED = 12
 _MOST_BYTES = 16_384
 _CHUNK = 1 << 20
@@ -59,58 +59,76 @@ class Count:
 def read_lines(chunks: Iterable[bytes], clock: Clock, count: Count) -> Iterator[LogLine]:
     """Yields the lines that may be about a group, each with the lines that go on with it."""
     held: list[bytes] = []
-    held_from, held_size = 0, 0
-    before = b""
+    held_from = 0
     last_ms: int | None = None
-    is_wanted = _wanted
-    number = 0
-    for line in _split(chunks):
-        number += 1
-        if held:
-            if len(held) < _MOST_WRAPPED and held_size < _MOST_BYTES and not _STARTS.match(line) and line.strip() and not _is_table(held[0]):
-                held.append(line)
-                held_size += len(line)
+    before = b""
+    for lines, has_seldom in _blocks(chunks):
+        place = 0
+        while held and place < len(lines) and _goes_on(held, lines[place]):
+            held.append(lines[place])
+            place += 1
+        for index in _wanted(lines, has_seldom=has_seldom):
+            if index < place:
                 continue
+            if held:
+                made = _made(held, held_from, clock, last_ms)
+                last_ms = made.at_ms
+                yield made
+            line, above = lines[index], lines[index - 1] if index else before
+            is_cut = not _STARTS.match(line) and not line.startswith((b"\t", b"    ")) and not _is_table(line)
+            held = [above, line] if is_cut and place < index and _STARTS.match(above) else [line]
+            held_from = count.lines + index + 2 - len(held)
+            count.considered += 1
+            place = index + 1
+            while place < len(lines) and _goes_on(held, lines[place]):
+                held.append(lines[place])
+                place += 1
+        if held and place < len(lines):
             made = _made(held, held_from, clock, last_ms)
             last_ms = made.at_ms
             yield made
             held = []
-        if is_wanted(line):
-            count.considered += 1
-            goes_on = not _STARTS.match(line) and not line.startswith((b"\t", b"    ")) and not _is_table(line)
-            joins = goes_on and _STARTS.match(before) and not is_wanted(before)
-            held = [before, line] if joins else [line]
-            held_from, held_size = number - len(held) + 1, len(line)
-        before = line[:_MOST_BYTES]
+        before = lines[-1][:_MOST_BYTES] if lines else before
+        count.lines += len(lines)
     if held:
         yield _made(held, held_from, clock, last_ms)
-    count.lines += number
 
 
-def _wanted(line: bytes) -> bool:
-    if len(line) > _MOST_BYTES:
-        line = line[:_MOST_BYTES]
-    for needle in NEEDLES:  # noqa: SIM110  # twice as fast as any(), and called for each line
-        if needle in line:
-            return True
-    return False
+def _goes_on(held: list[bytes], line: bytes) -> bool:
+    """Whether a line belongs to the ones before: it has no time, and is not empty."""
+    return len(held) < _MOST_WRAPPED and len(line) < _MOST_BYTES and not _STARTS.match(line) and bool(line.strip()) and not _is_table(held[0])
+
+
+def _wanted(lines: list[bytes], *, has_seldom: bool) -> list[int]:
+    """Places of the lines that may be about a group."""
+    if not has_seldom:
+        return [index for index, line in enumerate(lines) if NEEDLE in line and _NOISE not in line]
+    return [
+        index for index, line in enumerate(lines)
+        if (NEEDLE in line or any(each in line for each in SELDOM)) and _NOISE not in line
+    ]  # fmt: skip
+
+
+def _blocks(chunks: Iterable[bytes]) -> Iterator[tuple[list[bytes], bool]]:
+    """Whole lines of each chunk, and whether one of them may have something of SELDOM."""
+    rest = b""
+    for chunk in chunks:
+        block = rest + chunk
+        end = block.rfind(b"\n")
+        if end < 0 and len(block) < 1 << 24:
+            rest = block
+            continue
+        if end < 0:  # no log: a file without lines
+            block, end = block[:_MOST_BYTES], _MOST_BYTES
+        rest = block[end + 1 :]
+        block = block[:end]
+        yield block.split(b"\n"), any(each in block for each in SELDOM)
+    if rest:
+        yield [rest], True
 
 
 def _is_table(line: bytes) -> bool:
     return b"CONSUMER-ID" in line or b"CURRENT-OFFSET" in line or b"COORDINATOR (ID)" in line
-
-
-def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    rest = b""
-    for chunk in chunks:
-        lines = (rest + chunk).split(b"\n")
-        rest = lines.pop()
-        if len(rest) > 1 << 24:  # no log: a file without lines
-            yield rest[:_MOST_BYTES]
-            rest = b""
-        yield from lines
-    if rest:
-        yield rest
 
 
 def _made(held: list[bytes], number: int, clock: Clock, last_ms: int | None) -> LogLine:
@@ -132,7 +150,7 @@ def _made(held: list[bytes], number: int, clock: Clock, last_ms: int | None) -> 
 def undressed(line: bytes) -> str:
     """A line as text, without colours and quotation marks of mails and issues."""
     text = line[:_MOST_BYTES].decode("utf-8", "replace").rstrip("\r\n")
-    if "\x1b" in text or any(each < " " and each != "\t" for each in text[:200]):
+    if not text.isprintable():
         text = _ANSI.sub("", text)
     return text.removeprefix("> ")
 

@@ -30,6 +30,7 @@ STDIN = "-"
 _DOCUMENT_BYTES = 64 * 1024 * 1024
 _TABLE_LINES = 100_000
 _MOST_SHAPES = 3
+_DOCUMENT = re.compile(rb"\s*(?:\{|\[\s*[{\]])")
 _GZIP = b"\x1f\x8b"
 _SETTING = re.compile(r"\b(session\.timeout\.ms|max\.poll\.interval\.ms|group\.instance\.id|client\.id|group\.id|partition\.assignment\.strategy"
                       r"|group\.protocol|rebalance\.timeout\.ms|max\.poll\.records|auto\.commit\.interval\.ms|scheduled\.rebalance\.max\.delay\.ms"
@@ -141,7 +142,7 @@ def read_file(found: Evidence, number: int, chunks: Iterable[bytes], year: int =
         encoding = "utf-16-le" if begin[:2] == b"\xff\xfe" else "utf-16-be"
         whole = b"".join([begin, *pieces])
         begin, pieces = whole[2:].decode(encoding, "replace").encode(), iter(())
-    if begin.lstrip()[:1] in (b"{", b"["):
+    if _DOCUMENT.match(begin):
         whole = _whole_document(begin, pieces)
         read = _parsed(whole)
         if read is not None:
