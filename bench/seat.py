@@ -137,7 +137,7 @@ class Run:
         if self._options is None:
             return
         log = self.folder / f"{self.topic}-{number}.db"
-        command = [sys.executable, "-m", "equipoise", "lead", "--bootstrap", self.bootstrap, "--group", self.topic, "--log", str(log), *self._options]
+        command = [sys.executable, "-m", "equipoise", "lead", "--bootstrap", self.bootstrap, "--group", self.topic, "--to", str(log), *self._options]
         with open(log.with_suffix(".err"), "a") as errors:
             process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=errors)
         if number < len(self.seats):

@@ -180,4 +180,4 @@ def _of_moves(head: str, moves: Sequence[Move], values: Mapping[str, Any]) -> It
         yield Sentence(text, {**values, "tasks": list(map(str, tasks)), **way})
     if len(bundles) > MOST_LINES:
         left = sum(map(len, list(bundles.values())[MOST_LINES:]))
-        yield Sentence(f"{head}: {counted(left, 'task')} more; `equipoise tail` has all", dict(values))
+        yield Sentence(f"{head}: {counted(left, 'task')} more; `equipoise tail --json` has all", dict(values))

@@ -37,7 +37,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--markdown", "is_markdown", is_flag=True, help="Print Markdown, for a ticket.")
 @click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Also write an HTML page with a picture to FILE; of one group.")
 @click.option("--from", "from_", metavar="TIME", type=TIME, help="Leave out what was over before, as 2026-11-23T09:30 (UTC).")
-@click.option("--to", "to", metavar="TIME", type=TIME, help="Leave out what began later.")
+@click.option("--until", "to", metavar="TIME", type=TIME, help="Leave out what began later.")
 @click.option("--redact", is_flag=True, help="Replace names of groups, topics, members and hosts, to show it to others.")
 def incident(
     screen: Screen, files: tuple[str, ...], group: str | None, html_path: Path | None, from_: int | None, to: int | None,
@@ -61,7 +61,7 @@ def incident(
       equipoise incident server.log
       equipoise incident server.log consumer-1.log consumer-2.log.gz --group orders
       equipoise incident - < excerpt.txt
-      equipoise incident cluster.db --group orders --from 2026-11-23T09:00 --to 2026-11-23T10:00
+      equipoise incident cluster.db --group orders --from 2026-11-23T09:00 --until 2026-11-23T10:00
       equipoise incident cluster.db server.log --group orders --html incident.html
       equipoise incident cluster.db --all --json | jq '.groups[].incidents[].cause'
     """  # fmt: skip
@@ -83,7 +83,7 @@ def incident(
     if every and group is not None:
         raise InputError("--group: name one group, or give --all, and not both")
     if from_ is not None and to is not None and to <= from_:
-        raise InputError(f"--to: {day_text(to)} is not after --from, {day_text(from_)}; exchange them")
+        raise InputError(f"--until: {day_text(to)} is not after --from, {day_text(from_)}; exchange them")
     if html_path is not None and every:
         raise InputError("--html: a page is of one group; name it with --group")
     check_files(("--html", html_path, Kind.PAGE))

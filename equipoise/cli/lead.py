@@ -31,7 +31,7 @@ MAX_STEP_MS = 60_000
 
 @command("lead", json=False, short_help="Lead a consumer group of any clients of Kafka.")
 @click.option("--group", required=True, metavar="GROUP", help="Kafka consumer group of the classic protocol.")
-@click.option("--log", "log_file", type=click.Path(path_type=Path), metavar="FILE", help="Log of the group.  [default: GROUP.db]")
+@click.option("--to", "place", type=click.Path(path_type=Path), required=True, metavar="LOG", help="Log of the group to write, or to continue.")
 @click.option(
     "--hold", "hold_s", type=Number(0, 240), default=0.0, metavar="S", help="How many seconds partitions of a gone member wait for it."
 )  # fmt: skip
@@ -44,7 +44,7 @@ def lead(
     screen: Screen,
     settings: Connection,
     group: str,
-    log_file: Path | None,
+    place: Path,
     hold_s: float,
     capacities: tuple[str, ...],
     evict: bool,
@@ -65,17 +65,16 @@ def lead(
 
     \b
     Examples:
-      equipoise lead --bootstrap broker1:9092 --group orders
-      equipoise lead --group orders --hold 15 --log /var/lib/equipoise/orders.db
-      equipoise lead --group orders --set assignor=lag_aware --capacity 'big-*=2'
+      equipoise lead --bootstrap broker1:9092 --group orders --to orders.db
+      equipoise lead --group orders --hold 15 --to /var/lib/equipoise/orders.db
+      equipoise lead --group orders --to o.db --set assignor=lag_aware --capacity 'big-*=2'
     """
     try:
         from equipoise.seat.generation import SeatSettings
     except ImportError:
         raise InputError(MISSING) from None
-    place = log_file or Path(f"{group}.db")
     if place.suffix not in (".db", ".jsonl"):
-        raise InputError(f"--log {place}: name a file that ends in .db (SQLite) or .jsonl (JSON Lines)")
+        raise InputError(f"--to {place}: name a file that ends in .db (SQLite) or .jsonl (JSON Lines)")
     chosen = SeatSettings(hold_ms=int(hold_s * 1_000), capacities=dict(map(_capacity, capacities)))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else VisibleFormatter("%(asctime)s %(message)s"))

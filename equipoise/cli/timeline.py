@@ -26,8 +26,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @command("timeline", short_help="Show which member ran what when, as tables, page or picture.")
 @log_argument
-@click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Also write an HTML page to FILE; an earlier page is replaced.")
-@click.option("--svg", "svg_path", type=_FILE, metavar="FILE", help="Also write an SVG picture to FILE; an earlier picture is replaced.")
+@click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Write an HTML page to FILE instead of tables; an earlier page is replaced.")
+@click.option("--svg", "svg_path", type=_FILE, metavar="FILE", help="Write an SVG picture to FILE instead of tables; an earlier picture is replaced.")
 @click.option("--at", "until_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"Stop after this fact, {AT_HELP}")
 @click.option("--group", metavar="GROUP", help="Group to show; required if LOG holds several.")
 @click.option("--all", "everything", is_flag=True, help="Show every row of every table.")
@@ -52,20 +52,28 @@ def timeline(
     check_files(("--html", html_path, Kind.PAGE), ("--svg", svg_path, Kind.PICTURE))
     built = build_timeline(read(screen, log, "folding", group), group=group, until_offset=offset_of(log, until_offset, group))
     wanted = (("--html", html_path, Kind.PAGE, render_page), ("--svg", svg_path, Kind.PICTURE, render_picture))
+    written: list[str] = []
     for option, path, kind, render in wanted:
         if path is not None:
             with screen.progress(f"drawing {path.name}"):
                 write_file(option, path, kind, render(built))
-            screen.remark(f"wrote {path}")
-    screen.answer(timeline_document(built), *timeline_parts(built, None if everything else _MOST_ROWS))
+            written.append(f"{kind.words} -> {path}")
+    if written:
+        moves = sum(move.source is not None for move in built.moves)
+        screen.answer(timeline_document(built), head_line(built), f"{counted(moves, 'move')} in {counted(len(built.rounds), 'round')}", *written)
+    else:
+        screen.answer(timeline_document(built), *timeline_parts(built, None if everything else _MOST_ROWS))
+
+
+def head_line(built: Timeline) -> Line:
+    span = f"{day_text(built.from_ms)}, {span_text(built.to_ms - built.from_ms)}"
+    leader = "led by its own leader" if built.led_by == "external" else f"led by {built.led_by or 'nobody'}"
+    return Line(bold(built.group), f"  {span}, {leader}, {counted(len(built.tasks), 'task')}, {counted(built.facts, 'fact')}")
 
 
 def timeline_parts(built: Timeline, most_rows: int | None) -> list[Part]:
     """The history as text and tables, each with at most `most_rows` rows (None: all)."""
-    span = f"{day_text(built.from_ms)}, {span_text(built.to_ms - built.from_ms)}"
-    leader = "led by its own leader" if built.led_by == "external" else f"led by {built.led_by or 'nobody'}"
-    head = Line(bold(built.group), f"  {span}, {leader}, {counted(len(built.tasks), 'task')}, {counted(built.facts, 'fact')}")
-    parts: list[Part] = [head, "", totals_table(built.window_totals()), built.caption, "", lifelines_table(built)]
+    parts: list[Part] = [head_line(built), "", totals_table(built.window_totals()), built.caption, "", lifelines_table(built)]
     parts += ["", *_cut(unavailability_table(built), most_rows)]
     parts += ["", *_cut(moves_with_tasks(built), most_rows)]
     parts += ["", *_cut(rounds_table(built), most_rows)]

@@ -161,6 +161,9 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
         return SqliteLog(Path(text), mode, check_structure=check_structure)
     if text.endswith(".jsonl"):
         return JsonLinesLog(Path(text), mode)
+    host, _, port = text.partition(",")[0].partition("/")[0].rpartition(":")
+    if host and port.isdecimal():
+        raise InputError(f"{text}: for a log in Kafka write kafka://{text}")
     raise InputError(f"{text}: which form is this? Name it .db (SQLite) or .jsonl (JSON Lines), end it with / (Parquet), or write sqlite:///{text}")
 
 

@@ -18,7 +18,7 @@ class SeatProcess:
 
     def __init__(self, bootstrap: str, group: str, log: Path, *options: str, **environment: str) -> None:
         self.log, self._errors = log, log.with_suffix(".err")
-        command = [sys.executable, "-m", "equipoise", "lead", "--bootstrap", bootstrap, "--group", group, "--log", str(log), *options]
+        command = [sys.executable, "-m", "equipoise", "lead", "--bootstrap", bootstrap, "--group", group, "--to", str(log), *options]
         variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
         with open(self._errors, "w") as errors:
             self.process = subprocess.Popen(command, cwd=ROOT, env=variables, stderr=errors)

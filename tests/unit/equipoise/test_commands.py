@@ -23,7 +23,7 @@ import equipoise
 from equipoise.cli import COMMANDS, MOVED, SECTIONS, main
 from equipoise.cli.spark import SPARK_COMMANDS
 from equipoise.events.decisions import MemberExpired
-from equipoise.events.facts import GroupConfigured, LeaveIntended
+from equipoise.events.facts import GroupConfigured, LeaveIntended, MemberJoined
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, Record
 from tests.commands_page import count
@@ -153,14 +153,13 @@ def test_explain_answers_three_questions(log: Path) -> None:
     assert document("explain", log, "--task", "0_3")["task"] == "0_3"
 
 
-def test_timeline_writes_its_page_and_its_picture_beside_the_tables(log: Path, tmp_path: Path) -> None:
+def test_timeline_writes_its_page_and_its_picture_instead_of_tables(log: Path, tmp_path: Path) -> None:
     page, picture = tmp_path / "group.html", tmp_path / "group.svg"
     result = run("timeline", log, "--html", page, "--svg", picture)
     assert result.exit_code == 0
-    assert "what it cost" in result.stdout
-    assert f"wrote {page}" in result.stderr
+    assert "what it cost" in run("timeline", log).stdout
+    assert [line.partition(" -> ")[2] for line in result.stdout.splitlines()[2:]] == [str(page), str(picture)]
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert f"wrote {picture}" in result.stderr
     assert picture.read_text(encoding="utf-8").startswith("<svg ")
     told = document("timeline", log)
     assert len(told["rounds"]) == told["totals"]["rounds"]
@@ -336,3 +335,21 @@ def test_command_help_has_a_summary_options_with_help_and_examples_a_line_each(n
         "equipoise", "echo", "duckdb", "spark-submit", "EQUIPOISE_SECURITY_PROTOCOL", "EQUIPOISE_WITNESS"
     }  # fmt: skip
     assert not re.search(r"equipoise [a-z-]+ [^|\n&]*(?<!\$\()\bequipoise [a-z-]+ ", block), "two commands on one line"
+
+
+def test_tail_prints_sentences_and_whole_decisions_as_json(log: Path) -> None:
+    shown = run("tail", log, "-n", "1000").stdout.splitlines()
+    decided = [json.loads(line) for line in run("tail", log, "-n", "1000", "--json").stdout.splitlines()]
+    assert len(decided) == sum(isinstance(entry, DecisionRecord) for entry in lived())
+    assert all(re.match(r"\d\d:\d\d:\d\d\.\d{3} #\d+ orders: ", line) for line in shown)
+    assert not any("{" in line for line in shown)
+    said = [line.partition("orders: ")[2] for line in shown]
+    joins = [entry.event.member_id for entry in lived() if isinstance(entry, Record) and isinstance(entry.event, MemberJoined)]
+    assert [line.partition(" joined")[0] for line in said if " joined, incarnation" in line] == joins
+    rounds = [each["event"]["generation"] for each in decided if each["kind"] == "AssignmentIssued"]
+    assert [int(found[1]) for line in said if (found := re.match(r"round (\d+), because", line))] == rounds
+    assert run("tail", log, "-n", "2").stdout.splitlines() == shown[-2:]
+    with_facts = run("tail", log, "-n", "1000", "--facts").stdout.splitlines()
+    assert [line for line in with_facts if line in shown] == shown
+    assert any("LagReported {" in line for line in with_facts)
+

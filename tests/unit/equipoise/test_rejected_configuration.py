@@ -21,7 +21,8 @@ def test_tail_shows_a_rejected_configuration_and_verify_finds_the_log_identical(
             target.append_fact(record.group, record.append_ms, record.event)
             target.append_decisions(each for each in stored([record], decisions) if each is not record)  # type: ignore[misc]
     told = run("tail", location).stdout.splitlines()
-    assert "assignor_unavailable" in told[-2]
+    assert "GroupConfigured is rejected (assignor_unavailable): " in told[-1]
+    assert sum(": configured: " in line for line in told) == 1, "the former one"
     assert told[-1].endswith("did you mean 'high_availability'?")
     assert run("verify", location).exit_code == 0
     assert "high_availability" in run("status", location, "--all").stdout

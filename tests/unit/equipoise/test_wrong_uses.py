@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 from equipoise.assign import assign
 from equipoise.cli import main
 from equipoise.cli.params import Number, WholeNumber
+from equipoise.events.facts import LogOpened
 from equipoise.events.log import open_log
 from equipoise.events.records import Record
 from equipoise.scenarios.__main__ import scenario
@@ -136,14 +137,14 @@ WRONG = [
     ("explain {f}/group.db --task 0_3 --at yesterday", "'--at': 'yesterday' is not an offset, or a time"),
     ("scale-down --group orders --keep 4 --timeout abc", "'--timeout': 'abc' is not a number from 0 on; write one as 2.5"),
     ("scale-down --group orders --keep 4 --timeout nan", "'--timeout': 'nan' is not a number"),
-    ("lead --group clicks --hold abc", "'--hold': 'abc' is not a number from 0 to 240; write one as 2.5"),
-    ("lead --group clicks --hold 241", "'--hold': 241.0 is not in the range"),
+    ("lead --group clicks --to {t}/o.db --hold abc", "'--hold': 'abc' is not a number from 0 to 240; write one as 2.5"),
+    ("lead --group clicks --to {t}/o.db --hold 241", "'--hold': 241.0 is not in the range"),
     ("record kafka://127.0.0.1:1 --to {t}/x.db --keep-days 0", "'--keep-days': 0.0 is not in the range"),
     ("record kafka://127.0.0.1:1 --to {t}/x.db --keep-days week", "'--keep-days': 'week' is not a number above 0"),
     ("what-if {f}/group.db --seeds three", "'--seeds': 'three' is not a whole number from 1 to 100"),
     ("incident scale-out --all --from yesterday", "'--from': 'yesterday' is not a time with its date; write it as 2026-11-23T09:30"),
-    ("incident scale-out --all --to 17:20", "'--to': '17:20' is not a time with its date"),
-    ("incident scale-out --all --from 2026-11-27T17:20 --to 2026-11-27T17:00", "--to: 2026-11-27 17:00:00 UTC is not after --from, 2026-11-27 17:20"),
+    ("incident scale-out --all --until 17:20", "'--until': '17:20' is not a time with its date"),
+    ("incident scale-out --all --from 2026-11-27T17:20 --until 2026-11-27T17:00", "--until: 2026-11-27 17:00:00 UTC is not after --from"),
     # brokers
     ("status --group orders --bootstrap 127.0.0.1:99999", "bootstrap: '99999' in '127.0.0.1:99999' is not a port from 1 to 65535; write host:port"),
     ("status --group orders --bootstrap 127.0.0.1:abc", "bootstrap: 'abc' in '127.0.0.1:abc' is not a port"),
@@ -152,7 +153,7 @@ WRONG = [
     ("status --bootstrap kafka://127.0.0.1:1", "bootstrap: 'kafka://127.0.0.1:1' is not host:port; write host:port"),
     ("doctor --bootstrap 127.0.0.1:99999", "bootstrap: '99999'"),
     ("worker --bootstrap 127.0.0.1:99999", "bootstrap: '99999'"),
-    ("lead --group clicks --bootstrap 127.0.0.1:abc", "bootstrap: 'abc'"),
+    ("lead --group clicks --to {t}/o.db --bootstrap 127.0.0.1:abc", "bootstrap: 'abc'"),
     ("archive kafka://127.0.0.1:99999 --to {t}/x/", "bootstrap: '99999'"),
     ("record kafka://127.0.0.1:abc --to {t}/x.db", "bootstrap: 'abc'"),
     ("status --group orders --bootstrap 127.0.0.1:1", "no broker answers at 127.0.0.1:1 (127.0.0.1:1: Connection refused); start it, or correct"),
@@ -181,8 +182,9 @@ WRONG = [
     ("import kafka-streams nope --to {t}/x.db", "Recorded runs that come with equipoise: rolling, scale-out"),
     ("import kafka-streams 127.0.0.1:9092 --group orders --to {t}/x.db", "for a broker write kafka://127.0.0.1:9092"),
     ("verify {f}/text.db", "{f}/text.db is not a SQLite file, as a log named .db is; name another file"),
-    ("lead --group clicks --log {f}/dir", "--log {f}/dir: name a file that ends in .db (SQLite) or .jsonl (JSON Lines)"),
-    ("lead --group clicks --log {t}/x.txt", "--log {t}/x.txt: name a file that ends in .db"),
+    ("lead --group clicks", "Missing option '--to'"),
+    ("lead --group clicks --to {f}/dir", "--to {f}/dir: name a file that ends in .db (SQLite) or .jsonl (JSON Lines)"),
+    ("lead --group clicks --to {t}/x.txt", "--to {t}/x.txt: name a file that ends in .db"),
     ("archive {f}/group.db --to hdfs://nn/y/", "hdfs: is not supported; mount it, and name the folder. An archive is in a folder"),
     ("archive {f}/group.db --to s3a://bucket/y/", "s3a: is not supported; write s3://bucket/y/. An archive is in a folder"),
     ("archive {f}/group.db --to dbfs:/y/", "dbfs: is not supported; Databricks mounts it as a folder: write /dbfs/y/. An archive is"),
@@ -201,12 +203,12 @@ WRONG = [
     ("what-if {f}/group.db --to {t}/x.db --set assignor=nobody", "'nobody'"),
     ("what-if {f}/group.db --to {t}/x.db --seed -1", "'--seed'"),
     ("what-if {f}/group.db --to {t}/x.db --restore-speed 0", "'--restore-speed'"),
-    ("lead --group clicks --set probing_interval_ms=59999", "probing_interval_ms: 59999 is below 60000, the least of KIP-441"),
-    ("lead --group clicks --set max_warmups=0", "max_warmups: 0 is not a whole number from 1"),
-    ("lead --group clicks --set max_warmups=one", "--set max_warmups: 'one' is not a whole number"),
-    ("lead --group clicks --set assignor=lag_aware --set options.crosstopic=true", "crosstopic: lag_aware has no such option; it has auto"),
-    ("lead --group clicks --set assignor=lag_aware --set options.cross_topic=yes", "cross_topic: 'yes' is neither true nor false"),
-    ("lead --group clicks --set max_warmup=1", "--set max_warmup: no such setting; did you mean max_warmups?"),
+    ("lead --group clicks --to {t}/o.db --set probing_interval_ms=59999", "probing_interval_ms: 59999 is below 60000, the least of KIP-441"),
+    ("lead --group clicks --to {t}/o.db --set max_warmups=0", "max_warmups: 0 is not a whole number from 1"),
+    ("lead --group clicks --to {t}/o.db --set max_warmups=one", "--set max_warmups: 'one' is not a whole number"),
+    ("lead --group clicks --to {t}/o.db --set assignor=lag_aware --set options.crosstopic=true", "crosstopic: lag_aware has no such option"),
+    ("lead --group clicks --to {t}/o.db --set assignor=lag_aware --set options.cross_topic=yes", "cross_topic: 'yes' is neither true nor false"),
+    ("lead --group clicks --to {t}/o.db --set max_warmup=1", "--set max_warmup: no such setting; did you mean max_warmups?"),
     # imports
     ("import", "kafka-streams"),
     ("import flink rolling --to {t}/x.db", "'flink' is not 'kafka-streams'"),
@@ -273,8 +275,12 @@ def test_tail_of_a_log_without_decisions_says_so(folder: Path, tmp_path: Path) -
         for entry in lived():
             if isinstance(entry, Record):
                 log.append_fact(entry.group, entry.append_ms, entry.event)
-    result = run(f"tail {tmp_path}/facts.db")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{tmp_path}/facts.db holds no decision; --facts prints its facts\n")
+    result = run(f"tail {tmp_path}/facts.db --json")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    with open_log(tmp_path / "quiet.db", "w") as log:
+        log.append_fact("", 0, LogOpened(log_id="quiet"))
+    result = run(f"tail {tmp_path}/quiet.db")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{tmp_path}/quiet.db holds no decision; --facts prints its facts\n")
 
 
 def test_at_takes_a_time_which_stands_for_the_last_fact_until_then(folder: Path) -> None:

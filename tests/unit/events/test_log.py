@@ -348,6 +348,8 @@ def test_open_damaged_log_to_append_is_refused(tmp_path: Path, at: int) -> None:
         ("http://x/group.db", "this build reads SQLite"),
         ("group.parquet", "there is no such log"),
         ("group", "which form is this"),
+        ("127.0.0.1:9092", "for a log in Kafka write kafka://127.0.0.1:9092"),
+        ("b1:9092,b2:9092/orders", "write kafka://b1:9092,b2:9092/orders"),
         ("nothing.db", "there is no such log"),
         ("nothing.jsonl", "there is no such log"),
         ("sqlite:///nothing.txt", "there is no such log"),

@@ -77,7 +77,7 @@ def test_command_shows_a_recorded_run() -> None:
     shown = scale_out_shown()
     assert "orders  classic streams: 6 incidents" in shown
     assert "a member was not heard of for its session timeout (i2)" in shown
-    document = json.loads(CliRunner().invoke(main, ["incident", "scale-out", "--all", "--json", "--to", "2026-11-20T04:40"]).stdout)
+    document = json.loads(CliRunner().invoke(main, ["incident", "scale-out", "--all", "--json", "--until", "2026-11-20T04:40"]).stdout)
     assert [each["cause"] for each in document["groups"][0]["incidents"]] == ["first", "joined"]
     refused = CliRunner().invoke(main, ["incident", "scale-out", "--group", "order"])
     assert (refused.exit_code, "has no group 'order'" in refused.output) == (2, True)

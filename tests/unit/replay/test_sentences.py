@@ -181,7 +181,7 @@ def test_lag_of_several_is_unknown_when_one_is() -> None:
 def test_round_with_very_many_ways_is_cut() -> None:
     said = list(of_decision(issued(*(moved(each, destination=f"x{each}") for each in range(MOST_LINES + 3))), TICK))
     assert len(said) == 1 + MOST_LINES + 1
-    assert said[-1].text == "round 4: 3 tasks more; `equipoise tail` has all"
+    assert said[-1].text == "round 4: 3 tasks more; `equipoise tail --json` has all"
 
 
 def test_refused_configuration_is_a_warning() -> None:
