@@ -57,7 +57,8 @@ def assign_line(line: str | bytes) -> str:
     """Answers one problem, a line of JSON, with its plan, a line of JSON.
 
     Raises InputError with the JSON path of what is wrong with the problem, and PlanUnsound when the
-    plan breaks an invariant or a guarantee of its assignor.
+    plan breaks an invariant or a guarantee of its assignor. Raises FieldError, with the path of the
+    field in the line's JSON.
     """
     name, version, problem, names = read_at("$", _read_question, parse(line))
     assignor = registry.latest(name) if version is None else registry.load(name, version)

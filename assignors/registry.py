@@ -73,7 +73,7 @@ def load(name: str, version: int) -> Assignor:
 
 
 def solver_problem(solver: str, assignor: Assignor) -> str | None:
-    """Why `assignor` cannot decide for a configuration pinned to `solver`; None: it can."""
+    """Returns why `assignor` cannot decide for a configuration pinned to `solver`; None: it can."""
     if solver == assignor.solver:
         return None
     return f"its decisions are pinned to solver {solver!r}, this build has {assignor.solver!r}; run the build that has that one"

@@ -145,8 +145,8 @@ class _Quotas:
         self.gone = dict.fromkeys(self.size, 0)
 
     def may_give(self, rack: str) -> bool:
-        """Whether one more member of the rack may leave: within its share, and leaving enough for
-        what other racks must give.
+        """Returns whether one more member of the rack may leave: within its share, and leaving
+        enough for what other racks must give.
         """
         if self.gone[rack] < self.least[rack]:
             return True

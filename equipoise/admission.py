@@ -57,7 +57,7 @@ class Admission:
         self._tls, self._has_secret = tls, has_secret
 
     def refuse(self, request: web.Request) -> Refused | None:
-        """Why the request is refused; None: it is taken."""
+        """Returns why the request is refused; None: it is taken."""
         hosts = request.headers.getall("Host", [])
         if len(hosts) > 1 or (not hosts and request.version >= (1, 1)):
             return Refused(400, "the request must have one Host header")
@@ -70,7 +70,7 @@ class Admission:
         return Refused(403, f"Host {name!r:.100} is no name of this server: ask {reached}, or add the name to http_hosts")
 
     def takes_host(self, host: str) -> bool:
-        """Whether this is a ``Host`` under which the port is asked."""
+        """Returns whether this is a ``Host`` under which the port is asked."""
         name = _name_of(host)
         if not name:
             return False
@@ -88,7 +88,9 @@ class Admission:
         return any(not self._is_own(origin, host) for origin in request.headers.getall("Origin", []))
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Whether a page of `origin` was served here, or by a proxy that `http_hosts` names."""
+        """Returns whether a page of `origin` was served here, or by a proxy that `http_hosts`
+        names.
+        """
         parts = _ORIGIN.fullmatch(origin.lower())
         if parts is None:
             return False
@@ -111,7 +113,7 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this name or address reaches nothing but this machine."""
+    """Returns whether this name or address reaches nothing but this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -35,7 +35,7 @@ class BrokerWatch:
 
     @property
     def is_away(self) -> bool:
-        """Whether a broker does not answer."""
+        """Returns whether a broker does not answer."""
         return self._since_s is not None
 
     def failed(self, what: str) -> None:
@@ -55,8 +55,8 @@ class BrokerWatch:
             self._say(f"{self._who}: a broker has not answered for {now_s - since_s:.0f} s: {what}")
 
     def noted(self, what: str, error: BaseException) -> bool:
-        """Whether `error`, which ended `what`, means that a broker does not answer. Then this says
-        it, and the caller need not.
+        """Returns whether `error`, which ended `what`, means that a broker does not answer. Then
+        this says it, and the caller need not.
         """
         if not _means_away(error, again=self.is_away):
             return False
@@ -79,8 +79,8 @@ class BrokerWatch:
 
 
 def _means_away(error: BaseException, *, again: bool) -> bool:
-    """Whether `error`, of a request, means that a broker does not answer, or cannot serve it until
-    another one does. `again`: brokers do not answer already. One that starts does not know
+    """Returns whether `error`, of a request, means that a broker does not answer, or cannot serve
+    it until another one does. `again`: brokers do not answer already. One that starts does not know
     everything at once.
     """
     if isinstance(error, TimeoutError | UnreachableError | NotNowError):

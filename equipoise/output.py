@@ -57,7 +57,7 @@ class Kind(enum.Enum):
         return self.value[0]
 
     def is_of(self, path: Path) -> bool:
-        """Whether the file at `path` is of this kind. Raises OSError."""
+        """Returns whether the file at `path` is of this kind. Raises OSError."""
         _, begins, marker = self.value
         with open(path, "rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -169,8 +169,7 @@ def _check_apart(option: str, path: Path | str, place: Path) -> None:
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two locations of logs in files resolve to the same file or folder.
-    """
+    """Returns whether two locations of logs in files resolve to the same file or folder."""
     if any("://" in each.removeprefix(_SQLITE) for each in (one, other)):
         return one == other
     ours, theirs = (Path(each.removeprefix(_SQLITE).partition("?partition=")[0]) for each in (one, other))

@@ -114,7 +114,7 @@ class HttpServer(abc.ABC):
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, logger=_REQUESTS)
 
     def has_secret(self, request: web.Request) -> bool:
-        """Whether a request shows a secret that this process has."""
+        """Returns whether a request shows a secret that this process has."""
         return False
 
     @abc.abstractmethod
@@ -127,11 +127,11 @@ class HttpServer(abc.ABC):
 
     @abc.abstractmethod
     def unhealthy(self) -> str:
-        """Why the process does not do its work, on one line; "" when it does."""
+        """Returns why the process does not do its work, on one line; "" when it does."""
 
     @abc.abstractmethod
     def unready(self) -> str:
-        """Why it is not ready, on one line; "" when it is."""
+        """Returns why it is not ready, on one line; "" when it is."""
 
     async def start(self) -> int:
         """Returns the port. Raises InputError when it cannot listen there."""

@@ -58,7 +58,7 @@ def write_float(value: float) -> float:
 
 
 def read_task(value: Any, _: Any = None) -> TaskId:
-    """``"0_3"`` -> ``TaskId(0, 3)``."""
+    """``"0_3"`` -> ``TaskId(0, 3)``. Raises MisshapenError."""
     if value.__class__ is not str:
         raise MisshapenError(f"{value!r:.80} is not a task id; write <sub-topology>_<partition>, as in 0_3")
     try:

@@ -431,7 +431,9 @@ class _Explaining:
         return sentences
 
     def _restart(self, owner: MemberState) -> list[str]:
-        """Who restarts that owns the task or has lent it, and by which numbers the leader chose."""
+        """Returns who restarts that owns the task or has lent it, and by which numbers the leader
+        chose.
+        """
         state, lent = self.state, self.state.lent.get(self.task)
         sentences = []
         if lent is not None and lent.borrower == owner.member_id:
@@ -630,8 +632,8 @@ def _load_then(move: MoveStory) -> list[str]:
 
 
 def _lags_then(move: MoveStory) -> list[str]:
-    """How long lags had been uneven, and those of both ends of the movement; empty if they did not
-    cause it.
+    """Returns how long lags had been uneven, and those of both ends of the movement; empty if they
+    did not cause it.
     """
     uneven = move.uneven
     if uneven is None:

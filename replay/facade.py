@@ -39,7 +39,7 @@ def verify(log: Location, *, group: str | None = None, archive: str | None = Non
 
 
 def explain(log: Location, task: TaskId | str, *, group: str | None = None, at_offset: int | None = None) -> explanation.Explanation:
-    """Why a task is where it is, why it moved, and what happens next.
+    """Returns why a task is where it is, why it moved, and what happens next.
 
     `task`: as in ``0_3``. `at_offset`: after the fact at this offset; None: at the end of the log.
     Raises InputError when the group has no such task then; GroupHalted when the group had halted.
@@ -112,7 +112,8 @@ def what_if(
     seeds: Sequence[int] = (0,),
     restore_records_per_s: int | None = None,
 ) -> evaluate.WhatIf:
-    """What each configuration would have cost a group, and its own configuration, for comparison.
+    """Returns what each configuration would have cost a group, and its own configuration, for
+    comparison.
 
     `log`: also a `Recording`. `seeds`: one simulation of each configuration per seed.
     `restore_records_per_s`: restore speed of a member; None: fitted from the log. A configuration

@@ -233,8 +233,8 @@ def view(replayer: Replayer) -> GroupView:
 
 
 def _probed_ms(state: GroupState) -> int | None:
-    """When the balance was evaluated last because of a change or of the interval: then the interval
-    began again. None: the next evaluation is due at once, or there is none.
+    """Returns when the balance was evaluated last because of a change or of the interval: then the
+    interval began again. None: the next evaluation is due at once, or there is none.
     """
     due_ms = state.probing_deadline_ms
     began_ms = None if due_ms is None else due_ms - state.settings.probing_interval_ms
@@ -358,7 +358,7 @@ def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow
 
 
 def preparing_row(state: GroupState, member: MemberState, task: TaskId) -> PreparingRow | None:
-    """What the member's application prepares of the task; None: nothing."""
+    """Returns what the member's application prepares of the task; None: nothing."""
     now, has_failed = member.preparing.get(task), task in member.failed
     if now is not None:
         return PreparingRow(thousandths=now.thousandths, since_ms=state.now_ms - now.since_ms, has_failed=has_failed)

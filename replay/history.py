@@ -158,7 +158,8 @@ class MoveStory:
 
     @property
     def reason(self) -> str:
-        """Why it began: the reason in the plan, or the first reason that is not in WAITS."""
+        """Returns why it began: the reason in the plan, or the first reason that is not in WAITS.
+        """
         return self.wanted_because or next((step.reason for step in self.steps if step.reason not in WAITS), self.steps[0].reason)
 
     def spent_ms(self, state: str, now_ms: int) -> int:
@@ -472,7 +473,7 @@ class History:
                 )
 
     def open_intervals(self, at_ms: int) -> list[Interval]:
-        """What goes on, as if it ended at that time."""
+        """Returns what goes on, as if it ended at that time."""
         return [interval for task in sorted(self._open) for interval in self._ended(task, at_ms)]
 
     def not_running(self, at_ms: int) -> list[Interval]:
@@ -481,7 +482,7 @@ class History:
         return [interval for task in sorted(tasks) for interval in self._ended(task, at_ms)]
 
     def is_starting(self, member_id: str) -> bool:
-        """Whether the member was granted tasks that no report shows as running yet."""
+        """Returns whether the member was granted tasks that no report shows as running yet."""
         return bool(self._starting.get(member_id))
 
     def forget_before(self, append_ms: int) -> None:

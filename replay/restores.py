@@ -31,7 +31,7 @@ class RestoreRow:
 
     @property
     def done(self) -> float:
-        """How much of the state is restored, from 0 to 1; 0 while nothing is reported."""
+        """Returns how much of the state is restored, from 0 to 1; 0 while nothing is reported."""
         if self.lag_records is None:
             return 0.0
         return 1.0 if not self.end_offset else max(0.0, 1.0 - self.lag_records / self.end_offset)
@@ -70,7 +70,7 @@ def restores(state: GroupState) -> list[RestoreRow]:
 
 
 def _observed_records_per_s(state: GroupState, member: MemberState) -> int:
-    """How fast the lags of its warm-ups fell since they were first reported; 0: unknown."""
+    """Returns how fast the lags of its warm-ups fell since they were first reported; 0: unknown."""
     looks = [(warmup, known_lag(member.lags.get(task))) for task, warmup in member.warmup.items()]
     known = [(warmup.looked_lag, lag, warmup.looked_ms) for warmup, lag in looks if warmup.looked_lag is not None and lag is not None]
     took_ms = max((state.now_ms - looked_ms for _, _, looked_ms in known), default=0)
@@ -78,7 +78,7 @@ def _observed_records_per_s(state: GroupState, member: MemberState) -> int:
 
 
 def _restores(state: GroupState, member: MemberState, task: TaskId) -> bool:
-    """Whether the owner has the task's state still to restore."""
+    """Returns whether the owner has the task's state still to restore."""
     if member.lags.get(task) is LagSentinel.ACTIVE:
         return False
     tasks = state.tasks()

@@ -81,7 +81,7 @@ decisions.
 
 
 def of_fact(fact: Fact) -> Sentence | None:
-    """What an accepted fact changes by itself; None: nothing, or its decisions say it."""
+    """Returns what an accepted fact changes by itself; None: nothing, or its decisions say it."""
     match fact:
         case MemberJoined():
             # A proof that ends a former incarnation is told with its end. Others mean nothing to a
@@ -110,7 +110,8 @@ def of_fact(fact: Fact) -> Sentence | None:
 
 
 def of_decision(decision: Decision, fact: Fact) -> Iterator[Sentence]:
-    """What a decision on `fact` means; nothing for the parts of an assignment, whose round says it.
+    """Yields what a decision on `fact` means; nothing for the parts of an assignment, whose round
+    says it.
     """
     match decision:
         case MemberExpired():

@@ -79,7 +79,7 @@ def unread_partitions(state: GroupState, ends: Mapping[str, Iterable[int]]) -> d
 
 
 def of_topology(state: GroupState) -> Iterator[Trouble]:
-    """What is wrong because members, topics and the topology do not fit each other."""
+    """Yields what is wrong because members, topics and the topology do not fit each other."""
     yield from unread(state, state.end_offsets)
     yield from misfits(state)
 

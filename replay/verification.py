@@ -184,7 +184,7 @@ class Verification:
 
     @property
     def problems(self) -> list[str]:
-        """Why the log or its groups cannot be verified: problems of the log first."""
+        """Returns why the log or its groups cannot be verified: problems of the log first."""
         return [problem for problem in (self.problem, *(group.problem for group in self.groups)) if problem]
 
     def document(self) -> dict[str, Any]:
@@ -272,8 +272,8 @@ class LogVerifier:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether everything could be read and compared so far: what is saved otherwise lacks
-        evidence.
+        """Returns whether everything could be read and compared so far: what is saved otherwise
+        lacks evidence.
         """
         return not self.problem and not any(group.is_over for group in self._groups.values())
 
@@ -388,7 +388,7 @@ class GroupVerifier:
 
     @property
     def is_over(self) -> bool:
-        """Whether the group diverged or cannot be verified further. Later entries only add
+        """Returns whether the group diverged or cannot be verified further. Later entries only add
         evidence.
         """
         return bool(self._problem) or self._divergence is not None
@@ -426,7 +426,7 @@ class GroupVerifier:
             self._other_solver = config.solver
 
     def _is_in_base(self, entry: Entry, base_offset: int) -> bool:
-        """Whether the state that the log begins with has it already."""
+        """Returns whether the state that the log begins with has it already."""
         number = entry.number if isinstance(entry, DecisionRecord | UnreadRecord) else None
         return number <= self._base_number if number is not None else isinstance(entry, Record | UnreadRecord) and entry.offset <= base_offset
 
@@ -624,7 +624,7 @@ def _digest(record: DecisionRecord) -> bytes:
 
 
 def _is_copy(record: DecisionRecord, known: bytes) -> bool:
-    """Whether a repeated decision equals the one with the digest `known`. Of two hashes in
+    """Returns whether a repeated decision equals the one with the digest `known`. Of two hashes in
     different forms, only that both are hashes is known.
     """
     if isinstance(record.decision, Checkpointed) and known.startswith(_OF_A_HASH) and (known == _NOT_COMPARED or is_of_another_form(record.decision)):

@@ -36,8 +36,8 @@ class Absences:
 
     @classmethod
     def after(cls, state: GroupState, carrier: Carrier, gone: Iterable[str]) -> Self:
-        """Who is absent after a round that does not name `gone`. A member that joins and ran
-        nothing stands for one that is gone: it is that one under another name.
+        """Returns who is absent after a round that does not name `gone`. A member that joins and
+        ran nothing stands for one that is gone: it is that one under another name.
         """
         if not carrier.absence_ms:
             return cls((), 0, 0, ())
@@ -58,7 +58,7 @@ class Absences:
         return {_ABSENT: self.members, _SINCE: self.since_ms, **memory} if self.members else memory
 
     def sooner(self, state: GroupState, follow_up_ms: int | None) -> int | None:
-        """When the next round is wanted: at the latest when nobody is expected any more."""
+        """Returns when the next round is wanted: at the latest when nobody is expected any more."""
         if not self.members:
             return follow_up_ms
         left_ms = max(1, self.until_ms - state.now_ms)

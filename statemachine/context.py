@@ -118,8 +118,8 @@ class StepContext:
         """
 
     def is_untouched(self) -> bool:
-        """Whether the step had no effect but on the state itself, so that the context can serve the
-        next one.
+        """Returns whether the step had no effect but on the state itself, so that the context can
+        serve the next one.
         """
         return not (
             self.emitted
@@ -327,7 +327,9 @@ class StepContext:
         return True
 
     def _is_given_up_to_nobody(self) -> bool:
-        """Whether a task is being revoked for no movement, nor to be granted again with others."""
+        """Returns whether a task is being revoked for no movement, nor to be granted again with
+        others.
+        """
         state = self.state
         return any(
             task not in state.in_flight and task not in member.eager_regrants and state.has_task(task)
@@ -432,8 +434,8 @@ class StepContext:
             actions.forget_source(self.state, task)
 
     def is_apart(self, task: TaskId) -> bool:
-        """Whether a warm-up that will take the task over is outside the caps, because the task's
-        owner is leaving (docs/protocol.md#m7).
+        """Returns whether a warm-up that will take the task over is outside the caps, because the
+        task's owner is leaving (docs/protocol.md#m7).
         """
         config = self.state.config
         return config is not None and self.state.is_leaving_owner(task) and Guarantee.LEAVING_APART in self.guarantees_of(config)

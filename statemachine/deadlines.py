@@ -198,13 +198,15 @@ class Deadlines:
         return [(timer, key) for _, timer, key in sorted(due)]
 
     def may_be_before(self, at_ms: int) -> bool:
-        """Whether the next deadline may be before this group time: entries are never later than
-        their timers.
+        """Returns whether the next deadline may be before this group time: entries are never later
+        than their timers.
         """
         return bool(self._heap) and self._heap[0][0] < at_ms
 
     def are_all(self, timer: Timer) -> bool:
-        """Whether no other timer than these runs; may be False for a while after the last one."""
+        """Returns whether no other timer than these runs; may be False for a while after the last
+        one.
+        """
         return all(entry[1] is timer for entry in self._heap)
 
     def next_ms(self) -> int | None:

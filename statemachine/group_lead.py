@@ -76,7 +76,9 @@ class GroupLead:
 
     @property
     def tick_at_ms(self) -> int | None:
-        """When its next tick is due, on the host's clock; None: the group is empty, or halted."""
+        """Returns when its next tick is due, on the host's clock; None: the group is empty, or
+        halted.
+        """
         planned = self.planned
         return None if planned is None else planned.at_ms
 
@@ -132,7 +134,7 @@ class GroupLead:
         return self.look_at_ms
 
     def tick(self) -> ProbingTick | SilenceObserved:
-        """What its next tick says."""
+        """Returns what its next tick says."""
         untold = self._silences.untold(self.machine.state) if self.machine.state.phase is GroupPhase.LEADING else None
         return ProbingTick() if untold is None else untold
 
@@ -153,7 +155,7 @@ class GroupLead:
 
     @property
     def is_stored(self) -> bool:
-        """Whether its last fact is in a stored checkpoint."""
+        """Returns whether its last fact is in a stored checkpoint."""
         return self.machine.state.last_offset <= self.checkpoint_offset
 
     @property

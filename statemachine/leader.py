@@ -245,7 +245,7 @@ def move_of(plan: Plan, movement: Movement) -> Move:
 
 
 def placed(state: GroupState, member: MemberState, task: TaskId, acceptable: int) -> Reason:
-    """Why this member gets a task that nobody ran."""
+    """Returns why this member gets a task that nobody ran."""
     topology = state.topology
     assert topology is not None, "a granted task is one of the topology"
     part = next(part for part in topology.subtopologies if part.subtopology == task.subtopology)
@@ -320,8 +320,8 @@ def settle(context: StepContext) -> None:
 
 
 def _may_go(state: GroupState, member: MemberState) -> bool:
-    """Whether the member is to be released now: it was emptied, or it restarts and has lent what it
-    is to lend.
+    """Returns whether the member is to be released now: it was emptied, or it restarts and has lent
+    what it is to lend.
     """
     return not member.released and (state.may_stop(member) or (member.leaving and member.owns_nothing()))
 

@@ -56,8 +56,8 @@ def measured_loads(state: GroupState, member: MemberState, load: Load) -> dict[T
 
 
 def _restores(member: MemberState) -> bool:
-    """Whether restoring keeps the host busy. Standbys do so a little all the time, and their cost
-    is divided among the tasks.
+    """Returns whether restoring keeps the host busy. Standbys do so a little all the time, and
+    their cost is divided among the tasks.
     """
     return bool(member.warmup) or any(member.lags.get(task, 0) not in (0, LagSentinel.ACTIVE) for task in member.held)
 

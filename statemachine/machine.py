@@ -140,7 +140,7 @@ class GroupMachine:
         return self._find_assignor(config, self.state.last_offset).guarantees
 
     def _time_step_ms(self, previous_append_ms: int, append_ms: int) -> int:
-        """How far group time moves: as far as the log's clock, at most max_step_ms
+        """Returns how far group time moves: as far as the log's clock, at most max_step_ms
         (docs/protocol.md#l2).
         """
         passed_ms = append_ms - previous_append_ms
@@ -223,14 +223,16 @@ class GroupMachine:
 
     @property
     def deals_by_lag(self) -> bool:
-        """Whether the group's assignor deals by lag, so that source lags must be observed
+        """Returns whether the group's assignor deals by lag, so that source lags must be observed
         (docs/protocol.md#d6).
         """
         return self._assignor is not None and deals_by_lag(self._assignor)
 
     @property
     def awaits_lags(self) -> bool:
-        """Whether the first round waits for source lags, so that they should be observed soon."""
+        """Returns whether the first round waits for source lags, so that they should be observed
+        soon.
+        """
         return self.deals_by_lag and self.state.phase is GroupPhase.GATHERING and not self.state.knows_source_lags()
 
     @property
@@ -241,14 +243,14 @@ class GroupMachine:
         return self._deadlines.next_ms()
 
     def has_deadline_before(self, at_ms: int) -> bool:
-        """Whether `next_deadline_ms` may be before this group time; costs less to ask. False: it is
-        not.
+        """Returns whether `next_deadline_ms` may be before this group time; costs less to ask.
+        False: it is not.
         """
         return self._deadlines.may_be_before(at_ms)
 
     @property
     def rests(self) -> bool:
-        """Whether nothing is under way or due in the group but the sessions of its members
+        """Returns whether nothing is under way or due in the group but the sessions of its members
         (docs/protocol.md#l11). Costs time in the group's size, at most.
         """
         state = self.state

@@ -108,7 +108,7 @@ SMALL_RATE = 10
 
 
 def differs(load: Load, before: Load) -> bool:
-    """Whether the loads of a host differ by so much that the leader should know."""
+    """Returns whether the loads of a host differ by so much that the leader should know."""
     shares = ((load.cpu, before.cpu), (load.memory, before.memory), (load.disk, before.disk))
     rates: list[tuple[float, float]] = [
         (load.records_per_s, before.records_per_s),
@@ -153,14 +153,14 @@ class MemberSession(SessionState):
 
     @property
     def is_ousted(self) -> bool:
-        """Whether another process joined with this member's id, so that this one must not join
-        again. The one exception: `may_join_above`.
+        """Returns whether another process joined with this member's id, so that this one must not
+        join again. The one exception: `may_join_above`.
         """
         return self.end_cause in _OUSTED or (self.newest_incarnation is not None and self.newest_incarnation > self.incarnation)
 
     def may_join_above(self, clock: int) -> bool:
-        """Whether this process may join again with an incarnation above `newest_incarnation`,
-        although another incarnation is above this one.
+        """Returns whether this process may join again with an incarnation above
+        `newest_incarnation`, although another incarnation is above this one.
 
         `clock`: the number from which its next incarnation would begin. The join was refused while
         its sender waited for the answer, so it is no late copy. The other number is ahead of the
@@ -172,7 +172,9 @@ class MemberSession(SessionState):
 
     @property
     def next_number(self) -> int:
-        """Number of the decision that it needs next (docs/protocol.md#l4)."""
+        """Number of the decision that it needs next (docs/protocol.md#l4). Raises InputError before
+        the reader was placed.
+        """
         if self._last_number is None:
             raise InputError("MemberSession: place the decisions reader at the end first (reader_placed)")
         return self._last_number + 1
@@ -183,7 +185,8 @@ class MemberSession(SessionState):
 
         `last_number`: the highest number of this group's decisions before that place; 0: none.
         `answered_ms`: when all of this was known. When the log is not the one of the former
-        incarnation, `join_from_ms` says how long to wait; place the reader again after that.
+        incarnation, `join_from_ms` says how long to wait; place the reader again after that. Raises
+        InputError after the session has joined.
         """
         if self._joined:
             raise InputError("MemberSession.reader_placed: it has joined already; a new incarnation needs a new session")
@@ -351,7 +354,8 @@ class MemberSession(SessionState):
         return frozenset(task for task in self.standby | self.warmup if task not in self._prepared and self._is_within(task, acceptable))
 
     def is_prepared(self, task: TaskId) -> bool:
-        """Whether the application has declared the task ready, and data of the task is still here.
+        """Returns whether the application has declared the task ready, and data of the task is
+        still here.
         """
         return task in self._prepared
 
@@ -470,22 +474,22 @@ class MemberSession(SessionState):
 
     @property
     def next_poll_ms(self) -> int | None:
-        """When `poll` next returns a fact, in ms; 0: now; None: never again."""
+        """Returns when `poll` next returns a fact, in ms; 0: now; None: never again."""
         if self._urgent or self._newly_ready or self._given_up:
             return 0
         return self._next_report_ms if self._joined and self.ended is None else None
 
     @property
     def next_report_ms(self) -> int:
-        """When the next heartbeat is due, in ms. Hand in what it should say before the `poll` that
-        returns it. Meaningless before `join`.
+        """Returns when the next heartbeat is due, in ms. Hand in what it should say before the
+        `poll` that returns it. Meaningless before `join`.
         """
         return self._next_report_ms
 
     @property
     def has_more_to_report(self) -> bool:
-        """Whether the last report had no space for everything and has arrived, so that the next one
-        is due at once.
+        """Returns whether the last report had no space for everything and has arrived, so that the
+        next one is due at once.
         """
         return self._more_to_report and self._report_known and self.ended is None
 
@@ -496,12 +500,12 @@ class MemberSession(SessionState):
         return sorted(self.closing.union(task for task, grant in self.grants.items() if grant.start_ms <= now_ms))
 
     def may_process(self, task: TaskId, now_ms: int) -> bool:
-        """Whether a record of `task` may be processed now. Ask before each record."""
+        """Returns whether a record of `task` may be processed now. Ask before each record."""
         return self.refusal(task, now_ms) is None
 
     def refusal(self, task: TaskId, now_ms: int) -> str | None:
-        """Why `task` may not be processed now: ended, not_granted, closing, hold, restoring; None:
-        it may.
+        """Returns why `task` may not be processed now: ended, not_granted, closing, hold,
+        restoring; None: it may.
         """
         is_fresh = self._look_at_lease(now_ms)
         if self.ended is not None or not is_fresh:
@@ -669,8 +673,8 @@ class MemberSession(SessionState):
             self._urgent = [*pending, MemberLeft]
 
     def _say(self, now_ms: int) -> Iterator[Fact]:
-        """What a heartbeat says: a report, that nothing has changed, or nothing at all while a
-        member at rest has been heard of recently (docs/protocol.md#m2).
+        """Yields what a heartbeat says: a report, that nothing has changed, or nothing at all while
+        a member at rest has been heard of recently (docs/protocol.md#m2).
         """
         lags, content, keepalive_ms = self._lags_to_report(now_ms), self._content(now_ms), self.settings.keepalive_interval_ms
         if keepalive_ms is None:
@@ -720,8 +724,8 @@ class MemberSession(SessionState):
         )
 
     def _news(self, content: LagReported, lags: Mapping[TaskId, Lag]) -> News:
-        """What changed since the last report. A member that moves, restores or prepares something,
-        or goes, has news at each heartbeat; see docs/protocol.md#m2 for what is none.
+        """Returns what changed since the last report. A member that moves, restores or prepares
+        something, or goes, has news at each heartbeat; see docs/protocol.md#m2 for what is none.
         """
         told, reported = self._told, self._reported
         if told is None or reported is None or not self._report_known or self._more_to_report:

@@ -148,14 +148,16 @@ class PartitionLead:
     # Folding
 
     def must_read_published(self, record: Record) -> bool:
-        """Whether the host must hand in all decisions published so far before it folds this next
-        fact, because this build would refuse it, and another worker that leads the partition by now
-        may have answered it otherwise.
+        """Returns whether the host must hand in all decisions published so far before it folds this
+        next fact, because this build would refuse it, and another worker that leads the partition
+        by now may have answered it otherwise.
         """
         return record.event.__class__ is GroupConfigured and self._own_refusal(self.group(record.group), record) is not None
 
     def _own_refusal(self, group: GroupLead, record: Record) -> GroupHalted | None:
-        """Why this worker refuses a fact that no published decision refuses; None: it does not."""
+        """Returns why this worker refuses a fact that no published decision refuses; None: it does
+        not.
+        """
         if not self._answers or group.halted is not None or record.offset <= group.machine.state.last_offset or record.offset in group.refused:
             return None
         return group.machine.lack(record)
@@ -349,8 +351,8 @@ class PartitionLead:
                 heapq.heappush(self._looks, (look_at_ms, group.name))
 
     def observe(self, group_name: str, ends: Ends, racks: Racks | None = None, source_lags: Ends | None = None) -> PartitionsObserved | None:
-        """What changed since the last call, as a fact; None: nothing (docs/protocol.md#d6). Of
-        source lags: what the group does not know.
+        """Returns what changed since the last call, as a fact; None: nothing (docs/protocol.md#d6).
+        Of source lags: what the group does not know.
         """
         group = self.groups[group_name]
         changed_ends = _changed(group.observed_ends, ends)
@@ -363,7 +365,9 @@ class PartitionLead:
 
 
 def _is_answered_otherwise(group: GroupLead, decisions: list[DecisionRecord]) -> bool:
-    """Whether published decisions show that another worker accepted what these decisions refuse."""
+    """Returns whether published decisions show that another worker accepted what these decisions
+    refuse.
+    """
     refusals = [each.number for each in decisions if refused_fact(each.decision, each.caused_by) is not None]
     return bool(refusals) and group.published.last_waiting >= refusals[0]
 

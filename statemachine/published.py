@@ -45,7 +45,7 @@ class Match(enum.Enum):
 
 
 def identity_of(record: DecisionRecord) -> Hashable:
-    """What a published decision has in common with its recomputed copy: its checksum, or
+    """Returns what a published decision has in common with its recomputed copy: its checksum, or
     OTHER_FORM.
     """
     return OTHER_FORM if is_of_another_form(record.decision) else codec.checksum_of(record)

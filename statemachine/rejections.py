@@ -89,8 +89,8 @@ had already, or says what changed since a report that was lost with one.
 
 
 def is_expected(decision: EventRejected, fact: Fact, topologies: Mapping[int, TopologyDeclared]) -> bool:
-    """Whether members that are in order cause this rejection, so that nobody need look at it.
-    `topologies`: those that the group knows: each process declares its own when it starts.
+    """Returns whether members that are in order cause this rejection, so that nobody need look at
+    it. `topologies`: those that the group knows: each process declares its own when it starts.
     """
     if decision.code == "topology_not_newer" and isinstance(fact, TopologyDeclared):
         return topologies.get(fact.epoch) == fact
@@ -128,8 +128,8 @@ def refused_fact(decision: Decision, caused_by: int) -> int | None:
 
 
 def _what_is_lacking(config: GroupConfigured) -> str | None:
-    """What this installation lacks for a configuration; None: nothing, so only the build that
-    refused it can say more.
+    """Returns what this installation lacks for a configuration; None: nothing, so only the build
+    that refused it can say more.
     """
     from equipoise.assignors import registry  # a member needs no assignor, unless it is refused
 
@@ -141,8 +141,8 @@ def _what_is_lacking(config: GroupConfigured) -> str | None:
 
 
 def _what_is_refused(config: GroupConfigured) -> str | None:
-    """Why the assignor refuses the settings; None: this installation lacks the assignor and cannot
-    tell.
+    """Returns why the assignor refuses the settings; None: this installation lacks the assignor and
+    cannot tell.
     """
     from equipoise.assignors import check_settings, registry
 
@@ -161,6 +161,6 @@ _EXPLAINED = {"knobs_refused": _what_is_refused, ASSIGNOR_UNAVAILABLE: _what_is_
 
 
 def refusal_text(config: GroupConfigured) -> str:
-    """Why a worker refuses this configuration, as far as this installation can tell."""
+    """Returns why a worker refuses this configuration, as far as this installation can tell."""
     asks = f"assignor {config.assignor!r} version {config.behaviour_version}, solver {config.solver!r}"
     return _what_is_lacking(config) or _what_is_refused(config) or f"{asks}: {REJECTIONS[ASSIGNOR_UNAVAILABLE]}"

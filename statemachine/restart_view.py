@@ -166,7 +166,7 @@ def _move_elsewhere(state: GroupState, parts: _Parts, source: str, task: TaskId)
 
 
 def _has_slot(state: GroupState, parts: _Parts, member_id: str) -> bool:
-    """Whether another warm-up may begin on the member."""
+    """Returns whether another warm-up may begin on the member."""
     settings = state.settings
     used = sum(map(len, parts.warmups.values()))
     return used < settings.max_warmups and len(parts.warmups[member_id]) < settings.max_warmups_per_member

@@ -80,8 +80,8 @@ def go_on(context: StepContext) -> None:
 
 
 def _is_busy(state: GroupState) -> bool:
-    """Whether a restart is under way: a member is stopping or away, or is not given back yet what
-    it had lent.
+    """Returns whether a restart is under way: a member is stopping or away, or is not given back
+    yet what it had lent.
     """
     return bool(state.lent) or any(restart.begun for restart in state.restarts.values())
 
@@ -211,7 +211,7 @@ def lend(state: GroupState) -> None:
 
 
 def knows(state: GroupState, member: MemberState, task: TaskId) -> bool:
-    """Whether the member's topology has the task (docs/protocol.md#d1)."""
+    """Returns whether the member's topology has the task (docs/protocol.md#d1)."""
     runnable = state.runnable(member)
     return state.has_task(task) and (runnable is None or task.partition < runnable.get(task.subtopology, 0))
 
@@ -289,8 +289,8 @@ def give_back(context: StepContext, member: MemberState, waited: Iterable[TaskId
 
 
 def _is_ready_elsewhere(state: GroupState, member: MemberState, task: TaskId) -> bool:
-    """Whether another is the better place by rank, so that a round decides: it is caught up and the
-    member is not, or the member keeps crashing.
+    """Returns whether another is the better place by rank, so that a round decides: it is caught up
+    and the member is not, or the member keeps crashing.
     """
     if not state.is_stateful(task):
         return False

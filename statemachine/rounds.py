@@ -156,7 +156,7 @@ def _ready_ms(state: GroupState, carrier: Carrier, plan: Plan, tasks: Mapping[Ta
 def _follow_up_ms(
     carrier: Carrier, plan: Plan, ready_ms: Sequence[int | None], is_ready: bool, waits: bool, longest_ms: int
 ) -> int | None:
-    """When the next round is wanted: when all copies that are ready soon will be."""
+    """Returns when the next round is wanted: when all copies that are ready soon will be."""
     if carrier.reports_ready and not waits:
         is_wanted = bool(ready_ms) or any(movement.state is MovementState.WAITING for movement in plan.movements)
         return longest_ms if is_wanted else None

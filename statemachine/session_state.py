@@ -58,7 +58,7 @@ class MemberSettings:
     """Its topology, which the leader compares with the group's; None: it does not say."""
 
     def knows(self, task: TaskId) -> bool:
-        """Whether its topology has the task (docs/protocol.md#d1)."""
+        """Returns whether its topology has the task (docs/protocol.md#d1)."""
         return self.partitions is None or task.partition < self.partitions.get(task.subtopology, 0)
 
     def __attrs_post_init__(self) -> None:

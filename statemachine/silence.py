@@ -65,7 +65,7 @@ class Silences:
             self._of(state, member)
 
     def next_look_ms(self, state: GroupState) -> int | None:
-        """When a member will have been silent for so long that the group is told, by the
+        """Returns when a member will have been silent for so long that the group is told, by the
         partition's clock, if nothing is heard of it; None: there is none. Costs time in the number
         of members.
         """
@@ -75,8 +75,8 @@ class Silences:
         return min((self._clock.now_ms - self._of(state, member) + told_after_ms(member.session_timeout_ms) for member in watched), default=None)
 
     def untold(self, state: GroupState) -> SilenceObserved | None:
-        """What the group does not know by its own time, if a member has been silent for long; None:
-        it knows, or none has. Costs time in the number of members.
+        """Returns what the group does not know by its own time, if a member has been silent for
+        long; None: it knows, or none has. Costs time in the number of members.
         """
         silent_ms = {}
         is_long = False
@@ -88,7 +88,7 @@ class Silences:
         return SilenceObserved(silent_ms=silent_ms, after_offset=state.last_offset) if is_long else None
 
     def _of(self, state: GroupState, member: MemberState) -> int:
-        """How long the member has been silent, in ms."""
+        """Returns how long the member has been silent, in ms."""
         known_ms = state.now_ms - member.last_heard_ms
         heard = self._heard.get(member.member_id)
         if heard is None or heard.last_heard_ms < member.last_heard_ms:

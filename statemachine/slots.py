@@ -102,8 +102,8 @@ def _end(context: StepContext, member: MemberState, task: TaskId, reason: str) -
 
 
 def _give_way(context: StepContext, member: MemberState, expected_ms: int | None, progress: Progress) -> bool:
-    """Whether a task that waits for a slot gets the slot of the member's copy, which is expected to
-    be ready in `expected_ms` (None: never).
+    """Returns whether a task that waits for a slot gets the slot of the member's copy, which is
+    expected to be ready in `expected_ms` (None: never).
 
     If so, none of the member's own tasks takes that slot: no warm-up begins on the member for half
     of that time, or until no task waits any more.
@@ -151,7 +151,7 @@ def _far_sooner(context: StepContext, member: MemberState, expected_ms: int | No
 
 
 def _has_free_slot(context: StepContext, member: MemberState) -> bool:
-    """Whether another warm-up may begin on the member."""
+    """Returns whether another warm-up may begin on the member."""
     if member.slot_backoff is not None and not member.slot_backoff.over:
         return False
     promised = sum(name == member.member_id for name in context.promised.values())

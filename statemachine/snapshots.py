@@ -63,12 +63,12 @@ class UnreadFormError(InputError):
 
 
 def is_read(form: int) -> bool:
-    """Whether this build reads snapshots in this form."""
+    """Returns whether this build reads snapshots in this form."""
     return form == FORM or form in UPCASTERS
 
 
 def is_of_another_form(decision: object) -> bool:
-    """Whether it is a `Checkpointed` whose hash this build cannot compare with its own."""
+    """Returns whether it is a `Checkpointed` whose hash this build cannot compare with its own."""
     return isinstance(decision, Checkpointed) and decision.form != FORM
 
 
@@ -180,8 +180,8 @@ def _state_to_wire(state: GroupState) -> list[Any]:
 
 
 def _parts_of_later_builds(state: GroupState) -> list[Any]:
-    """What earlier builds did not remember. Not written while it is empty, so the same state keeps
-    its bytes.
+    """Returns what earlier builds did not remember. Not written while it is empty, so the same
+    state keeps its bytes.
     """
     parts: list[Any] = [
         {str(task): _values(state.parked[task], _OF_PARKED) for task in sorted(state.parked)},
@@ -284,7 +284,7 @@ def _member_to_wire(member: MemberState) -> list[Any]:
 
 
 def _of_later_joins(member: MemberState) -> list[Any]:
-    """What earlier builds did not remember of a join, as in `_parts_of_later_builds`."""
+    """Returns what earlier builds did not remember of a join, as in `_parts_of_later_builds`."""
     if member.tells_topology:
         return [member.advertised, True]
     return [] if member.advertised is None else [member.advertised]

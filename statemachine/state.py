@@ -62,8 +62,8 @@ it runs or is gone.
 
 
 def crash_backoff_ms(times: int) -> int:
-    """How long a member that crashed `times` times must run before its copies are preferred again;
-    0: they are preferred at once (docs/protocol.md#d10).
+    """Returns how long a member that crashed `times` times must run before its copies are preferred
+    again; 0: they are preferred at once (docs/protocol.md#d10).
     """
     return 0 if times < 2 else min(CRASH_BACKOFF_MS << min(times - 2, 10), MOST_CRASH_BACKOFF_MS)
 
@@ -211,23 +211,29 @@ class MemberState:
     """Changes of what the assignor's problem has of the member's tasks and copies. Derived."""
 
     def is_caught_up(self, task: TaskId, acceptable_lag: int) -> bool:
-        """Whether its copy may become active at once (docs/protocol.md#m2). For the limit see
-        `GroupState.acceptable_lag`.
+        """Returns whether its copy may become active at once (docs/protocol.md#m2). For the limit
+        see `GroupState.acceptable_lag`.
         """
         return is_ready(self.lags.get(task), word=task in self.ready, readiness=self.readiness, acceptable=acceptable_lag)
 
     def awaits_word(self, task: TaskId, acceptable_lag: int) -> bool:
-        """Whether its copy is close enough and only the application's declaration is missing."""
+        """Returns whether its copy is close enough and only the application's declaration is
+        missing.
+        """
         lag = self.lags.get(task)
         return self.readiness == "word_and_lag" and task not in self.ready and lag.__class__ is int and lag <= acceptable_lag
 
     @property
     def follows(self) -> bool:
-        """Whether it judges its copies by the group's settings, which its assignments carry."""
+        """Returns whether it judges its copies by the group's settings, which its assignments
+        carry.
+        """
         return self.readiness != "word_or_lag"
 
     def is_untold(self, task: TaskId) -> bool:
-        """Whether the task was granted in this step, so that the member does not know of it."""
+        """Returns whether the task was granted in this step, so that the member does not know of
+        it.
+        """
         return self.active.get(task, 0) > self.issued_epoch
 
     def owns_nothing(self) -> bool:
@@ -315,7 +321,7 @@ class Restart:
 
     @property
     def until_ms(self) -> int | None:
-        """When the leader stops waiting for the member; None: it has not left yet."""
+        """Returns when the leader stops waiting for the member; None: it has not left yet."""
         return None if self.left_ms is None or self.within_ms is None else self.left_ms + self.within_ms
 
 
@@ -506,7 +512,7 @@ class GroupState:
         return max(known, default=None)
 
     def is_asked(self, member_id: str) -> bool:
-        """Whether the current incarnation was asked to leave."""
+        """Returns whether the current incarnation was asked to leave."""
         return self.asked.get(member_id, 0) is None
 
     def recent_crashes(self, member_id: str) -> Crashes | None:
@@ -515,31 +521,32 @@ class GroupState:
         return None if crashes is None or self.now_ms - crashes.changed_ms >= CRASH_MEMORY_MS else crashes
 
     def is_crash_looping(self, member_id: str) -> bool:
-        """Whether the member crashed repeatedly and is still in back-off, so that its copies are
-        not preferred (docs/protocol.md#d10).
+        """Returns whether the member crashed repeatedly and is still in back-off, so that its
+        copies are not preferred (docs/protocol.md#d10).
         """
         crashes = self.crashes.get(member_id)
         return crashes is not None and crashes.until_ms is not None
 
     def is_to_be_asked(self, member_id: str) -> bool:
-        """Whether an earlier incarnation was asked to leave and disappeared, so that the next one
-        is asked too.
+        """Returns whether an earlier incarnation was asked to leave and disappeared, so that the
+        next one is asked too.
         """
         until_ms = self.asked.get(member_id, 0)
         return until_ms is not None and until_ms > self.now_ms
 
     def is_away(self, member_id: str) -> bool:
-        """Whether the member has stopped everything and will be back."""
+        """Returns whether the member has stopped everything and will be back."""
         restart = self.restarts.get(member_id)
         return restart is not None and restart.left_ms is not None
 
     def is_restarting(self, member_id: str) -> bool:
-        """Whether the member keeps its place while it restarts: it is away, or about to go."""
+        """Returns whether the member keeps its place while it restarts: it is away, or about to go.
+        """
         restart = self.restarts.get(member_id)
         return restart is not None and restart.begun and not restart.drains
 
     def may_stop(self, member: MemberState) -> bool:
-        """Whether a member that restarts has lent all that it is to lend."""
+        """Returns whether a member that restarts has lent all that it is to lend."""
         return self.is_restarting(member.member_id) and not member.revoking
 
     def tasks(self) -> Mapping[TaskId, Subtopology]:
@@ -547,11 +554,11 @@ class GroupState:
         return self.problem_cache.parts_of(self.topology)
 
     def has_task(self, task: TaskId) -> bool:
-        """Whether the newest topology has the task."""
+        """Returns whether the newest topology has the task."""
         return self._part(task) is not None
 
     def is_stateful(self, task: TaskId) -> bool:
-        """Whether the newest topology has the task, with state to move."""
+        """Returns whether the newest topology has the task, with state to move."""
         topology = self.topology
         parts = () if topology is None else topology.subtopologies
         return any(part.subtopology == task.subtopology and part.stateful for part in parts)
@@ -592,8 +599,8 @@ class GroupState:
         return sum(known) if len(known) == len(observed) else None
 
     def knows_source_lags(self) -> bool:
-        """Whether a topology is declared and the source lag of each task with sources is known.
-        Costs time in the number of tasks.
+        """Returns whether a topology is declared and the source lag of each task with sources is
+        known. Costs time in the number of tasks.
         """
         tasks = self.tasks()
         return bool(tasks) and all(self.source_lag(task, part) is not None for task, part in tasks.items() if part.source_topics)
@@ -663,13 +670,13 @@ class GroupState:
         return (movement.destination,) if task in destination.warmup or task in destination.standby else ()
 
     def is_leaving_owner(self, task: TaskId) -> bool:
-        """Whether the owner of the task is leaving."""
+        """Returns whether the owner of the task is leaving."""
         owner = self.owner.get(task)
         return owner is not None and self.members[owner].leaving
 
     def is_handed_over(self, member: MemberState, task: TaskId) -> bool:
-        """Whether it is decided that the member gets the task as soon as its owner gives it up
-        (docs/protocol.md#d3, #d9).
+        """Returns whether it is decided that the member gets the task as soon as its owner gives it
+        up (docs/protocol.md#d3, #d9).
         """
         movement = self.in_flight.get(task)
         if task in member.eager_regrants:

@@ -42,7 +42,7 @@ class Difference:
 
 
 def topics_text(code: str, part: Subtopology) -> str:
-    """What `part` has where the code says that it differs: ``source topics clicks``."""
+    """Returns what `part` has where the code says that it differs: ``source topics clicks``."""
     if code == "sources_differ":
         return f"source topics {_topics(part.source_topics)}"
     if code == "changelogs_differ":
@@ -82,8 +82,8 @@ def _code(known: Subtopology, own: Subtopology) -> str | None:
 
 
 def is_part_of(former: Subtopology, newest: Subtopology) -> bool:
-    """Whether a member that knows a sub-topology as `former` may run tasks of `newest`, which has
-    the same number: it reads and writes no topic that is not the task's.
+    """Returns whether a member that knows a sub-topology as `former` may run tasks of `newest`,
+    which has the same number: it reads and writes no topic that is not the task's.
     """
     return (
         former.stateful == newest.stateful

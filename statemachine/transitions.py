@@ -343,7 +343,8 @@ def _withdraw(context: StepContext, members: tuple[str, ...]) -> None:
 
 
 def _may_stay(state: GroupState, member_id: str) -> bool:
-    """Whether it is asked to leave and not yet released, or would be asked when it returns."""
+    """Returns whether it is asked to leave and not yet released, or would be asked when it returns.
+    """
     return state.is_to_be_asked(member_id) or (state.is_asked(member_id) and not state.members[member_id].released)
 
 

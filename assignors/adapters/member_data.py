@@ -48,8 +48,8 @@ def write_member_data(said: MemberData, *, sticky: bool) -> bytes:
 
 
 def read_member_data(data: bytes | None) -> MemberData:
-    """What a member says. Of data that cannot be read, nothing: it may be another version's, or a
-    stock strategy's.
+    """Returns what a member says. Of data that cannot be read, nothing: it may be another
+    version's, or a stock strategy's.
     """
     if not data:
         return MemberData()
@@ -69,7 +69,7 @@ def read_member_data(data: bytes | None) -> MemberData:
 
 
 def _read_sticky(data: bytes) -> tuple[frozenset[Place], bytes]:
-    """What a member had, as the stock strategy `sticky` writes it, and what follows."""
+    """Returns what a member had, as the stock strategy `sticky` writes it, and what follows."""
     left = BytesIO(data)
     try:
         stock = StickyAssignorUserDataV1.decode(left)

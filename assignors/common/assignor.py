@@ -57,9 +57,10 @@ class Assignor(Protocol):
 
 
 def deals_by_lag(assignor: Assignor) -> bool:
-    """Whether the assignor deals tasks by the lags of their sources (`Task.lag`): its attribute of
-    this name. The leader then has the lags observed, waits for them before the first round, and
-    accepts requests for a new deal. See docs/protocol.md#d11."""
+    """Returns whether the assignor deals tasks by the lags of their sources (`Task.lag`): its
+    attribute of this name. The leader then has the lags observed, waits for them before the first
+    round, and accepts requests for a new deal. See docs/protocol.md#d11.
+    """
     return bool(getattr(assignor, "deals_by_lag", False))
 
 

@@ -56,7 +56,7 @@ class Grants:
         return "unowned_cold_equal" if any(member in others for member in sooner) else "unowned_cold_queue"
 
     def _is_nearest(self, task: TaskId, owner: str, others: Iterable[str]) -> bool:
-        """Whether the task costs no less on any of the others, and more on some."""
+        """Returns whether the task costs no less on any of the others, and more on some."""
         racks = self._indexed.racks
         if not racks.counts:
             return False

@@ -70,7 +70,8 @@ def hand_over(indexed: IndexedProblem, balance: Balance) -> Plan:
 
 
 def _stands(indexed: IndexedProblem, task: TaskId) -> bool:
-    """Whether the task's movement is REVOKING: the grant holds while the destination lives."""
+    """Returns whether the task's movement is REVOKING: the grant holds while the destination lives.
+    """
     movement = indexed.in_flight.get(task)
     return movement is not None and movement.state is MovementState.REVOKING
 

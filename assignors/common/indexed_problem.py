@@ -198,7 +198,7 @@ class IndexedProblem:
 
     @property
     def lacks_standbys(self) -> bool:
-        """Whether tasks get fewer standbys than was asked for and there are members for."""
+        """Returns whether tasks get fewer standbys than was asked for and there are members for."""
         return self.settings.num_standbys < min(self._asked_standbys, len(self.members) - 1)
 
     @cached_property
@@ -298,7 +298,8 @@ class IndexedProblem:
         return self._previous_owners.get(task, ())
 
     def goes_back_to(self, member: str, task: TaskId) -> bool:
-        """Whether the member owned the task before and has less than half of its state to restore.
+        """Returns whether the member owned the task before and has less than half of its state to
+        restore.
         """
         if task not in self.members[member].previously_owned:
             return False
@@ -332,11 +333,13 @@ class IndexedProblem:
         return ("overdue" if leaving.drain_expired else "leaving") if leaving.leaving else ""
 
     def is_apart(self, task: TaskId) -> bool:
-        """Whether the task's owner is leaving, so that a copy to take over is outside the caps."""
+        """Returns whether the task's owner is leaving, so that a copy to take over is outside the
+        caps.
+        """
         return not self.behaviour.leaving_within_caps and task in self.owner and self.parting(self.owner[task]) in ("leaving", "overdue")
 
     def previous_owner_crash_loops(self, task: TaskId) -> bool:
-        """Whether a previous owner is back and crashes repeatedly."""
+        """Returns whether a previous owner is back and crashes repeatedly."""
         return any(each.id in self.previous_owners(task) for each in self._crash_looping)
 
     def may_run(self, member: str, task: TaskId) -> bool:
@@ -358,21 +361,21 @@ class IndexedProblem:
         return member in self.blocked.get(task, ())
 
     def is_ready(self, member: str, task: TaskId) -> bool:
-        """Whether the member could take the task over at once: it is caught up, or the task has no
-        state.
+        """Returns whether the member could take the task over at once: it is caught up, or the task
+        has no state.
         """
         if not self.tasks[task].stateful:
             return True
         return self.caught_up(member, task) and (not self.announced or task in self.members[member].ready)
 
     def caught_up(self, member: str, task: TaskId) -> bool:
-        """Whether the member's copy has rank 0."""
+        """Returns whether the member's copy has rank 0."""
         copy = self.copies[task].get(member)
         return copy is not None and copy.caught_up
 
     def within_records(self, member: str, task: TaskId) -> bool:
-        """Whether the copy counts as caught up by its lag or because it was declared ready, and not
-        by acceptable_recovery_ms alone.
+        """Returns whether the copy counts as caught up by its lag or because it was declared ready,
+        and not by acceptable_recovery_ms alone.
         """
         of = self.members[member]
         limit = self.settings.acceptable_recovery_lag if of.ready_lag_records is None else of.ready_lag_records
@@ -407,8 +410,8 @@ class IndexedProblem:
         return Counter([member for task, member in owner.items() if not self.tasks[task].stateful])
 
     def must_move(self, task: TaskId) -> bool:
-        """Whether the owner may not keep the task while another member may run it. An owner of an
-        older topology epoch keeps a task that nobody else can run; a leaving one does not.
+        """Returns whether the owner may not keep the task while another member may run it. An owner
+        of an older topology epoch keeps a task that nobody else can run; a leaving one does not.
         """
         owner = self.owner.get(task)
         return owner is not None and not self.may_run(owner, task) and bool(self.eligible(task))

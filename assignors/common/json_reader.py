@@ -67,7 +67,7 @@ def parse(line: str | bytes) -> Any:
 
 
 def path_of(key: str) -> str:
-    """How a key continues a path: ``.lags``, ``["0_3"]``."""
+    """Returns how a key continues a path: ``.lags``, ``["0_3"]``."""
     return f".{key}" if key.isascii() and key.isidentifier() else f"[{json.dumps(key)}]"
 
 
@@ -83,7 +83,7 @@ def refuse(problem: str, path: str = "") -> NoReturn:
 
 
 def read_at(path: str, read: Reader, value: object, kind: Any = None) -> Any:
-    """What `read` makes of the value at `path`, which its errors then begin with."""
+    """Returns what `read` makes of the value at `path`, which its errors then begin with."""
     try:
         return read(value, kind)
     except FieldError as error:

@@ -15,8 +15,8 @@ from equipoise.events.tasks import TaskId
 def member_plans(
     indexed: IndexedProblem, now: Mapping[TaskId, str], planned: Iterable[Movement], standbys: Standbys, warmups: frozenset[tuple[TaskId, str]]
 ) -> dict[str, MemberPlan]:
-    """What each member may hold now. It revokes tasks whose movement is REVOKING, tasks that nobody
-    may run while it is leaving, and tasks of no topology.
+    """Returns what each member may hold now. It revokes tasks whose movement is REVOKING, tasks
+    that nobody may run while it is leaving, and tasks of no topology.
 
     The holders of standbys are in rising order, and so are the lists of each member.
     """

@@ -281,8 +281,8 @@ class _Planner:
         return source.leaving and source.drain_expired
 
     def _may_run_beside(self, task: TaskId) -> bool:
-        """Whether the task may run beside what its destination runs now: it has state, must leave
-        its owner, or makes the load no less even (`stateless`).
+        """Returns whether the task may run beside what its destination runs now: it has state, must
+        leave its owner, or makes the load no less even (`stateless`).
         """
         indexed, source = self.indexed, self.now[task]
         if indexed.tasks[task].stateful or indexed.parting(source) or indexed.must_move(task):
@@ -293,8 +293,9 @@ class _Planner:
         return task in self.indexed.members[self.target[task]].warmup
 
     def _is_one_too_many(self, task: TaskId) -> bool:
-        """Whether a copy of the task would leave too few slots for the copies that movements in
-        flight keep: they hold theirs whatever the caps are, and may be further from ready.
+        """Returns whether a copy of the task would leave too few slots for the copies that
+        movements in flight keep: they hold theirs whatever the caps are, and may be further from
+        ready.
         """
         indexed, settings = self.indexed, self.indexed.settings
         if indexed.is_apart(task) or indexed.behaviour.leaving_within_caps:
@@ -328,8 +329,8 @@ def keep_ready(movements: Movements, slots: WarmupSlots) -> frozenset[tuple[Task
 
 
 def _is_standby(indexed: IndexedProblem, task: TaskId, source: str, destination: str) -> bool:
-    """Whether the destination's copy is a standby: it was assigned as one, or too few other members
-    can hold the standbys.
+    """Returns whether the destination's copy is a standby: it was assigned as one, or too few other
+    members can hold the standbys.
     """
     wanted = indexed.settings.num_standbys
     if wanted == 0 or not indexed.tasks[task].stateful:

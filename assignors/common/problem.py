@@ -126,11 +126,11 @@ class MemberSpec:
 
     @cached_property
     def only_runs(self) -> bool:
-        """Whether it reports each task that it owns as running, and has no other copies."""
+        """Returns whether it reports each task that it owns as running, and has no other copies."""
         return not (self.standby or self.warmup or self.ready) and self.lags == dict.fromkeys(self.active, LagSentinel.ACTIVE)
 
     def knows(self, task: TaskId) -> bool:
-        """Whether its topology has the task, so that it can run it or keep a copy."""
+        """Returns whether its topology has the task, so that it can run it or keep a copy."""
         return self.subtopologies is None or task.partition < self.subtopologies.get(task.subtopology, 0)
 
 
@@ -223,5 +223,5 @@ class AssignmentProblem:
 
     @cached_property
     def owned_once(self) -> bool:
-        """Whether what members own are tasks of `tasks`, each of them once."""
+        """Returns whether what members own are tasks of `tasks`, each of them once."""
         return len(self.owner) == sum([len(member.active) for member in self.members])

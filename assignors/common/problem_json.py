@@ -151,7 +151,7 @@ def _check_unique(names: list[str], _: Any = None) -> None:
 
 
 def _names_topics(content: Mapping[str, Any]) -> bool:
-    """Whether a task or a member names a topic: it is a group of plain consumers."""
+    """Returns whether a task or a member names a topic: it is a group of plain consumers."""
 
     def has(key: str, field: str) -> bool:
         items = content[key]
@@ -308,7 +308,7 @@ class _References:
         return read_at("[0]", self._read_task, value[0]), read_at("[1]", self._read_member_id, value[1])
 
     def _read_memory(self, value: Any, _: Any = None) -> Memory:
-        """What a key holds is in its name (`Memory`)."""
+        """Returns what a key holds is in its name (`Memory`)."""
         readers = {"_tasks": array_reader(self._read_possibly_unknown), "_members": array_reader(read_text)}
         return {
             key: read_at(path_of(key), next((read for ending, read in readers.items() if key.endswith(ending)), read_whole), item)

@@ -202,8 +202,8 @@ class Places:
         self.matter = any(len({values[index] for values in staying}) > 1 for index in range(len(next(iter(staying), ()))))
 
     def common_values(self, place: str, copies: Iterable[str]) -> int:
-        """How many values a copy here shares with the other copies of its task, given their places:
-        1 for each copy and each equal key. An unknown value counts as equal.
+        """Returns how many values a copy here shares with the other copies of its task, given their
+        places: 1 for each copy and each equal key. An unknown value counts as equal.
         """
         here = self.values[place]
         common = 0

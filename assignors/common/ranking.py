@@ -61,7 +61,7 @@ def whole(task: Task) -> int:
 
 
 def is_ready(lag: Lag | None, *, word: bool, readiness: str, acceptable: int) -> bool:
-    """Whether a copy may become active at once. `word`: the member declared it ready."""
+    """Returns whether a copy may become active at once. `word`: the member declared it ready."""
     within = lag.__class__ is int and lag <= acceptable
     if readiness == "word_or_lag":
         return word or within

@@ -186,14 +186,14 @@ class _Goal:
         return self.load[member] / self.indexed.members[member].capacity, member
 
     def _apart(self, number: int) -> bool:
-        """Whether values shared with earlier copies count for the copy of this number."""
+        """Returns whether values shared with earlier copies count for the copy of this number."""
         settings = self.indexed.settings
         everywhere = settings.rack_aware_strategy == "none" or settings.rack_standby_strategy == "greedy"
         return self.places.matter and (everywhere or number < settings.rack_standbys_apart)
 
     @property
     def is_exact(self) -> bool:
-        """Whether the rounds together are exact."""
+        """Returns whether the rounds together are exact."""
         return self.exact and self.rounds <= 1
 
     def exchange(self, load: Mapping[str, int]) -> None:

@@ -129,7 +129,9 @@ class StandbySearch:
         return 0 if place < share.lower else 1 if place < share.upper else 2 + (place - share.upper) // max(1, share.upper // PARTS_OF_A_SHARE)
 
     def _may_gain(self, task: TaskId, number: int) -> bool:
-        """Whether any cost of the copy could fall: its place, its traffic, its shared values."""
+        """Returns whether any cost of the copy could fall: its place, its traffic, its shared
+        values.
+        """
         indexed, members = self.indexed, self.holders[task]
         member = members[number]
         traffic, places = indexed.racks.standby(task), indexed.places

@@ -416,8 +416,8 @@ class _Board:
             yield task, member
 
     def _evens_out(self, giver: str, taker: str) -> bool:
-        """Whether a copy should go from one member to the other: from a leaving one, or from above
-        its share, or to below its own.
+        """Returns whether a copy should go from one member to the other: from a leaving one, or
+        from above its share, or to below its own.
         """
         if self.load[taker] >= self.upper[taker]:
             return False

@@ -171,8 +171,8 @@ class _FillLevel:
             self.members += 1
 
     def is_later(self, records: int, *, than: int) -> bool:
-        """Whether even the first member would restore `records` later than `than`, after its queue
-        and the level.
+        """Returns whether even the first member would restore `records` later than `than`, after
+        its queue and the level.
         """
         self._settle()
         effort = records * self.rates.slowest
@@ -498,6 +498,6 @@ the back-off.
 
 
 def _restoring(indexed: IndexedProblem, task: TaskId) -> bool:
-    """Whether the task has an owner that still restores it."""
+    """Returns whether the task has an owner that still restores it."""
     owner = indexed.owner.get(task)
     return owner is not None and indexed.tasks[task].stateful and not indexed.caught_up(owner, task)

@@ -198,8 +198,8 @@ class _Face:
         return drawn
 
     def has_other(self) -> bool:
-        """Whether the face holds another flow: its residual network has a cycle other than back and
-        forth on one arc.
+        """Returns whether the face holds another flow: its residual network has a cycle other than
+        back and forth on one arc.
 
         Arcs that are neither empty nor full go both ways: they join their ends, unless they close a
         cycle. The others go one way: an arc that cannot be entered or left is on no cycle, and is

@@ -75,14 +75,14 @@ class _PlanChecker:
                 self._known[subtopology] = max(partitions, self._known.get(subtopology, 0))
 
     def _keeps(self, name: str, part: MemberPlan) -> bool:
-        """Whether the member keeps what it owns and may go on to."""
+        """Returns whether the member keeps what it owns and may go on to."""
         member = self.members.get(name)
         if member is None or member.leaving or member.subtopologies is not None or part.revoke:
             return False
         return part.active == member.active == self.plan.target.get(name) and _rises(part.active)
 
     def has_eligible(self, task: TaskId) -> bool:
-        """Whether some member may be given the task."""
+        """Returns whether some member may be given the task."""
         return self._all_is_known or task.partition < self._known.get(task.subtopology, 0)
 
     def not_to_be_given(self, name: str, tasks: Collection[TaskId]) -> Collection[TaskId]:
@@ -141,7 +141,7 @@ class _PlanChecker:
                 yield f"movement of {movement.task}: no reason is given"
 
     def _names_tasks(self, tasks: Iterable[TaskId]) -> bool:
-        """Whether there are all these tasks."""
+        """Returns whether there are all these tasks."""
         return all(map(self.tasks.__contains__, tasks))
 
     def ownership(self) -> Iterator[str]:
@@ -255,8 +255,8 @@ class _PlanChecker:
                 yield f"{task} is left without an owner and without a reason"
 
     def _is_taken_again(self, movement: Movement) -> bool:
-        """Whether the owner gives the task up and takes it again while a learner restores it
-        (`learner`, option strict); the target is the learner.
+        """Returns whether the owner gives the task up and takes it again while a learner restores
+        it (`learner`, option strict); the target is the learner.
         """
         reason = self.plan.reasons.get(movement.task)
         is_learned = reason is not None and reason.code == "being_learned"
@@ -275,7 +275,7 @@ class _PlanChecker:
         yield from _named("revoked although nothing is to move:", gone.difference(moved))
 
     def _is_due(self, task: TaskId) -> bool:
-        """Whether some member must run the task."""
+        """Returns whether some member must run the task."""
         return self.has_eligible(task) and task not in self.plan.lost_until_ms
 
     def caught_up_first(self) -> Iterator[str]:
@@ -335,5 +335,5 @@ def _named(what: str, tasks: Iterable[TaskId]) -> Iterator[str]:
 
 
 def _rises(tasks: Sequence[TaskId]) -> bool:
-    """Whether the tasks are in rising order, each once."""
+    """Returns whether the tasks are in rising order, each once."""
     return all(map(operator.lt, tasks, itertools.islice(tasks, 1, None)))

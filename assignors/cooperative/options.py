@@ -42,7 +42,7 @@ class CooperativeOptions:
         return cls(**{name: options.whole(settings, name, default) for name, default in fields.items()})
 
     def backoff_ms(self, times: int) -> int:
-        """How long the next round that revokes for balance waits after the `times`-th in
+        """Returns how long the next round that revokes for balance waits after the `times`-th in
         succession; 0: there is no succession.
         """
         grown_ms: int = self.revocation_backoff_ms * BACKOFF_FACTOR ** min(max(times - 1, 0), MOST_IN_SUCCESSION)

@@ -59,7 +59,7 @@ def plan_movements(
 
 
 def _may_stay(indexed: IndexedProblem, task: TaskId) -> bool:
-    """Whether the task moves for balance alone: its owner stays and may run it."""
+    """Returns whether the task moves for balance alone: its owner stays and may run it."""
     return not indexed.members[indexed.owner[task]].leaving and not indexed.must_move(task)
 
 

@@ -97,7 +97,7 @@ class KafkaConnect1(KafkaConnect):
 
 
 def _is_eager(problem: AssignmentProblem, protocol: str) -> bool:
-    """Whether the group is eager: it uses the newest protocol that all workers support."""
+    """Returns whether the group is eager: it uses the newest protocol that all workers support."""
     return protocol == "eager" or any(member.eager and not member.leaving for member in problem.members)
 
 
@@ -236,7 +236,8 @@ def _plan(problem: AssignmentProblem, indexed: IndexedProblem, reported: Mapping
 
 
 def _may_hold(indexed: IndexedProblem, name: str, task: TaskId) -> bool:
-    """Whether the plan may name the task: not one that is gone without the leader knowing."""
+    """Returns whether the plan may name the task: not one that is gone without the leader knowing.
+    """
     return task in indexed.tasks and (indexed.owner.get(task) == name or indexed.may_run(name, task))
 
 

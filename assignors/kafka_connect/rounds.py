@@ -226,8 +226,8 @@ def _even_out(state: _Round) -> dict[str, list[TaskId]]:
 
 
 def back_off_ms(times: int, most_ms: int) -> int:
-    """How long the next revocation for balance waits after so many in succession: 40 to the power
-    of `times` ms, at most `most_ms`.
+    """Returns how long the next revocation for balance waits after so many in succession: 40 to the
+    power of `times` ms, at most `most_ms`.
 
     Connect computes it in floating point, `most_ms` as a power of 40 included.
     """

@@ -47,7 +47,7 @@ def balance(clients: Sequence[ClientState], kind: TaskRole, allowed: Callable[[C
 
 
 def _should_move(source: ClientState, destination: ClientState) -> bool:
-    """Whether the move lowers the difference of loads without reversing it."""
+    """Returns whether the move lowers the difference of loads without reversing it."""
     skew = source.load() - destination.load()
     if skew <= 0:
         return False

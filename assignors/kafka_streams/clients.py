@@ -118,7 +118,7 @@ class ClientLags:
         return self._by_lag[task]
 
     def better_is_there(self, task: TaskId, client: ClientState) -> bool:
-        """Whether the client is not caught up while another has less to restore."""
+        """Returns whether the client is not caught up while another has less to restore."""
         lag = self.lag(task, client)
         if self._caught_up(lag):
             return False

@@ -22,10 +22,10 @@ class StandbyAssignor(Protocol):
         """
 
     def may_pass(self, source: ClientState, destination: ClientState) -> bool:
-        """Whether standbys may go from one client to the other for balance."""
+        """Returns whether standbys may go from one client to the other for balance."""
 
     def may_swap(self, source: ClientState, destination: ClientState, task: TaskId) -> bool:
-        """Whether this standby may go from one client to the other for less traffic."""
+        """Returns whether this standby may go from one client to the other for less traffic."""
 
 
 def _without_copy(client: ClientState, task: TaskId) -> bool:

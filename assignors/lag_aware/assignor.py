@@ -119,7 +119,7 @@ def _deal_all(
 
 
 def _rests(indexed: IndexedProblem, topics: Sequence[Topic], dealt: Dealt) -> bool:
-    """Whether nothing is handed over, was asked for, or moves but for traffic."""
+    """Returns whether nothing is handed over, was asked for, or moves but for traffic."""
     if indexed.in_flight or indexed.anew:
         return False
     moving = (task for task, name in dealt.owner.items() if indexed.owner.get(task) != name)
@@ -142,7 +142,8 @@ def _staying(topics: Iterable[Topic], heading: Mapping[TaskId, str]) -> dict[Tas
 
 
 def _is_even_in_the_whole(topics: Sequence[Topic], heading: Mapping[TaskId, str]) -> bool:
-    """Whether the total counts of members with equal subscriptions differ by at most one."""
+    """Returns whether the total counts of members with equal subscriptions differ by at most one.
+    """
     loads = loads_of(topics, _staying(topics, heading))
     return all(
         max(loads[name].count for name in members) - min(loads[name].count for name in members) <= 1 for members in subscriptions(topics).values()

@@ -138,7 +138,7 @@ def _matched(shapes: Mapping[Shape, int], held: Mapping[LagClass, Mapping[str, i
 
 
 def keeps_of(shapes: Sequence[Shape], held: Mapping[LagClass, Mapping[str, int]], members: Sequence[str]) -> Ints:
-    """How many tasks of each shape (row) each member (column) would keep."""
+    """Returns how many tasks of each shape (row) each member (column) would keep."""
     column = {name: index for index, name in enumerate(members)}
     wanted: dict[LagClass, list[tuple[int, int]]] = {}
     for row, shape in enumerate(shapes):

@@ -57,7 +57,9 @@ class Topic:
         return counts
 
     def is_even(self, owner: Mapping[TaskId, str]) -> bool:
-        """Whether every partition has a subscriber as owner, and counts differ by at most one."""
+        """Returns whether every partition has a subscriber as owner, and counts differ by at most
+        one.
+        """
         lower, upper = self.shares
         counts = self.counts(owner)
         return sum(counts.values()) == len(self.lags) and all(lower <= count <= upper for count in counts.values())

@@ -129,7 +129,8 @@ class Exchanges:
         return giver != taker and {giver, taker} <= self._held.keys() - self._silent
 
     def _has_more(self, name: str, other: str, place: int | None) -> bool:
-        """Whether it has more partitions of the topic than the other one, so that one may go there.
+        """Returns whether it has more partitions of the topic than the other one, so that one may
+        go there.
         """
         return place is not None and len(self._held[name][place]) > len(self._held[other][place])
 
@@ -164,7 +165,7 @@ class Exchanges:
         return self._content[name]
 
     def _between(self, giver: str, taker: str) -> tuple[int, Exchange] | None:
-        """What the best exchange of the two is worth, and the exchange; None: none pays."""
+        """Returns what the best exchange of the two is worth, and the exchange; None: none pays."""
         versions = self._version[giver], self._version[taker]
         self._budget.spend(1)
         if self._nothing_pays.get((giver, taker)) == versions:

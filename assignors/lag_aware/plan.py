@@ -54,7 +54,7 @@ def plan_of(indexed: IndexedProblem, topics: Sequence[Topic], target: Mapping[Ta
 
 
 def _is_evenest(indexed: IndexedProblem, topics: Sequence[Topic], target: Mapping[TaskId, str]) -> bool:
-    """Whether no deal that is even in each topic has evener total counts."""
+    """Returns whether no deal that is even in each topic has evener total counts."""
     if indexed.behaviour.subscriptions_apart or not all(topic.is_even(target) for topic in topics):
         return True  # an uneven topic says so by the imbalance
     return not Evening(topics, target, ranks(topics, target)).path()
@@ -72,7 +72,7 @@ def _rack_stages(indexed: IndexedProblem, target: Mapping[TaskId, str], dealt: D
 def _member_plans(
     indexed: IndexedProblem, now: Mapping[TaskId, str], movements: Iterable[Movement], lags: Mapping[TaskId, int]
 ) -> dict[str, MemberPlan]:
-    """What each member may hold now, `active` in the order of dealing. There are no copies.
+    """Returns what each member may hold now, `active` in the order of dealing. There are no copies.
 
     A member revokes tasks that move, tasks that nobody may run while it is leaving, and tasks of no
     topology.

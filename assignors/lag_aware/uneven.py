@@ -51,7 +51,9 @@ class Uneven:
 
 
 def find(indexed: IndexedProblem, topics: Sequence[Topic], chosen: LagAwareOptions, memory: Memory) -> Uneven | None:
-    """What is uneven in a group at rest, in which each partition has its owner; None: nothing."""
+    """Returns what is uneven in a group at rest, in which each partition has its owner; None:
+    nothing.
+    """
     unknown = {task.id for task in indexed.tasks.values() if task.lag is None}
     together = [list(topics)] if chosen.cross_topic else [[topic] for topic in topics]
     searches = [Exchanges(part, indexed.owner, unknown, chosen.deal_gain_records, budget) for budget in [Budget()] for part in together]

@@ -66,7 +66,7 @@ def given_up_by_owners(problem: AssignmentProblem, plan: Plan, learned: set[Task
 
 
 def _runs(owner: MemberSpec, task: TaskId) -> bool:
-    """Whether the owner runs the task and may have it again. A leaving owner gives nothing up
-    before its learner is ready.
+    """Returns whether the owner runs the task and may have it again. A leaving owner gives nothing
+    up before its learner is ready.
     """
     return not owner.leaving and owner.knows(task) and task in owner.active and owner.lags.get(task) is LagSentinel.ACTIVE

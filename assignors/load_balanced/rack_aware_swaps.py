@@ -79,7 +79,9 @@ class _LoadTable:
         self._takers = {threads: sorted(of)[:3] for threads, of in self._takers.items()}
 
     def _worth(self, name: str, held: _MemberLoad, threads: int) -> int:
-        """What the member's lightest task would pay on an empty member with so many threads."""
+        """Returns what the member's lightest task would pay on an empty member with so many
+        threads.
+        """
         return held.load // self.capacity[name] - (held.lightest or 0) // threads
 
     def pays(self, changed: Mapping[str, _MemberLoad]) -> int:
@@ -181,7 +183,7 @@ class _Search:
         return name in self.utilisation.indexed.unblocked(task)
 
     def _may_be(self, change: tuple[LoadMove, ...]) -> bool:
-        """Whether loads stay as even as they must be."""
+        """Returns whether loads stay as even as they must be."""
         after = self._loads_after(change)
         before = [self.utilisation.of(name) for name in after]
         within = min(*before, self.even[0]), max(*before, self.even[1])

@@ -141,8 +141,8 @@ class LoadTarget:
         return fewest_moves(dealt, capacity, reached.of(ends[0]), reached.of(ends[1]), forced)
 
     def _pays(self, task: TaskId) -> bool:
-        """Whether its owner with the task carries more than its destination would, by more than is
-        worth a move.
+        """Returns whether its owner with the task carries more than its destination would, by more
+        than is worth a move.
         """
         source, destination = self.indexed.owner.get(task), self._then.get(task)
         if source is None or destination is None or task not in self._before:
@@ -167,7 +167,7 @@ class LoadTarget:
 
     @property
     def _is_restricted(self) -> bool:
-        """Whether some task may not run on every staying member."""
+        """Returns whether some task may not run on every staying member."""
         staying = sum(not member.leaving for member in self.indexed.members.values())
         return any(len(pool.members) < staying for pool in self.indexed.pools)
 

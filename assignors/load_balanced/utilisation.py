@@ -174,7 +174,9 @@ class Utilisation:
     # Moves that pay
 
     def gain(self) -> int:
-        """What the best single move pays: the greatest g for which a move pays g; 0: none pays."""
+        """Returns what the best single move pays: the greatest g for which a move pays g; 0: none
+        pays.
+        """
         best = 0
         ends = self.ends()
         for source in self.falling() if ends is not None else ():
@@ -272,7 +274,9 @@ class _Plan:
         return max(0, level - self.even[1], self.even[0] - level)
 
     def _may_stand(self, move: LoadMove) -> bool:
-        """Whether each move of the plan still pays at the end of the plan with this one added."""
+        """Returns whether each move of the plan still pays at the end of the plan with this one
+        added.
+        """
         utilisation, weight = self.utilisation, self.utilisation.weight[move.task]
         taker = utilisation.of(move.destination, weight)
         for other in self.taken.get(move.destination, ()):

@@ -155,8 +155,8 @@ def unseen_ends(question: Question, state: GroupState) -> dict[str, dict[int, in
 
 
 def facts_of(question: Question, state: GroupState, passed_ms: int) -> Iterator[Fact]:
-    """What the question says beyond `state`, in the order in which it must be folded. `passed_ms`:
-    since the last round, or 0 where that is not known.
+    """Yields what the question says beyond `state`, in the order in which it must be folded.
+    `passed_ms`: since the last round, or 0 where that is not known.
 
     Raises FieldError.
     """

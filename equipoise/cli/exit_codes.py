@@ -43,7 +43,8 @@ class Terminated(KeyboardInterrupt):
 @contextlib.contextmanager
 def resumable(place: str, what_is_there: Callable[[], str]) -> Iterator[None]:
     """A block that writes to `place` piece by piece. When an interrupt or a full disk ends it, the
-    error says what is there (`what_is_there`) and how to resume.
+    error says what is there (`what_is_there`) and how to resume. Raises StorageError, with the
+    command that goes on.
     """
     try:
         yield

@@ -92,7 +92,9 @@ async def _read(location: str, group: str) -> Source:
 
 
 def given_settings(settings: tuple[str, ...]) -> dict[str, Any]:
-    """``name=value`` settings by name; whole numbers as int."""
+    """``name=value`` settings by name; whole numbers as int. Raises InputError for a setting that
+    cannot be read.
+    """
     given: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")

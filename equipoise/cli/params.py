@@ -277,7 +277,9 @@ def _remarked(screen: Screen, records: Iterator[Entry]) -> Iterator[Entry]:
 
 
 def groups_of(screen: Screen, log: Log) -> list[str]:
-    """Every group of the log, in rising order."""
+    """Every group of the log, in rising order. Raises InputError for a group that the log does not
+    have.
+    """
     entries = screen.track(log.read(), "looking for groups", log.count())
     names = {entry.group for entry in entries if entry.group and not isinstance(entry, DecisionRecord)}
     if not names:

@@ -56,13 +56,13 @@ class ConsoleAdmission:
         return hmac.new(self._key, self._settings.http_token.encode(), hashlib.sha256).hexdigest()
 
     def has_secret(self, request: web.Request) -> bool:
-        """Whether the request has the token, or the cookie of whoever gave it."""
+        """Returns whether the request has the token, or the cookie of whoever gave it."""
         token = self._settings.http_token
         return bool(token) and (has_token(request, token) or same(request.cookies.get(COOKIE, ""), self.cookie))
 
     def refuse(self, request: web.Request) -> Refused | None:
-        """Why the request is refused; None: it is let in. Status 401: the token is missing or
-        wrong, 403: nobody is let in so.
+        """Returns why the request is refused; None: it is let in. Status 401: the token is missing
+        or wrong, 403: nobody is let in so.
         """
         settings = self._settings
         if settings.console_behind_proxy or self.has_secret(request):
@@ -85,10 +85,10 @@ class ConsoleAdmission:
 
 
 def same(given: str, wanted: str) -> bool:
-    """Whether two secrets are equal, in the same time whatever they are."""
+    """Returns whether two secrets are equal, in the same time whatever they are."""
     return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
 
 
 def has_token(request: web.Request, token: str) -> bool:
-    """Whether the request is authorized by this token."""
+    """Returns whether the request is authorized by this token."""
     return same(request.headers.get("Authorization", ""), f"Bearer {token}")

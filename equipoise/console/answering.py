@@ -54,7 +54,7 @@ def answer(question: Explain | WhatIf) -> dict[str, Any]:
 
 def what_if(question: WhatIf) -> dict[str, Any]:
     """Steps a copy of the group's machine through the asked facts, and on to the round that follows
-    from them.
+    from them. Raises InputError for a group that equipoise does not lead.
     """
     recording: list[RecordingAssignor] = []
 

@@ -235,7 +235,9 @@ class Recent:
         self.changed(record.group, said)
 
     def of(self, group: str, partition: int, machine: GroupMachine, record: Record | None = None) -> GroupRecent:
-        """What is known of a group; from now on, if nothing was noted yet, or is kept any more."""
+        """Returns what is known of a group; from now on, if nothing was noted yet, or is kept any
+        more.
+        """
         known = self.groups.get(group)
         if known is None:
             known = self._begin(group, partition, machine, record)

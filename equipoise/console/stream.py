@@ -145,7 +145,7 @@ class Stream:
         return response
 
     def _missed(self, group: str, last: str) -> bytes:
-        """What was said since a page was last connected, as far as it is kept."""
+        """Returns what was said since a page was last connected, as far as it is kept."""
         number = int(last) if len(last) < MOST_DIGITS and last.isascii() and last.isdigit() else None
         if number is None or number > self._recent.last_number:
             return b""

@@ -45,8 +45,8 @@ class Trouble:
 
 
 def troubles(lead: GroupLead, recent: GroupRecent | None) -> list[Trouble]:
-    """What is wrong with a group, worst first. `recent` None: what happened to it lately is not
-    known, only its state.
+    """Returns what is wrong with a group, worst first. `recent` None: what happened to it lately is
+    not known, only its state.
     """
     if lead.halted is not None:
         return [Trouble(ALARM, f"halted: {lead.halted}")]

@@ -27,8 +27,8 @@ def worker_name(folder: Path) -> str:
 
 
 def is_persistent(table: Any) -> bool:
-    """Whether a worker that has a copy of the table need not read all of its changelog. A global
-    table is on every worker, so it does not count.
+    """Returns whether a worker that has a copy of the table need not read all of its changelog. A
+    global table is on every worker, so it does not count.
     """
     return not table.is_global and hasattr(_store(table), "partition_path")
 

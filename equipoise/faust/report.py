@@ -71,7 +71,8 @@ def report_in(metadata: bytes | None) -> Report | None:
 
 
 def told_in(metadata: bytes | None) -> Told | None:
-    """What the leader told; None: the leader has another assignor. Raises as `report_in`."""
+    """Returns what the leader told; None: the leader has another assignor. Raises as `report_in`.
+    """
     found = _found(metadata)
     if found is None:
         return None

@@ -117,9 +117,9 @@ def names_of(workers: Iterable[Worker]) -> dict[str, Worker]:
 
 
 def _processes(named: Mapping[str, Worker], layout: Layout, ends: Ends, acceptable: int) -> tuple[AskedProcess, ...]:
-    """What each worker runs, and how far its copies are. A worker runs a task if it was assigned to
-    it and its copy is complete: until then it restores, and processes nothing. A claim of an older
-    generation does not count beside a newer one.
+    """Returns what each worker runs, and how far its copies are. A worker runs a task if it was
+    assigned to it and its copy is complete: until then it restores, and processes nothing. A claim
+    of an older generation does not count beside a newer one.
     """
     newest: dict[TaskId, int] = {}
     had: dict[str, set[TaskId]] = {}

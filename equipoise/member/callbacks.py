@@ -28,8 +28,8 @@ def check_callback(field: str, callback: Any, *, may_be_class: bool = False) -> 
 
 
 def awaitable(result: object) -> Awaitable[Any] | None:
-    """What a call has returned, if it is to be awaited. Raises InputError for a generator, because
-    nobody would run it.
+    """Returns what a call has returned, if it is to be awaited. Raises InputError for a generator,
+    because nobody would run it.
     """
     if result is None:
         return None

@@ -373,8 +373,8 @@ class Member:
 
     @property
     def leaving(self) -> bool:
-        """Whether the member leaves once its tasks run elsewhere, after `leave` or an operator's
-        request.
+        """Returns whether the member leaves once its tasks run elsewhere, after `leave` or an
+        operator's request.
         """
         session = self._running_host().session
         return session.leaving or session.asked

@@ -313,7 +313,7 @@ class TaskClients:
 
     @property
     def adopts(self) -> bool:
-        """Whether the members take the place of a consumer group."""
+        """Returns whether the members take the place of a consumer group."""
         return self._shared.adoption is not None
 
     async def adopted(self) -> Mapping[TopicPartition, int]:

@@ -355,7 +355,8 @@ class TaskContext:
         """Calls `callback(context)` each `seconds`, between two records, as long as the task runs
         here. What it puts and sends takes effect as a handler's. Call this in `on_assigned`. If
         `callback` raises, what it put and sent is dropped; with `ErrorPolicy.stop` the task is
-        parked, else the error is logged and the timer goes on.
+        parked, else the error is logged and the timer goes on. Raises InputError in a task without
+        timers.
         """
         if self._timers is None:
             raise InputError("every: this task has no timers")
@@ -378,12 +379,12 @@ class TaskContext:
 
     @property
     def store_failure(self) -> StoreError | None:
-        """What a store has raised; None: nothing."""
+        """Returns what a store has raised; None: nothing."""
         return next((state.failure for state in self.states.values() if state.failure is not None), None)
 
     @property
     def has_changes(self) -> bool:
-        """Whether something waits for the next commit."""
+        """Returns whether something waits for the next commit."""
         return bool(self.outputs) or any(state.written for state in self.states.values())
 
 

@@ -55,7 +55,8 @@ class ErrorPolicy:
     @classmethod
     def retry(cls, retries: int, *, backoff_s: float = 1.0, then: ErrorPolicy | None = None) -> ErrorPolicy:
         """Calls the handler again, at most `retries` times: after `backoff_s`, then twice as long
-        each time, 60 s at most. Then it does as `then` says; None: `stop`.
+        each time, 60 s at most. Then it does as `then` says; None: `stop`. Raises FieldError for a
+        back-off that is no number.
         """
         if not backoff_s >= 0:
             raise FieldError("ErrorPolicy.backoff_s", f"{backoff_s!r} is not a number of seconds >= 0")
@@ -82,7 +83,7 @@ class ParkedTask:
 
     @property
     def place(self) -> str:
-        """What could not be processed."""
+        """Returns what could not be processed."""
         return place_of(self.topic, self.partition, self.offset) if self.topic else "a timer"
 
 

@@ -76,12 +76,12 @@ class ChangelogOwner:
     guarantee: str = ""
 
     def outranks(self, grant: Origin) -> bool:
-        """Whether this owner has a later grant of the same writer than `grant`."""
+        """Returns whether this owner has a later grant of the same writer than `grant`."""
         return self.origin.same_writer(grant) and self.origin.token > grant.token
 
     @property
     def has_given_back(self) -> bool:
-        """Whether it has closed its task, and writes nothing any more."""
+        """Returns whether it has closed its task, and writes nothing any more."""
         return self.guarantee == _GIVEN_BACK
 
     @property
@@ -149,7 +149,7 @@ class ChangelogFence:
         return self._fold_each(zip(changes, changes.values(), repeat(headers)))
 
     def _takes_all(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]]) -> bool:
-        """Whether records with these headers all count, and change nothing of this fold."""
+        """Returns whether records with these headers all count, and change nothing of this fold."""
         return self._judge(headers) == (True, True) and not (self._changed or self.stale_keys or FENCE_KEY in changes)
 
     def _fold_each(self, records: Iterable[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]]) -> dict[bytes, bytes | None]:
@@ -179,8 +179,8 @@ class ChangelogFence:
         return changes
 
     def _judge(self, headers: Sequence[tuple[str, bytes]]) -> tuple[bool, bool]:
-        """Whether records with these headers count, and whether a build that knows epochs wrote
-        them.
+        """Returns whether records with these headers count, and whether a build that knows epochs
+        wrote them.
         """
         if self._judged is None or self._judged[0] != headers:
             self._judged = headers, self._judge_anew(headers)
@@ -268,8 +268,8 @@ class CopiedTopic:
     begin: int
 
     def differs(self, former: CopiedTopic) -> str:
-        """Why a copy of `former` is none of this; "": it is one. Records are only ever deleted from
-        the begin of a compacted topic by hand, to empty it.
+        """Returns why a copy of `former` is none of this; "": it is one. Records are only ever
+        deleted from the begin of a compacted topic by hand, to empty it.
         """
         if self.topic_id and former.topic_id and self.topic_id != former.topic_id:
             return f"the topic was deleted and made again (its id was {former.topic_id}, and is {self.topic_id})"

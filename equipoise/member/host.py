@@ -240,7 +240,7 @@ class MemberHost:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether `leave` was called."""
+        """Returns whether `leave` was called."""
         return self._leaving
 
     def leave(self, restart: RestartIntent | None = None) -> None:

@@ -204,7 +204,8 @@ class Link:
         """Places the reader at the end of the decisions, where it waits for `begin_reading`. Reads
         the log's first record again unless the topics are known to be the same as before.
 
-        Raises KafkaError, and InputError when there is no log.
+        Raises KafkaError, and InputError when there is no log. Raises StaleMetadata when the topics
+        were created again meanwhile.
         """
         from aiokafka.errors import StaleMetadata
 

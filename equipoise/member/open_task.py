@@ -46,7 +46,7 @@ class Commit:
 
     @property
     def is_open(self) -> bool:
-        """Whether `OpenTask.extend_commit` may add to it: one that is due takes no more."""
+        """Returns whether `OpenTask.extend_commit` may add to it: one that is due takes no more."""
         return self.part is not None and not self.part.is_closed and not self.part.is_due
 
 

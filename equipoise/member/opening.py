@@ -220,7 +220,7 @@ class TaskOpening:
         return stores, None
 
     def _are_given_back(self, owners: Owners) -> bool:
-        """Whether the fences may be part of the first commit."""
+        """Returns whether the fences may be part of the first commit."""
         if not self._fences_later:
             return False
         return all(owner is not None and owner.has_given_back and not owner.outranks(self._origin) for owner in owners.values())

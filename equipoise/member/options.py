@@ -195,7 +195,7 @@ class MemberOptions:
 
     @property
     def lease_ms(self) -> int:
-        """How long the member may process without having read the log to its end."""
+        """Returns how long the member may process without having read the log to its end."""
         return self.session_timeout_ms - self.lease_margin_ms
 
     @property
@@ -207,7 +207,7 @@ class MemberOptions:
 
     @property
     def transactional(self) -> bool:
-        """Whether commits are transactions."""
+        """Returns whether commits are transactions."""
         return self.guarantee == EXACTLY_ONCE
 
     @property

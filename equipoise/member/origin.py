@@ -40,7 +40,7 @@ class Origin:
     token: int
 
     def same_writer(self, other: Origin) -> bool:
-        """Whether both have the same writer, so that their tokens can be compared."""
+        """Returns whether both have the same writer, so that their tokens can be compared."""
         return (self.log_id, self.group, self.task) == (other.log_id, other.group, other.task)
 
     @property

@@ -20,8 +20,9 @@ class Permit(Protocol):
     """What a runner needs of its member. Called from the application's thread."""
 
     def permit(self, task: TaskId) -> tuple[str | None, int]:
-        """Why `task` may not be processed now (None: it may), and until when it may be processed
-        without asking again (ms, CLOCK_BOOTTIME): for a moment, and never beyond the lease.
+        """Returns why `task` may not be processed now (None: it may), and until when it may be
+        processed without asking again (ms, CLOCK_BOOTTIME): for a moment, and never beyond the
+        lease.
         """
 
     async def restore(self, task: TaskId, take_if: TakeIf) -> tuple[Owners, Mapping[str, FencedStore] | None]:
@@ -44,13 +45,13 @@ class Permit(Protocol):
         """
 
     def prepare(self, task: TaskId) -> Coroutine[Any, Any, None] | None:
-        """What to await until the application has prepared the task; None: it need not."""
+        """Returns what to await until the application has prepared the task; None: it need not."""
 
     def restored(self, task: TaskId) -> None:
         """The task has its stores, and begins to process."""
 
     async def still_granted(self, task: TaskId, token: int) -> bool:
-        """Whether the grant holds, by decisions read from now on."""
+        """Returns whether the grant holds, by decisions read from now on."""
 
     def failed(self, task: TaskId, error: Exception) -> None:
         """A request failed. The task opens again while it is granted."""

@@ -104,7 +104,7 @@ class SourcePlacing:
                     self._note_epoch(source, each.position.epoch)
 
     def _missed(self, known: StoredPosition | None, now: StoredPosition | None) -> StoredPosition | None:
-        """What a former owner has written between `known` and this grant; None: nothing."""
+        """Returns what a former owner has written between `known` and this grant; None: nothing."""
         if now is None or now.origin != self._origin:
             raise OvertakenError(f"{self._place.topic}/{self._place.partition} belongs to {None if now is None else now.origin}")
         if now.replaced is None or (known is not None and known.origin == self._origin):
@@ -139,7 +139,7 @@ class SourcePlacing:
         return self._place
 
     def records(self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], transactional_id: str) -> list[Unsent]:
-        """What stores these positions, with their leader epochs, under the grant."""
+        """Returns what stores these positions, with their leader epochs, under the grant."""
         return [
             position_record(
                 self._processor, source,
@@ -236,7 +236,8 @@ class SourcePlacing:
         states: Collection[str],
         known: Mapping[TopicPartition, StoredPosition | None] | None = None,
     ) -> dict[tuple[str, TopicPartition], tuple[Position, Origin]]:
-        """What says that the positions are in `states` from now on, where `known` does not."""
+        """Returns what says that the positions are in `states` from now on, where `known` does not.
+        """
         changelogs = tuple(sorted(states))
         return {
             (self._processor, source): (
@@ -258,8 +259,8 @@ class SourcePlacing:
             self.epochs[source] = epoch
 
     async def _read(self, clients: TaskClients, ended: set[str]) -> tuple[dict[TopicPartition, StoredPosition | None], Positions]:
-        """What is stored, when no former owner of it has a transaction open. `ended`: transactional
-        ids of which that is known.
+        """Returns what is stored, when no former owner of it has a transaction open. `ended`:
+        transactional ids of which that is known.
         """
         while True:
             positions = await clients.read_positions(self._task.partition)
@@ -286,7 +287,7 @@ class SourcePlacing:
         return await self._reset(clients, source)
 
     def _is_of_another(self, source: TopicPartition, topic_id: str) -> bool:
-        """Whether a position there is not one in the present topic of this name."""
+        """Returns whether a position there is not one in the present topic of this name."""
         present = self._topic_ids.get(source.topic, "")
         return bool(present and topic_id and present != topic_id)
 

@@ -100,7 +100,9 @@ class Preparer:
             self._begin(task, runs_next=False)
 
     async def prepared(self, task: TaskId) -> None:
-        """Returns when the task is prepared. Begins to prepare it unless that is under way."""
+        """Returns when the task is prepared. Begins to prepare it unless that is under way. Raises
+        ApplicationError when the member ends before.
+        """
         if task not in self._jobs:
             _LOG.info("task %s was granted unprepared: preparing it before its first record", task)
             self._begin(task, runs_next=True)

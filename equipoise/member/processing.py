@@ -271,7 +271,7 @@ class Processing:
 
 
 def parked(task: TaskId, topic: str, partition: int, offset: int, error: BaseException, *, is_unreadable: bool = False) -> ParkedTask:
-    """Why `task` is parked. Also says it in the log."""
+    """Returns why `task` is parked. Also says it in the log."""
     said = f"the record cannot be read: {error_text(error)}" if is_unreadable else error_text(error)
     made = ParkedTask(task=task, topic=topic, partition=partition, offset=offset, error=said)
     scope = refused_by(error)

@@ -17,8 +17,8 @@ class ApplicationError(EquipoiseError):
 
 
 def is_cancelled() -> bool:
-    """Whether the running task is being cancelled. If it is not, a CancelledError comes from a
-    future or a pool of the application's that was cancelled.
+    """Returns whether the running task is being cancelled. If it is not, a CancelledError comes
+    from a future or a pool of the application's that was cancelled.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -119,14 +119,15 @@ class RefusedByBrokersError(EquipoiseError):
 
 
 def refused_by(error: BaseException) -> Refused:
-    """What `error` refuses. A class that nobody has sorted counts as its base class does."""
+    """Returns what `error` refuses. A class that nobody has sorted counts as its base class does.
+    """
     if isinstance(error, InputError):
         return Refused.RECORD
     return next((SORTED[each.__name__] for each in type(error).__mro__ if each.__name__ in SORTED), Refused.NOTHING)
 
 
 def is_missing_right(error: BaseException) -> bool:
-    """Whether the brokers refuse what this process's user may not do."""
+    """Returns whether the brokers refuse what this process's user may not do."""
     return type(error).__name__ in MISSING_RIGHTS
 
 
@@ -150,7 +151,7 @@ def _topic_of(error: BaseException) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """What is refused and how to mend it, for people; of another error its own text."""
+    """Returns what is refused and how to mend it, for people; of another error its own text."""
     name = type(error).__name__
     if name not in SORTED or not type(error).__module__.startswith(("aiokafka.", "equipoise.")):
         return f"{name}: {error}"
@@ -232,8 +233,8 @@ class TaskRefusals:
         return ("", -1, -1) if self._last is None else (*self._last[0], self._last[1])
 
     def judge(self, error: BaseException, sizes: RecordSizes | None) -> Refused:
-        """What to do after `error`: open the task again (NOTHING, RECORD), park it (TASK), or end
-        the member.
+        """Returns what to do after `error`: open the task again (NOTHING, RECORD), park it (TASK),
+        or end the member.
         """
         refused = refused_by(error)
         if refused is Refused.NOTHING:

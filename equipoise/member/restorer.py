@@ -800,8 +800,8 @@ class ChangelogRestorer:
 
 
 def _why_no_copy(store: FencedStore, topic: CopiedTopic, end: int, epoch_end: int | None) -> str:
-    """Why `store` is no copy of `topic`, which spans to `end`; "": it is one, or has nothing. A
-    store that a build without ids has written is a copy if its position is in the range.
+    """Returns why `store` is no copy of `topic`, which spans to `end`; "": it is one, or has
+    nothing. A store that a build without ids has written is a copy if its position is in the range.
     `epoch_end`: as `_forked` returns it; None: it does not.
     """
     if not store.position:

@@ -140,7 +140,7 @@ class TaskRunner:
 
     @property
     def parked(self) -> ParkedTask | None:
-        """Why the task handles nothing more; None: it does. Any thread may read it."""
+        """Returns why the task handles nothing more; None: it does. Any thread may read it."""
         opened = self._opened
         return self._parked if opened is None else opened.processing.parked
 

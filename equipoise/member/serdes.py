@@ -33,6 +33,7 @@ class BytesSerde:
     """Bytes as they are; the default."""
 
     def serialize(self, value: Any) -> bytes:
+        """Raises InputError for a value of another type."""
         if value.__class__ is not bytes:
             raise InputError(f"{value!r:.40} is not bytes; encode it, or give Member another serde: StringSerde(), JsonSerde(), MsgpackSerde()")
         data: bytes = value
@@ -46,6 +47,7 @@ class StringSerde:
     """Text in UTF-8."""
 
     def serialize(self, value: Any) -> bytes:
+        """Raises InputError for a value of another type."""
         if not isinstance(value, str):
             raise InputError(f"{value!r:.40} is not a str; convert it, or use another serde")
         return value.encode()

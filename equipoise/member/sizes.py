@@ -26,7 +26,7 @@ _TOO_LARGE = frozenset({"MessageSizeTooLargeError", "RecordListTooLargeError", "
 
 
 def is_too_large(error: BaseException) -> bool:
-    """Whether something was larger than brokers, or the client, take."""
+    """Returns whether something was larger than brokers, or the client, take."""
     return any(each.__name__ in _TOO_LARGE for each in type(error).__mro__)
 
 

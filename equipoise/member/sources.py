@@ -85,7 +85,7 @@ class SourceReader:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no task reads."""
+        """Returns whether no task reads."""
         return not self._tasks
 
     @property
@@ -94,7 +94,7 @@ class SourceReader:
         return max(1, len(self._tasks))
 
     def is_free(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Whether no task reads any of `partitions`: two tasks may have the same source."""
+        """Returns whether no task reads any of `partitions`: two tasks may have the same source."""
         return self._tasks.keys().isdisjoint(partitions)
 
     def add(self, partitions: Sequence[TopicPartition]) -> TaskSources:
@@ -189,7 +189,7 @@ class SourceReader:
             asking.exception()  # looked at, should nobody wait for it any more
 
     def is_in_doubt(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether records of one of them may be of a topic that was made again."""
+        """Returns whether records of one of them may be of a topic that was made again."""
         if not self._unchecked:
             return False
         now_s = asyncio.get_running_loop().time()

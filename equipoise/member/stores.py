@@ -52,7 +52,7 @@ class StateStore(Protocol):
 
     @property
     def lasting(self) -> bool:
-        """Whether the store outlives the process."""
+        """Returns whether the store outlives the process."""
         ...
 
     def get(self, key: bytes) -> bytes | None:

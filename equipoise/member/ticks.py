@@ -60,7 +60,7 @@ class CommitTicks:
         self._plan()
 
     def _from_s(self, turn: CommitTurn) -> float:
-        """When a tick may be for this turn, although its commit is not due."""
+        """Returns when a tick may be for this turn, although its commit is not due."""
         return -inf if self._parts == 1 else turn.over_s + self._interval_s / 2
 
     def _plan(self) -> None:
@@ -105,7 +105,8 @@ class CommitTurn:
 
     @property
     def has_come(self) -> bool:
-        """Whether the task may begin a commit. Others wait until that is over, or `leave`."""
+        """Returns whether the task may begin a commit. Others wait until that is over, or `leave`.
+        """
         return self._has_come.is_set()
 
     def come(self) -> None:

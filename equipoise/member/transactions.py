@@ -430,7 +430,7 @@ class Transactions:
             asyncio.get_running_loop().call_soon(self._tell_committed)
 
     def _time_of(self, part_of_it: float, transaction: _OpenTransaction, least_s: float) -> float:
-        """When so much of the time for which the transaction is open is over."""
+        """Returns when so much of the time for which the transaction is open is over."""
         is_due = any(part.is_due for part in chain(transaction.parts, self._waiting))
         return least_s if is_due else least_s + part_of_it * max(0.0, self._open_until_s - least_s)
 

@@ -30,8 +30,8 @@ class Uncommitted:
         self._commit_over = asyncio.Event()
 
     def most_of_task(self, tasks: int) -> int:
-        """How many records one of so many tasks commits at most: twice its share, because on
-        average a task is half-way to its commit.
+        """Returns how many records one of so many tasks commits at most: twice its share, because
+        on average a task is half-way to its commit.
         """
         return 2 * self._most_waiting // tasks
 
@@ -57,7 +57,7 @@ class Uncommitted:
         self._commit_over.set()
 
     def is_next(self, task: object) -> bool:
-        """Whether the task has to commit now."""
+        """Returns whether the task has to commit now."""
         if self._all_waiting < self._most_waiting:
             return False
         busy = {each for each, _ in self._committing.values()}
@@ -66,7 +66,7 @@ class Uncommitted:
 
     @property
     def is_full(self) -> bool:
-        """Whether tasks may process no more for now."""
+        """Returns whether tasks may process no more for now."""
         return self._all_waiting + self._in_commits >= self._most
 
     async def until_not_full(self) -> None:

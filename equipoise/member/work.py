@@ -117,7 +117,7 @@ class RunnerFactory:
         )  # fmt: skip
 
     def has_changelogs(self, task: TaskId) -> bool:
-        """Whether `task` has changelogs to restore."""
+        """Returns whether `task` has changelogs to restore."""
         return bool(self._part(task).changelog_topics)
 
     def _part(self, task: TaskId) -> Subtopology:
@@ -187,7 +187,7 @@ class Work:
 
     @property
     def is_over(self) -> bool:
-        """Whether no task runs or is being closed."""
+        """Returns whether no task runs or is being closed."""
         return not self._runners
 
     @property
@@ -204,7 +204,7 @@ class Work:
         return {task: each for task, each in parked.items() if each is not None}
 
     def figures(self) -> MemberFigures:
-        """What the member's metrics say. Any thread may call it."""
+        """Returns what the member's metrics say. Any thread may call it."""
         with self._shared.lock:
             session, now_ms = self._shared.session, self._boot_ms()
             done, runners = self._done, self._runners.copy()

@@ -134,7 +134,7 @@ class TaskWriter:
         return self._send(TopicPartition(topic, self._task.partition), zip(records, records.values(), repeat(headers), repeat(None)))
 
     def written(self, sent: Mapping[str, Sequence[SentBatch]]) -> dict[str, WrittenChanges]:
-        """What was appended to each changelog by these batches, which are acknowledged."""
+        """Returns what was appended to each changelog by these batches, which are acknowledged."""
         return {topic: _written(self.origins[topic].headers, batches) for topic, batches in sent.items()}
 
     def _forget_acknowledged(self) -> None:
@@ -153,7 +153,7 @@ class TaskWriter:
         return sent
 
     async def settled(self, within_s: float) -> bool:
-        """Whether everything sent is acknowledged, or has failed, in this time."""
+        """Returns whether everything sent is acknowledged, or has failed, in this time."""
         waiting = [each.appended for each in self._sent if not each.appended.done()]
         return not waiting or not (await asyncio.wait(waiting, timeout=within_s))[1]
 

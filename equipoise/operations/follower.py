@@ -89,8 +89,9 @@ class Follower:
         return self._opened.partitions
 
     async def is_published(self, number: int | None = None) -> bool:
-        """Whether every decision computed here is in the log, published by a worker. `number`: asks
-        for the followed group's decisions up to this one. Reads the published decisions again.
+        """Returns whether every decision computed here is in the log, published by a worker.
+        `number`: asks for the followed group's decisions up to this one. Reads the published
+        decisions again.
         """
         computed = {(reading, lead.name): lead.machine.state.number for reading, leads in self._leads.items() for lead in leads.groups.values()}
         published: dict[tuple[PartitionReading, str], int] = {}

@@ -108,8 +108,8 @@ def way_back(group: str, before: GroupConfigured, after: GroupConfigured) -> str
 
 
 def preview(machine: GroupMachine, fact: GroupConfigured | DealRequested) -> Preview:
-    """What the machine would decide at once if `fact` were the next one. Changes a copy of the
-    machine only.
+    """Returns what the machine would decide at once if `fact` were the next one. Changes a copy of
+    the machine only.
     """
     state = machine.state
     copy = GroupMachine.restore(machine.snapshot())

@@ -43,7 +43,7 @@ class LeaveStage(enum.Enum):
 
     @property
     def is_out(self) -> bool:
-        """Whether the member is no longer in the group."""
+        """Returns whether the member is no longer in the group."""
         return self in (LeaveStage.LEFT, LeaveStage.DIED)
 
 
@@ -147,7 +147,7 @@ class LeavingMembers(LiveGroup):
         self._stages = dict.fromkeys(self.members, LeaveStage.DRAINING)
 
     async def look(self) -> list[LeavingMember]:
-        """How far each followed member is, by id."""
+        """Returns how far each followed member is, by id."""
         state = await self.state()
         draining = drains(state)
         return [attrs.evolve(going, drain=draining.get(going.member)) for going in (self._going(state, member) for member in self.members)]

@@ -106,8 +106,8 @@ class LiveGroup:
         await asyncio.sleep(LOOK_S)
 
     async def is_answered(self) -> bool:
-        """Whether a worker has published every decision that the group's facts cause. False: no
-        worker runs, or it is behind.
+        """Returns whether a worker has published every decision that the group's facts cause.
+        False: no worker runs, or it is behind.
         """
         return await self._follower.is_published()
 
@@ -151,8 +151,8 @@ class AnsweredFact(LiveGroup):
         self._fact = fact
 
     async def look(self) -> bool:
-        """Whether a worker has answered. A group without members needs no answer: the next worker
-        that leads it reads the fact. Raises what `machine` raises.
+        """Returns whether a worker has answered. A group without members needs no answer: the next
+        worker that leads it reads the fact. Raises what `machine` raises.
         """
         lead = await self._lead()
         if self.offset is not None and lead.checkpoint_offset >= self.offset:  # of a worker
@@ -175,5 +175,7 @@ class AnsweredFact(LiveGroup):
         return True
 
     def rejection(self) -> str | None:
-        """Why the fact was rejected, once `look` has found an answer; None: it was accepted."""
+        """Returns why the fact was rejected, once `look` has found an answer; None: it was
+        accepted.
+        """
         return None if self._rejected is None else rejection_text(self._rejected, self._fact)

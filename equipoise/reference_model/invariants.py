@@ -70,8 +70,8 @@ class Validator:
             self.check_whole(state)
 
     def _is_promised(self, guarantee: Guarantee) -> bool:
-        """Whether the assignor that decides in this step has the guarantee. An assignor that the
-        step's own fact configures has decided already (docs/protocol.md#d8).
+        """Returns whether the assignor that decides in this step has the guarantee. An assignor
+        that the step's own fact configures has decided already (docs/protocol.md#d8).
         """
         config = self.model.config
         if config is not self._config and config is not None:
@@ -276,8 +276,8 @@ def _check_equal(compared: Iterable[Compared], prefix: str = "") -> None:
 
 
 def unsettled(state: GroupState) -> str:
-    """What a group that equipoise leads has still to do; "": it is balanced and nothing is under
-    way.
+    """Returns what a group that equipoise leads has still to do; "": it is balanced and nothing is
+    under way.
     """
     tasks = state.tasks()
     for what, names in (

@@ -131,7 +131,7 @@ class MemberRecord:
 
     @property
     def is_restarting(self) -> bool:
-        """Whether it gets nothing new, because it stops and will be back."""
+        """Returns whether it gets nothing new, because it stops and will be back."""
         return self.restart is not None and self.restart.begun and not self.restart.drains
 
 
@@ -220,8 +220,8 @@ class ReferenceModel:
 
     @property
     def leading(self) -> bool:
-        """Whether every task should have an owner now: the group is configured, led by equipoise,
-        has members, and its initial delay is over (docs/protocol.md#d2).
+        """Returns whether every task should have an owner now: the group is configured, led by
+        equipoise, has members, and its initial delay is over (docs/protocol.md#d2).
         """
         return self.config is not None and self.config.led_by == "equipoise" and bool(self.members) and self.gathering_until_ms is None
 
@@ -270,8 +270,8 @@ class ReferenceModel:
         return {"word_or_lag": word or within, "lag": within, "word_and_lag": word and within}[member.readiness]
 
     def _is_within(self, member: MemberRecord, lag: int, *, surely: bool) -> bool:
-        """Whether a copy that is `lag` records behind is within the member's own limit, or else
-        within acceptable_recovery_lag or acceptable_recovery_ms.
+        """Returns whether a copy that is `lag` records behind is within the member's own limit, or
+        else within acceptable_recovery_lag or acceptable_recovery_ms.
 
         Tasks that a member owns and still restores count too, and tasks change owners within one
         step. So `surely` counts every copy that the member may have had to restore when the leader
@@ -321,8 +321,8 @@ class ReferenceModel:
         return () if part is None else part.source_topics
 
     def gathers(self, member_id: str) -> bool:
-        """Whether the member is eager and it, or the owner of a task that comes to it, still has to
-        give something up. Until then it gets nothing.
+        """Returns whether the member is eager and it, or the owner of a task that comes to it,
+        still has to give something up. Until then it gets nothing.
         """
         member = self.members[member_id]
         coming = (task for going in (self.handing_over, self.eager_regrants) for task, destination in going.items() if destination == member_id)

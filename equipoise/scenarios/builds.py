@@ -23,6 +23,7 @@ class Build:
         """
 
     def load(self, name: str, version: int) -> Assignor:
+        """Raises InputError for an assignor that is not in the build."""
         if name in self.lacks:
             raise InputError(f"assignor {name!r} version {version} is not in this build")
         return _Defective(registry.load(name, version), self)

@@ -85,7 +85,7 @@ class Context:
 
     @property
     def halted(self) -> GroupHalted | None:
-        """Why the group is halted; None: it is not."""
+        """Returns why the group is halted; None: it is not."""
         return self.group_harness.halted if self.cluster_harness is None else self.cluster_harness.halted
 
     def say(self, *lines: str) -> None:

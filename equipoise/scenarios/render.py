@@ -103,7 +103,8 @@ def member_text(member_id: str, incarnation: int) -> str:
 
 def decision_lines(decision: Decision, shown: Shown, fact: Fact | None = None) -> list[str]:
     """The lines of one decision that `fact` caused; none for decisions that `shown` leaves out, and
-    for MemberAssigned, which the member lines show.
+    for MemberAssigned, which the member lines show. Raises TypeError for a decision without a text
+    form.
     """
     if isinstance(decision, AssignmentIssued):
         part = f" part={decision.part}/{decision.parts}" if decision.parts > 1 else ""

@@ -78,7 +78,7 @@ def _checked(directive: Directive, path: str) -> ParsedDirective:
 
 def run_file(path: Path) -> ScenarioResult:
     """Runs the scenario in a file. Raises OSError when it cannot be read, and what `run_text`
-    raises.
+    raises. Raises ScenarioError for a file that is not UTF-8.
     """
     try:
         text = path.read_text(encoding="utf-8")

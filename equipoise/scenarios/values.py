@@ -110,7 +110,9 @@ def _by_number(text: str, read_value: Callable[[str], Any]) -> dict[int, Any]:
 
 
 def member_range(text: str) -> list[str]:
-    """``m1..m3`` -> m1, m2, m3; anything else is one name."""
+    """``m1..m3`` -> m1, m2, m3; anything else is one name. Raises InputError for a range without an
+    end.
+    """
     match = _MEMBER_RANGE.fullmatch(text)
     if match is None:
         return [text]

@@ -92,8 +92,8 @@ class Answer:
 
 
 def without_doubles(members: Mapping[str, Subscription]) -> dict[str, frozenset[TopicPartition]]:
-    """What each member owns by its own account. Of several that say so of one partition, the one
-    with the newest generation has it; nobody, when these are equal.
+    """Returns what each member owns by its own account. Of several that say so of one partition,
+    the one with the newest generation has it; nobody, when these are equal.
     """
     claims: dict[TopicPartition, list[tuple[int, str]]] = {}
     for name, subscription in members.items():

@@ -66,8 +66,8 @@ class HeldGroup:
         self._client = GroupClient(connection, group, client_id=client_id, protocol_type=PROTOCOL, session_ms=self.session_ms, quiet=quiet)
 
     async def consumers(self) -> Consumers:
-        """What the consumers do that are in the group, of either protocol. Raises KafkaError,
-        OSError.
+        """Returns what the consumers do that are in the group, of either protocol. Raises
+        KafkaError, OSError.
         """
         found = await self._client.describe()
         if found.state == _NO_CLASSIC_GROUP:
@@ -84,7 +84,9 @@ class HeldGroup:
         return Consumers(frozenset(read), reads and found.state == "Stable" and found.protocol_type != PROTOCOL)
 
     async def look(self) -> Holders:
-        """Who is in the group now. Renews the lease if this one is. Raises KafkaError, OSError."""
+        """Returns who is in the group now. Renews the lease if this one is. Raises KafkaError,
+        OSError.
+        """
         asked_ms = self._boot_ms()
         description = await self._client.describe()
         ids = {each.member_id for each in description.members}

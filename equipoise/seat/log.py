@@ -26,6 +26,7 @@ class SeatLog(GroupLog):
             self.names.learn(record.event)
 
     def configure(self, config: GroupConfigured) -> None:
+        """Raises InputError for settings that the group cannot have."""
         try:
             super().configure(config)
         except InputError as error:
@@ -45,7 +46,7 @@ class SeatLog(GroupLog):
             raise EquipoiseError(f"group {self.group}: generation {fact.generation} was rejected: {rejection_text(rejected[0], fact)}")
 
     def is_due(self) -> bool:
-        """Whether a deadline of the group is due."""
+        """Returns whether a deadline of the group is due."""
         state, due_ms = self.state, self._machine.next_deadline_ms
         return due_ms is not None and state.last_append_ms is not None and state.now_ms + now_ms() - state.last_append_ms >= due_ms
 
@@ -70,5 +71,5 @@ def by_topic(lags: Mapping[tuple[str, int], int]) -> dict[str, dict[int, int]]:
 
 
 def assigned_changes(decided: Iterable[DecisionRecord]) -> bool:
-    """Whether decisions give a member other tasks than before."""
+    """Returns whether decisions give a member other tasks than before."""
     return any(type(each.decision).__name__ in ("MemberAssigned", "MemberAssignedPart") for each in decided)

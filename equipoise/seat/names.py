@@ -118,5 +118,7 @@ class Names:
 
 
 def is_static(key: str) -> bool:
-    """Whether a client's key is a group.instance.id: the broker itself waits for such a member."""
+    """Returns whether a client's key is a group.instance.id: the broker itself waits for such a
+    member.
+    """
     return _GIVEN_ID.search(key) is None

@@ -84,7 +84,7 @@ class TaskDriver:
 
     @property
     def parked(self) -> ParkedTask | None:
-        """Why the task is parked (`ErrorPolicy.stop`); None: it is not."""
+        """Returns why the task is parked (`ErrorPolicy.stop`); None: it is not."""
         return self._processing.parked
 
     async def send(

@@ -151,7 +151,9 @@ class Group:
     # Members
 
     def join(self, *member_ids: str) -> None:
-        """Starts a process of each member, on the disk that the member had before."""
+        """Starts a process of each member, on the disk that the member had before. Raises
+        InputError for a member that runs.
+        """
         for member_id in member_ids:
             seat = self._seats.get(member_id) or self._seats.setdefault(member_id, _Seat(self._machine(member_id)))
             if seat.process is not None:
@@ -235,7 +237,7 @@ class Group:
             self.advance(LOOK_S)
 
     def _unsettled(self) -> str:
-        """What is missing; "": nothing."""
+        """Returns what is missing; "": nothing."""
         running = self.running
         committed = self._cluster.coordinators.offsets.get(NAME, {})
         for member_id, seat in sorted(self._seats.items()):
@@ -266,7 +268,8 @@ class Group:
         timestamp_ms: int | None = None,
     ) -> None:
         """Appends a record to `topic` (None: the first source). `partition` None: by the key, as
-        Kafka's own clients choose it. `timestamp_ms` None: the present.
+        Kafka's own clients choose it. `timestamp_ms` None: the present. Raises InputError for a
+        partition that is not there.
         """
         keys, values = self._options.key_serde, self._options.value_serde
         raw_key = None if key is None else keys.serialize(key)
@@ -288,8 +291,8 @@ class Group:
             yield from log.read(0, log.last_stable_offset, committed=True, max_bytes=2**40)[0]
 
     def outputs(self, topic: str | None = None) -> list[SentRecord]:
-        """What the members have sent to `topic` (None: the first of `outputs`), partition by
-        partition.
+        """Returns what the members have sent to `topic` (None: the first of `outputs`), partition
+        by partition.
         """
         topic = self._processor.outputs[0] if topic is None else topic
         keys, values = self._options.key_serde, self._options.value_serde

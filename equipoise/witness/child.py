@@ -42,8 +42,8 @@ def main() -> int:
 
 
 def last_line(lines: IO[bytes]) -> dict[str, Any]:
-    """What the parent has said last, when all copies of its end of the pipe are closed: by its end,
-    and that of every process that it forked.
+    """Returns what the parent has said last, when all copies of its end of the pipe are closed: by
+    its end, and that of every process that it forked.
     """
     last = b"{}"
     for line in lines:
@@ -87,8 +87,8 @@ def why_unproven(said: dict[str, Any], by_s: float) -> str:
 
 
 def was_free(file: str, identity: list[int], by_s: float) -> bool:
-    """Whether nobody held the lock at one moment until `by_s`. It is released at once: the next
-    process of the member may take it.
+    """Returns whether nobody held the lock at one moment until `by_s`. It is released at once: the
+    next process of the member may take it.
     """
     try:
         descriptor = os.open(file, os.O_RDWR)
@@ -145,7 +145,7 @@ def _received(broker: socket.socket, size: int) -> bytes:
 
 
 def request_timeout_ms(within_s: float) -> int:
-    """How long a broker may take, when the proof is of use `within_s`."""
+    """Returns how long a broker may take, when the proof is of use `within_s`."""
     return max(1_000, int(within_s * 250))
 
 
@@ -204,7 +204,9 @@ async def append_with(consumer: Any, producer: Any, place: Any, key: bytes, fact
 
 
 async def leave(options: dict[str, Any], group: str, member_id: str) -> None:
-    """Takes a member out of its consumer group, unless it is out already."""
+    """Takes a member out of its consumer group, unless it is out already. Raises KafkaError,
+    KafkaConnectionError when the coordinator cannot be reached.
+    """
     from aiokafka import errors
     from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
     from aiokafka.protocol.group import LeaveGroupRequest

@@ -30,9 +30,9 @@ def own_addresses(broker: Iterable[Endpoint]) -> frozenset[str]:
 
 
 def are_only_clients(broker: Iterable[Endpoint]) -> bool:
-    """Whether processes that this one has started are connected to the broker, and no other
-    process of this machine is, but this one. False too if their connections cannot be seen,
-    because they run as another user.
+    """Returns whether processes that this one has started are connected to the broker, and no other
+    process of this machine is, but this one. False too if their connections cannot be seen, because
+    they run as another user.
     """
     connected = _connected_to(frozenset(broker))  # before the others: a client opens connections, and seldom closes one
     connected -= _sockets_of(os.getpid())

@@ -71,7 +71,7 @@ class MemberKey:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every member matches."""
+        """Returns whether every member matches."""
         return self == MemberKey()
 
     @property
@@ -166,7 +166,9 @@ class ConsumerGroup:
         return True
 
     async def coordinator(self) -> frozenset[tuple[str, int]]:
-        """Addresses and port at which clients of this machine reach the coordinator."""
+        """Addresses and port at which clients of this machine reach the coordinator. Raises
+        StaleMetadata while the coordinator is unknown.
+        """
         node = await self._found_coordinator()
         broker = self._client.cluster.broker_metadata(node)
         if broker is None:

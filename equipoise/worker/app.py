@@ -250,11 +250,11 @@ class Worker:
         yield from sorted(leads, key=lambda pair: pair[1].name)
 
     def unhealthy(self) -> str:
-        """Why the worker does not do its work; "" when it does."""
+        """Returns why the worker does not do its work; "" when it does."""
         return self._problem
 
     def unready(self) -> str:
-        """Why not every assigned partition is led; "" when each is."""
+        """Returns why not every assigned partition is led; "" when each is."""
         if self._problem or not self._assigned:
             return self._problem or "no partitions were assigned yet"
         silent_s = max([self._runtime.monotonic_s() - self._asked_s, *(host.silent_s() for host in self._hosts.values())])

@@ -156,7 +156,7 @@ class BaseKeeper:
             await asyncio.sleep(_LOOK_S if self._round is None else _ASK_S)
 
     async def _done(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Whether the brokers have done `work`; it is tried again later."""
+        """Returns whether the brokers have done `work`; it is tried again later."""
         from aiokafka.errors import KafkaError
 
         try:
@@ -190,7 +190,9 @@ class BaseKeeper:
         return stored[-1] if stored else None
 
     def _is_due(self, began_s: float) -> bool:
-        """Whether a base is due, by the log's clock or the worker's, and something has happened."""
+        """Returns whether a base is due, by the log's clock or the worker's, and something has
+        happened.
+        """
         newest, interval_ms = self._newest, self._retention.interval_ms
         if not self._lead.groups or (newest is not None and self._lead.position <= newest.position):
             return False

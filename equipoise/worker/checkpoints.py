@@ -116,7 +116,7 @@ _INDEX_VALUE = (str, int, int, int, int, dict)
 
 
 def _is(values: list[Any], kinds: tuple[type, ...]) -> bool:
-    """Whether the values have these types; numbers must be at least 0."""
+    """Returns whether the values have these types; numbers must be at least 0."""
     if tuple(value.__class__ for value in values) != kinds:
         return False
     return all(value >= 0 for value in values if value.__class__ is int)

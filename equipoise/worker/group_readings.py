@@ -149,8 +149,8 @@ def _read_members(state: GroupState, found: Reading) -> None:
 
 
 def _has_more_partitions(state: GroupState, topology: TopologyDeclared) -> bool:
-    """Whether a source topic has a partition that one of its sub-topologies has no task for: false
-    for almost all groups, in a fraction of the time that `unread_partitions` takes.
+    """Returns whether a source topic has a partition that one of its sub-topologies has no task
+    for: false for almost all groups, in a fraction of the time that `unread_partitions` takes.
     """
     for part in topology.subtopologies:
         for topic in part.source_topics:

@@ -102,7 +102,9 @@ class LogReplacedError(Exception):
 
 
 def _problem_of(error: Exception) -> str:
-    """What has ended a session, and how to mend a missing right, which the error does not say."""
+    """Returns what has ended a session, and how to mend a missing right, which the error does not
+    say.
+    """
     text = f"{error.__class__.__name__}: {error}"
     if "AuthorizationFailed" not in text:
         return text
@@ -520,7 +522,7 @@ class PartitionHost:
             _LOG.debug("partition %d: what was decided before is not recalled: %r", self.partition, error)
 
     def _is_new(self, record: Record) -> bool:
-        """Whether no worker had answered the fact before this one."""
+        """Returns whether no worker had answered the fact before this one."""
         return self.leading or record.offset > self._answered_to
 
     def _log_halted(self) -> None:

@@ -59,10 +59,10 @@ class ServedWorker(Protocol):
         """Partition and lead of every group led here, by name."""
 
     def unhealthy(self) -> str:
-        """Why the worker does not do its work; "" when it does."""
+        """Returns why the worker does not do its work; "" when it does."""
 
     def unready(self) -> str:
-        """Why not every assigned partition is led; "" when each is."""
+        """Returns why not every assigned partition is led; "" when each is."""
 
 
 class Server(HttpServer):

@@ -51,6 +51,6 @@ class NamedGroups:
         return named
 
     def shown(self, group: str, count: float) -> float:
-        """What the group's counter shows now. `count`: its value."""
+        """Returns what the group's counter shows now. `count`: its value."""
         held = self._held.get(group)
         return count if held is None else held[0]

@@ -265,7 +265,8 @@ class FactReader:
         that has none; empty when nothing came for a second.
 
         Raises InputError when a record's time is not the broker's (docs/protocol.md#l2), GapError
-        when the client has skipped a record.
+        when the client has skipped a record. Raises DamagedError when records were deleted before
+        they were read.
         """
         from aiokafka.errors import OffsetOutOfRangeError
 

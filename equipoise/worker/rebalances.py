@@ -145,7 +145,7 @@ class RebalanceFollower:
 
 
 def _steps(state: GroupState) -> Iterator[tuple[Step, int | None]]:
-    """What is under way, with the records left to restore."""
+    """Yields what is under way, with the records left to restore."""
     if state.phase is not GroupPhase.LEADING:
         return
     for member in state.members.values():

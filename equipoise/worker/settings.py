@@ -101,7 +101,7 @@ class WorkerSettings(LiveSettings):
 
     @property
     def has_retention(self) -> bool:
-        """Whether this worker stores bases and deletes records behind them."""
+        """Returns whether this worker stores bases and deletes records behind them."""
         return bool(self.retention_ms or self.retention_bytes)
 
     @property

@@ -39,8 +39,8 @@ class FactRow:
 
     @property
     def belongs_to_no_group(self) -> bool:
-        """Whether the row only holds the place of a Kafka record without a group. It is never
-        folded or yielded.
+        """Returns whether the row only holds the place of a Kafka record without a group. It is
+        never folded or yielded.
         """
         return self.group == "" and self.kind == UNDECODABLE
 
@@ -107,19 +107,19 @@ Row = FactRow | DecisionRow | BaseRow
 
 
 def is_count(value: Any) -> bool:
-    """Whether `value` is an int, not a bool, from 0 to 2^63 - 1."""
+    """Returns whether `value` is an int, not a bool, from 0 to 2^63 - 1."""
     return value.__class__ is int and 0 <= value <= INT64_MAX
 
 
 def is_group(value: Any) -> bool:
-    """Whether `value` is a group's name: 1 to 1,000 characters that UTF-8 can encode."""
+    """Returns whether `value` is a group's name: 1 to 1,000 characters that UTF-8 can encode."""
     if value.__class__ is not str or not 1 <= len(value) <= MOST_TEXT_CHARS:
         return False
     return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _is_sound(row: FactRow | DecisionRow) -> bool:
-    """Whether all columns hold valid values. A damaged file may hold anything."""
+    """Returns whether all columns hold valid values. A damaged file may hold anything."""
     kind, version, checksum = row.kind, row.version, row.checksum
     if not (kind.__class__ is version.__class__ is checksum.__class__ is int and row.payload.__class__ is bytes):
         return False

@@ -108,7 +108,7 @@ class StoredLog(abc.ABC):
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
         """Yields records in stored order, from the fact at `from_offset` on. See
-        `equipoise.events.log.Log.read`.
+        `equipoise.events.log.Log.read`. Raises InputError for what is no offset.
         """
         self._must_be_open()
         if not is_count(from_offset):
@@ -184,7 +184,8 @@ class StoredLog(abc.ABC):
 
     def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
         """Appends a payload that a sender declares to be a fact. See
-        `equipoise.events.log.Log.append_payload`.
+        `equipoise.events.log.Log.append_payload`. Raises InputError for a time or a place that
+        cannot be.
         """
         self._must_append()
         position = self._order.position
@@ -246,7 +247,8 @@ class StoredLog(abc.ABC):
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Makes all appends within the block durable together, or none. See
-        `equipoise.events.log.Log.transaction`.
+        `equipoise.events.log.Log.transaction`. Raises InputError when an append within the block
+        has failed.
         """
         self._must_append()
         if self._in_transaction:  # part of the outer one, which cannot be saved when a part of it has failed

@@ -56,7 +56,9 @@ def member_colour(number: int) -> str:
 
 
 def is_light(colour: str) -> bool:
-    """Whether dark text is easier to read on ``#rrggbb`` than white, as `inkOn` of basics.js."""
+    """Returns whether dark text is easier to read on ``#rrggbb`` than white, as `inkOn` of
+    basics.js.
+    """
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)) > 0.18

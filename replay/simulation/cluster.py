@@ -184,7 +184,8 @@ class SimulatedCluster:
 
     def restart(self, member_id: str, *, proven: bool = True) -> SimulatedProcess:
         """Starts the member's last process, which has ended, again on its disk. `proven`: it proves
-        that its predecessor is dead. See docs/protocol.md#m5.
+        that its predecessor is dead. See docs/protocol.md#m5. Raises InputError while the process
+        is alive.
         """
         before = self.last_process(member_id)
         if before.alive:
@@ -192,7 +193,9 @@ class SimulatedCluster:
         return self.start_process(before.settings, proven_dead=before.incarnation if proven else None)
 
     def prove_end(self, process: SimulatedProcess) -> None:
-        """A witness proves that the process, which has ended, is gone (docs/protocol.md#m11)."""
+        """A witness proves that the process, which has ended, is gone (docs/protocol.md#m11).
+        Raises InputError while the process is alive.
+        """
         if process.alive:
             raise InputError(f"SimulatedCluster.prove_end: {process.name} is still alive")
         self.append(MemberEnded(member_id=process.member_id, incarnation=process.incarnation))

@@ -102,7 +102,7 @@ class Plan:
     unchanged: list[Unit]
 
     def counts(self) -> dict[str, int]:
-        """How many groups go on, begin at the start, and have nothing new."""
+        """Returns how many groups go on, begin at the start, and have nothing new."""
         going_on = sum(self.former.next_row(unit.location, unit.group) is not None for unit in self.folded)
         return {"went_on": going_on, "began": len(self.folded) - going_on, "unchanged": len(self.unchanged)}
 

@@ -73,7 +73,8 @@ class Piece:
 
     def read(self) -> Iterator[tuple[int, Any]]:
         """Yields its rows: place of the first one in the partition, pyarrow.RecordBatch. Raises
-        what is wrong with them, behind those that are sound.
+        what is wrong with them, behind those that are sound. InputError when a worker of Spark does
+        not see the archive, GapError when rows are missing.
         """
         store = store_at(split_location(self.location)[0])
         part = part_of(store, self.name)

@@ -300,8 +300,8 @@ class TimelineBuilder:
         return sum(map(len, self._lags.values()))
 
     def is_restoring(self, member_id: str) -> bool:
-        """Whether the member's reports change the timeline: it restores a copy, or it restores or
-        waits before it runs a task.
+        """Returns whether the member's reports change the timeline: it restores a copy, or it
+        restores or waits before it runs a task.
         """
         return self._history.is_starting(member_id) or "warmup" in self._kept.get(member_id, {}).values()
 

@@ -77,8 +77,8 @@ class KafkaProperties:
 
 
 def kafka_properties(answer: WhatIf) -> KafkaProperties | None:
-    """What to set if Kafka Streams stays the leader, by the outcomes whose changes it knows. None:
-    it does not lead the group.
+    """Returns what to set if Kafka Streams stays the leader, by the outcomes whose changes it
+    knows. None: it does not lead the group.
     """
     if answer.factual.assignor != KAFKA:
         return None

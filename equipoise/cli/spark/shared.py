@@ -67,7 +67,9 @@ def _is_of_others(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def spark_session(master: str | None, settings: Sequence[str]) -> Iterator[Any]:
-    """The running session, or a new one that ends with the block."""
+    """The running session, or a new one that ends with the block. Raises InputError for a `--conf`
+    without a value.
+    """
     from equipoise.replay.spark.session import session
 
     given: dict[str, str] = {}

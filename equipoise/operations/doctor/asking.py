@@ -53,7 +53,7 @@ class TopicFound:
 
 
 async def refusal(connection: Connection, host: str, port: int, within_s: float) -> str | None:
-    """Why no connection is made to a broker; None: it is made, with TLS and SASL as set."""
+    """Returns why no connection is made to a broker; None: it is made, with TLS and SASL as set."""
     options = connection.options()
     del options["bootstrap_servers"]
     try:
@@ -108,7 +108,7 @@ class Asking:
         return found
 
     async def group_operations(self, group: str) -> Collection[str] | None:
-        """What the user may do with a consumer group; None: the broker does not say."""
+        """Returns what the user may do with a consumer group; None: the broker does not say."""
 
         async def described() -> Any:
             coordinator = await self._client.coordinator_lookup(CoordinationType.GROUP, group)

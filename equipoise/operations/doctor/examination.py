@@ -168,7 +168,7 @@ class _Examination:
         return [lead.name for _, lead in follower.groups()]
 
     def _applications(self, machines: Iterable[GroupMachine]) -> list[Application]:
-        """What groups of the log name, and the user of the doctor."""
+        """Returns what groups of the log name, and the user of the doctor."""
         examined, found = self._examined, []
         for each in machines:
             parts = () if each.state.topology is None else each.state.topology.subtopologies

@@ -23,8 +23,8 @@ Found = Mapping[str, TopicFound]
 
 
 def is_allowed(topic: TopicFound, operation: str, *, has_settings: bool) -> bool | None:
-    """Whether the user has the right to a topic; None: that cannot be seen. `has_settings`: the
-    user has read its settings. A broker says nothing of a topic that the user may not describe.
+    """Returns whether the user has the right to a topic; None: that cannot be seen. `has_settings`:
+    the user has read its settings. A broker says nothing of a topic that the user may not describe.
     """
     if topic.is_hidden:
         return {"DescribeConfigs": has_settings, "Create": None}.get(operation, False)
@@ -120,7 +120,9 @@ def of_application(application: Application, found: Found, settings: Settings, b
 
 
 def of_topology(state: GroupState, found: Found) -> Iterable[Finding]:
-    """What members, source topics and the topology of a group have that does not fit each other."""
+    """Yields what members, source topics and the topology of a group have that does not fit each
+    other.
+    """
     if state.phase in (GroupPhase.UNCONFIGURED, GroupPhase.SHADOWING):
         return
     seen = {name: range(len(topic.partitions)) for name, topic in found.items()}

@@ -320,6 +320,7 @@ class SimulatedProcess:
         return function(*arguments)
 
     def lock(self, file: Path) -> _HeldLock:
+        """Raises BlockingIOError when another process has the lock."""
         if str(file) in self.machine.held:
             raise BlockingIOError(11, "locked")
         return _HeldLock(self, file)

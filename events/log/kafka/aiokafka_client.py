@@ -191,6 +191,7 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
         self._fetcher._fetch_max_wait_ms = wait_ms
 
     async def fetched(self) -> None:
+        """Raises KafkaConnectionError when the consumer fetches nothing any more."""
         waiter, fetching = self._fetcher._create_fetch_waiter(), self._fetcher._fetch_task
         try:
             await asyncio.wait((waiter, fetching), return_when=asyncio.FIRST_COMPLETED)
@@ -205,6 +206,7 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
         return self._fetcher._records.keys()  # type: ignore[no-any-return]
 
     def take(self, partitions: Sequence[TopicPartition], most: int) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
+        """Raises ConsumerStoppedError."""
         if self._closed:
             raise ConsumerStoppedError
         self._coordinator.check_errors()
@@ -482,6 +484,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
 
     def send_batches(self, partition: TopicPartition, records: Iterable[Unsent], most_bytes: int | None = None) -> list[SentBatch]:
         # aiokafka's `send_batch` waits until the partition's former batch is on its way.
+        """See `client.Producer`."""
         accumulator, place = self._message_accumulator, _theirs(partition)
         if accumulator._closed:
             raise ProducerClosed
@@ -551,6 +554,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         await _ended(self, tasks)
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        """Raises KafkaError, KafkaConnectionError when no broker is known."""
         if self.client.get_random_node() is None:
             raise KafkaConnectionError("no broker is known")  # it is closed
         coordinator = await self.client.coordinator_lookup(CoordinationType.GROUP, group)
@@ -612,6 +616,8 @@ class DeployedAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
         await super().delete_records(places, timeout_ms=_CREATE_TIMEOUT_MS)
 
     async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Raises KafkaError, GroupCoordinatorNotAvailableError while the offsets are not available.
+        """
         found = await self.list_consumer_group_offsets(group, partitions=list(partitions))
         if not found.keys() >= set(partitions):  # aiokafka passes over an error of the whole answer, which then names no partition
             raise GroupCoordinatorNotAvailableError(f"the offsets of group {group} are not available now")

@@ -136,7 +136,7 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         fetcher.__class__ = cls
 
     async def fetched_records(self, partitions: Any, timeout: float = 0, max_records: int | None = None) -> dict[Any, Sequence[Record]]:  # noqa: ASYNC109
-        """What `take` finds, the first fetched first, as soon as there is something."""
+        """Returns what `take` finds, the first fetched first, as soon as there is something."""
         until_s = self._loop.time() + timeout
         while True:
             wanted = set(partitions)
@@ -215,8 +215,8 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         return self._look(assignment) if requests is None else (requests, {}, REST_S, False, asked.resumed)
 
     def _has_asked_all(self, asked: _Asked) -> bool:
-        """Whether no broker is to be asked before what the last answer has brought is taken. Only
-        once for an answer: a task that takes nothing does not hold up others.
+        """Returns whether no broker is to be asked before what the last answer has brought is
+        taken. Only once for an answer: a task that takes nothing does not hold up others.
         """
         records, leader = self._records, self._client.cluster.leader_for_partition
         if self._waited_for == records.fetches:
@@ -250,8 +250,8 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         return requests
 
     def _look(self, assignment: Any) -> Any:
-        """What aiokafka's own method returns, in less time. The partitions of which something was
-        found last come last.
+        """Returns what aiokafka's own method returns, in less time. The partitions of which
+        something was found last come last.
         """
         ahead, records, leader = self._may_fetch_ahead(assignment), self._records, self._client.cluster.leader_for_partition
         replica = self._select_read_replica if self._preferred_read_replica else leader

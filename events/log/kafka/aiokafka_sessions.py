@@ -45,7 +45,7 @@ class FetchSession:
 
     @property
     def takes_changes(self) -> bool:
-        """Whether the next request may name changes only."""
+        """Returns whether the next request may name changes only."""
         return self._epoch != FIRST_EPOCH and not self._has_failed
 
     def build(self, request: SessionRequest, version: Any) -> Any:
@@ -76,20 +76,20 @@ class FetchSession:
         return built
 
     def asked(self, answer: Any) -> list[tuple[str, list[tuple[int, int, int]]]]:
-        """What was asked for of the partitions in the answer, as in a request: partition, offset
-        (-1: nothing was) and most bytes.
+        """Returns what was asked for of the partitions in the answer, as in a request: partition,
+        offset (-1: nothing was) and most bytes.
         """
         nothing = (-1, 0)
         return [(topic, [(each[0], *self._asked.get((topic, each[0]), nothing)) for each in partitions]) for topic, partitions in answer.topics]
 
     def knows(self, topic: str, partition: int) -> bool:
-        """Whether the broker has answered for this partition, and does so again when it has
+        """Returns whether the broker has answered for this partition, and does so again when it has
         something new.
         """
         return self._epoch != FIRST_EPOCH and (topic, partition) in self._known
 
     def knows_only(self, places: Iterable[tuple[str, int]]) -> bool:
-        """Whether the broker fetches nothing but these partitions."""
+        """Returns whether the broker fetches nothing but these partitions."""
         return self._known.keys() <= set(places)
 
     def answered(self, answer: Any) -> None:

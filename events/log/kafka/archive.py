@@ -155,6 +155,7 @@ class Settling:
         del self.pending[:count]
 
     def over(self, rows: Iterator[FactRow | StoredDecision]) -> Iterator[Settled]:
+        """Raises LogError for an archive that must be made again."""
         for row in rows:
             if isinstance(row, FactRow):
                 if row.offset == 0:

@@ -215,7 +215,7 @@ class Bases:
         return found if len(found) == count else []
 
     def damage(self, base: Base) -> str:
-        """What of the base is missing; "": nothing."""
+        """Returns what of the base is missing; "": nothing."""
         for group, place in sorted(base.groups.items()):
             if self.state(group, place) is None if self._keep else not self._parts_of(group, place):
                 return f"the state of group {group!r} after the fact at {place[0]} is missing or damaged"

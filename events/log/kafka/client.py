@@ -394,7 +394,7 @@ class BrokerFailures(Protocol):
 
     @property
     def is_away(self) -> bool:
-        """Whether a broker does not answer."""
+        """Returns whether a broker does not answer."""
 
     def failed(self, what: str) -> None:
         """A request failed, or no connection was made. `what`: on one line."""
@@ -464,7 +464,7 @@ def partition_of_key(key: bytes, partitions: int) -> int:
 
 
 def not_sent_behind(error: BaseException) -> Exception:
-    """Why a batch is not sent when one before it has failed with `error`."""
+    """Returns why a batch is not sent when one before it has failed with `error`."""
     from aiokafka.errors import KafkaError
 
     why: Exception = KafkaError(f"not sent, because what was before it was not appended: {error!r}")

@@ -27,7 +27,7 @@ def _addresses(owner: object, attribute: attrs.Attribute[Any], value: Any) -> No
 
 
 def _unsound(address: str) -> str | None:
-    """What is wrong with one address; None: nothing."""
+    """Returns what is wrong with one address; None: nothing."""
     if "/" in address or "@" in address or any(char.isspace() for char in address):
         return f"{address!r:.80} is not host:port"
     if address.startswith("["):

@@ -180,7 +180,8 @@ class KafkaLog:
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
         """Yields records in order, from the fact at `from_offset` on. See
-        `equipoise.events.log.Log.read`.
+        `equipoise.events.log.Log.read`. Raises InputError for an offset of a log with several
+        partitions.
         """
         self._must_be_open()
         if not is_count(from_offset):
@@ -226,7 +227,7 @@ class KafkaLog:
         without a group. From offset 0 on, a log that begins at a base yields LogOpened and the
         states at the base first, with `group` only that group's.
 
-        Raises GapError, RepeatError, DamagedError.
+        Raises GapError, RepeatError, DamagedError. Raises InputError for an offset beyond the end.
         """
         topics = self._place.topics
         # The decisions' end first: every decision before it was caused by a fact before the facts'

@@ -98,7 +98,7 @@ def _unreachable(connection: Connection, why: str) -> UnreachableError:
 @contextlib.contextmanager
 def starting(connection: Connection) -> Any:
     """`reaching`, around the start of a client: when no broker can be connected to, the error says
-    why, and the client library does not log it beside.
+    why, and the client library does not log it beside. Raises InputError.
     """
     try:
         from aiokafka.errors import KafkaConnectionError
@@ -214,6 +214,9 @@ async def make_topics(admin: Admin, wanted: Sequence[NewTopic]) -> None:
 
 
 async def check_topics(admin: Admin, topics: Topics) -> None:
+    """Raises InputError when the topics of facts and decisions have different numbers of
+    partitions.
+    """
     described = await described_topics(admin, [topics.name_of(what) for what in MUST_BE])
     counts = {name: len(each["partitions"]) for name, each in described.items()}
     for what in ("decisions", "checkpoints"):
@@ -270,7 +273,7 @@ async def described_topics(admin: Admin, names: list[str]) -> dict[str, dict[str
 
 async def partition_count(connection: Connection, topic: str, *, must_be_seen: bool = False) -> int:
     """Returns the number of partitions of a topic; 0: it does not exist, or this user may not see
-    it. `must_be_seen`: raises InputError when the user may not.
+    it. `must_be_seen`: raises InputError when the user may not. Raises NotAllowedError.
     """
     async with admin_client(connection) as admin:
         with reaching(connection):
@@ -389,7 +392,7 @@ async def opening_in_bases(connection: Connection, topics: Topics, partition: in
 
 async def open_bases(connection: Connection, topics: Topics, partition: int) -> None:
     """Writes LogOpened into a partition of the topic of bases, unless it is there. Raises
-    InputError, KafkaError.
+    InputError, KafkaError. Raises NotThereError when the partition of facts is empty.
     """
     opened = await first_record(connection, topics, partition)
     if opened is None:

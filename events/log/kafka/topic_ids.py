@@ -92,7 +92,7 @@ def topic_ids_request(topics: Sequence[str]) -> bytes:
 async def topic_ids(client: AIOKafkaClient, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
     """Returns the ids of `topics`, in the same order, from the leader of the partition `leads`.
     None: the brokers have no topic ids. Raises KafkaError when a topic does not exist or the leader
-    does not answer.
+    does not answer. Raises TopicAuthorizationFailedError without the right to describe one.
     """
     node_id = client.cluster.leader_for_partition(leads)
     if node_id in (None, -1):

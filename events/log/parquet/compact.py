@@ -36,7 +36,8 @@ def compact(store: Store, *, most_rows: int = MOST_FILE_ROWS, advance: Callable[
     removes files that others cover.
 
     Raises InputError when `store` is not an archive or another process compacts it; DamagedError
-    when a partition cannot be read, which then stays unchanged.
+    when a partition cannot be read, which then stays unchanged. Raises StorageError when the store
+    cannot be written.
     """
     check_archive(store)
     another = f"{store.location}: another process compacts it; let it end"

@@ -308,7 +308,7 @@ def counted(found: Iterator[Any]) -> dict[str, int]:
 
 
 def _saved(part: Part, key: str, source: Any) -> dict[str, int] | None:
-    """What the metadata of a file has under `key`. Only the end of `source` is read."""
+    """Returns what the metadata of a file has under `key`. Only the end of `source` is read."""
     _, parquet = pyarrow()
     with _as_broken(part), parquet.ParquetFile(source, memory_map=False, pre_buffer=False) as file:
         saved = (file.metadata.metadata or {}).get(key.encode())

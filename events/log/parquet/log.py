@@ -57,7 +57,9 @@ class ArchiveLog:
         self._appended = self.part(self._named or 0, mode)
 
     def part(self, partition: int, mode: Mode = "r", parts: Sequence[Part] | None = None, last_day: str | None = None) -> ArchivePartition:
-        """Opens one of its partitions. `parts`, `last_day`: see `ArchivePartition`."""
+        """Opens one of its partitions. `parts`, `last_day`: see `ArchivePartition`. Raises
+        InputError for a partition beyond the most that an archive has.
+        """
         if partition >= MOST_PARTITIONS:
             raise InputError(f"{self.location}: partition {partition}; an archive has at most {MOST_PARTITIONS}")
         location = self.location if self._named is not None else f"{self.location}?partition={partition}"
@@ -90,7 +92,9 @@ class ArchiveLog:
             raise InputError(f"{self.location}: has no partition {self._named}; name another one, or none to read all")
 
     def groups(self) -> dict[str, tuple[int, int]]:
-        """Returns group -> (its partition, its number of records), in the order of names."""
+        """Returns group -> (its partition, its number of records), in the order of names. Raises
+        LogError for a group in two partitions.
+        """
         self._must_be_open()
         if self._groups is None:
             found = [(group, partition, count) for partition in self.partitions() for group, count in self.part(partition).groups().items()]
@@ -106,7 +110,8 @@ class ArchiveLog:
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
         """Yields records in order, from the fact at `from_offset` on. See
-        `equipoise.events.log.Log.read`.
+        `equipoise.events.log.Log.read`. Raises InputError for an offset in an archive of several
+        partitions.
         """
         self._must_be_open()
         if self._appended is not None:
@@ -157,7 +162,9 @@ class ArchiveLog:
         return sum(self.part(partition).count() for partition in self.partitions())
 
     def position(self) -> int:
-        """Returns the offset of the next fact."""
+        """Returns the offset of the next fact. Raises InputError for an archive of several
+        partitions.
+        """
         self._must_be_open()
         if self._appended is not None:
             return self._appended.position()

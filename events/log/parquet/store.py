@@ -93,7 +93,7 @@ class ArchivePartition(StoredLog):
 
     def batches_between(self, row: int, last: int) -> Iterator[Any]:
         """Yields batches of the rows from `row` up to, but not including, `last`. Raises
-        BrokenStoreError.
+        BrokenStoreError. Raises MissingRowError for rows that no file has.
         """
         listings = 0
         while row < last:

@@ -82,7 +82,7 @@ class Store(Protocol):
         ...
 
     def exists(self) -> bool:
-        """Whether anything is there."""
+        """Returns whether anything is there."""
         ...
 
     def names(self) -> list[str]:
@@ -133,7 +133,7 @@ class Store(Protocol):
 
 
 def is_object_location(location: str) -> bool:
-    """Whether the location is in an object store: ``s3://bucket/archive/``."""
+    """Returns whether the location is in an object store: ``s3://bucket/archive/``."""
     return _OBJECT.fullmatch(location) is not None
 
 
@@ -193,6 +193,7 @@ class FolderStore:
         return str(self.root.resolve())
 
     def create(self) -> None:
+        """Raises InputError when there is no folder to make it in; StorageError."""
         try:
             self.root.mkdir(parents=False, exist_ok=True)
         except FileNotFoundError:

@@ -47,7 +47,7 @@ class BurrowStatus:
 
 
 def read_document(read: Any) -> list[ConnectorStatus | BurrowStatus]:
-    """What a JSON document says; nothing: it is of no known kind."""
+    """Returns what a JSON document says; nothing: it is of no known kind."""
     if isinstance(read, list):
         return [found for each in read[:100_000] for found in read_document(each)]
     if not isinstance(read, dict):

@@ -95,7 +95,7 @@ def read_lines(chunks: Iterable[bytes], clock: Clock, count: Count) -> Iterator[
 
 
 def _goes_on(held: list[bytes], line: bytes) -> bool:
-    """Whether a line belongs to the ones before: it has no time, and is not empty."""
+    """Returns whether a line belongs to the ones before: it has no time, and is not empty."""
     return len(held) < _MOST_WRAPPED and len(line) < _MOST_BYTES and not _STARTS.match(line) and bool(line.strip()) and not _is_table(held[0])
 
 

@@ -50,7 +50,7 @@ NOTHING = Found(None, "", -1, Detail())
 
 
 def match_line(text: str, patterns: Sequence[Pattern]) -> Found | None:
-    """What the first fitting pattern reads in a line; None: none fits."""
+    """Returns what the first fitting pattern reads in a line; None: none fits."""
     for each in patterns:
         if each.literal in text:
             match = each.expression.search(text, 0, _MOST_CHARS)

@@ -70,6 +70,6 @@ def classify(text: str) -> tuple[Why, str, str, str]:
 
 
 def of_client(text: str) -> Why | None:
-    """What a client gives as its reason; None: nothing that is known."""
+    """Returns what a client gives as its reason; None: nothing that is known."""
     low = text.lower()
     return next((why for why, words in _CLIENTS if any(word in low for word in words)), None)

@@ -84,8 +84,8 @@ class ClusterReader:
         return found
 
     async def read_all(self) -> bool:
-        """Whether everything is read that was there when reading began. Records that compaction
-        left out at the end count as read once a poll is behind them.
+        """Returns whether everything is read that was there when reading began. Records that
+        compaction left out at the end count as read once a poll is behind them.
         """
         if not self.positions:
             return True

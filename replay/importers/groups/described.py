@@ -180,7 +180,7 @@ def _pairs(parts: Iterable[tuple[str, Iterable[int]]]) -> set[tuple[str, int]]:
 
 
 def _state(has: set[tuple[str, int]], target: set[tuple[str, int]]) -> int:
-    """What a member waits for, by what it has and will have: brokers do not describe it."""
+    """Returns what a member waits for, by what it has and will have: brokers do not describe it."""
     if has - target:
         return _UNREVOKED
     return _UNRELEASED if target - has else _STABLE

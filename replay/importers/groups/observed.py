@@ -97,7 +97,7 @@ class ObservedGroup:
 
     @property
     def is_adopted(self) -> bool:
-        """Whether members of equipoise hold it, which read in the place of its consumers
+        """Returns whether members of equipoise hold it, which read in the place of its consumers
         (`equipoise adopt`) and commit elsewhere.
         """
         return self.kind is GroupKind.OTHER and any(name.startswith(_ADOPTING) for name in self.members)
@@ -276,7 +276,7 @@ class ObservedGroups:
 
 
 def kind_is_classic(kind: GroupKind) -> bool:
-    """Whether members join and synchronise in generations, which their leader deals."""
+    """Returns whether members join and synchronise in generations, which their leader deals."""
     return kind not in (GroupKind.CONSUMER, GroupKind.STREAMS, GroupKind.SHARE)
 
 

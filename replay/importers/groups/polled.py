@@ -88,8 +88,8 @@ class PolledCluster:
         self._committed = {(each.group, each.topic, each.partition): each.committed for each in recording.commits()}
 
     async def poll(self) -> list[RawRecord]:
-        """What has changed since the last look; [] until it is time for the next. Raises InputError
-        when the brokers cannot be asked.
+        """Returns what has changed since the last look; [] until it is time for the next. Raises
+        InputError when the brokers cannot be asked.
         """
         left_s = self._next_s - time.monotonic()
         if left_s > 0:
@@ -106,7 +106,7 @@ class PolledCluster:
         return found
 
     async def read_all(self) -> bool:
-        """Whether everything was looked at once."""
+        """Returns whether everything was looked at once."""
         return self._next_s > 0
 
     async def names(self) -> dict[str, str]:
@@ -214,7 +214,9 @@ class PolledCluster:
         return [each for answer in answers for each in answer.groups]
 
     def _changes(self, group: str, records: Mapping[bytes, bytes]) -> list[RawRecord]:
-        """What to write of a group whose records are these now; what is not in them is deleted."""
+        """Returns what to write of a group whose records are these now; what is not in them is
+        deleted.
+        """
         before = self._written.get(group, {})
         self._written[group] = dict(records)
         gone = [self._raw(key, None) for key in sorted(before.keys() - records.keys(), reverse=True)]

@@ -104,7 +104,7 @@ class Recorder:
                 self._recording.delete_before(self._now_ms() - self._keep_ms)
 
     async def has_read_all(self) -> bool:
-        """Whether everything is read that was there when reading began."""
+        """Returns whether everything is read that was there when reading began."""
         return await self._reader.read_all()
 
     def write(self) -> None:
@@ -140,13 +140,13 @@ class Recorder:
             )
 
     def _is_changelog(self, topic: str) -> bool:
-        """Whether a topic is a changelog of a recorded application of Kafka Streams, which names it
-        ``<application id>-<store>-changelog``.
+        """Returns whether a topic is a changelog of a recorded application of Kafka Streams, which
+        names it ``<application id>-<store>-changelog``.
         """
         return topic.endswith("-changelog") and any(topic.startswith(f"{group}-") for group in self._groups)
 
     def is_wanted(self, group: str) -> bool:
-        """Whether a group is to be recorded."""
+        """Returns whether a group is to be recorded."""
         if not self._patterns:
             return True
         known = self._wanted.get(group)

@@ -168,7 +168,7 @@ class Recording:
 
 def open_recording(location: str, *, write: bool = False) -> Recording:
     """Opens a recording; with `write` makes one where there is none. Raises InputError for a file
-    that is none.
+    that is none. Raises StorageError when it cannot be written.
     """
     path = Path(location)
     if write and not path.absolute().parent.is_dir():
@@ -199,7 +199,7 @@ def open_recording(location: str, *, write: bool = False) -> Recording:
 
 
 def is_database(path: Path) -> bool:
-    """Whether a file is one of SQLite, by its first bytes, or empty."""
+    """Returns whether a file is one of SQLite, by its first bytes, or empty."""
     try:
         with path.open("rb") as file:
             begin = file.read(16)

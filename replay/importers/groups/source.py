@@ -13,7 +13,7 @@ from equipoise.replay.importers.offsets_topic.writing import commit_record
 
 
 def source_of(recording: Recording | Dump, group: str) -> Source:
-    """What the importer reads of a group."""
+    """Returns what the importer reads of a group."""
     return recording.source if isinstance(recording, Dump) else recorded_source(recording, group)
 
 

@@ -26,7 +26,7 @@ class Agreement:
 
     @property
     def complete(self) -> bool:
-        """Whether every generation was compared and agrees."""
+        """Returns whether every generation was compared and agrees."""
         return self.available and self.compared == self.agreed and not self.missing_in_history and not self.missing_in_topic
 
     def as_json(self) -> dict[str, Any]:

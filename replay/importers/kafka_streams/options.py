@@ -92,7 +92,8 @@ def infer(options: ImportOptions, rounds: Sequence[ObservedRound], stateful_task
 
 def configuration(options: ImportOptions) -> GroupConfigured:
     """Returns the group's configuration: led by other software, with `options.assignor` as the
-    proposing assignor. `options` must be complete, as `infer` returns them.
+    proposing assignor. `options` must be complete, as `infer` returns them. Raises InputError for a
+    setting that the group cannot have.
     """
     assert options.num_standbys is not None, "`infer` fills it in"
     assert options.probing_interval_ms is not None, "`infer` fills it in"

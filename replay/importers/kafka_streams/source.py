@@ -306,8 +306,8 @@ class HeldSource(Source):
 
 
 def _probing_at_end(entry: dict[str, Any]) -> bool:
-    """Whether the last rebalance of a measured window had scheduled another one, so that the window
-    was cut off.
+    """Returns whether the last rebalance of a measured window had scheduled another one, so that
+    the window was cut off.
     """
     rounds = entry.get("rebalances") or []
     return bool(rounds) and any(0 < each < 2**62 for each in rounds[-1].get("next_rebalance_ms", ()))

@@ -166,8 +166,8 @@ them.
 
 
 def other_kind(key: bytes, group: str) -> str | None:
-    """What kind of group `group` is, when this key of `__consumer_offsets` shows that it is not a
-    classic one; else None.
+    """Returns what kind of group `group` is, when this key of `__consumer_offsets` shows that it is
+    not a classic one; else None.
     """
     if len(key) < 4:
         return None

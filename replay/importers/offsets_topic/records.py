@@ -63,17 +63,17 @@ class GroupRecord:
 
     @property
     def of_consumers(self) -> bool:
-        """Whether the group is one of KIP-848."""
+        """Returns whether the group is one of KIP-848."""
         return self.kind in _CONSUMER
 
     @property
     def of_streams(self) -> bool:
-        """Whether the group is one of KIP-1071."""
+        """Returns whether the group is one of KIP-1071."""
         return self.kind in _STREAMS
 
     @property
     def of_share(self) -> bool:
-        """Whether the group is a share group (KIP-932)."""
+        """Returns whether the group is a share group (KIP-932)."""
         return self.kind in _SHARE
 
 

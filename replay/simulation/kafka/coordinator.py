@@ -96,7 +96,7 @@ class Coordinator(Generic[Subscription, Assignment]):
         return self._phase is _Phase.PREPARING and not member.joined
 
     def is_gone(self, consumer: GroupConsumer[Assignment]) -> bool:
-        """Whether it left, or was removed."""
+        """Returns whether it left, or was removed."""
         return consumer.name not in self._members
 
     def leave(self, consumer: GroupConsumer[Assignment]) -> None:

@@ -88,7 +88,7 @@ class KafkaGroup:
 
     @property
     def asks(self) -> bool:
-        """Whether equipoise decides its rounds."""
+        """Returns whether equipoise decides its rounds."""
         return self._rounds is not None
 
     def configure(self, configured: GroupConfigured) -> None:

@@ -65,7 +65,9 @@ class SimulatedRounds:
         )
 
     def _observed(self, question: Question) -> list[PartitionsObserved]:
-        """What a worker sees by itself. The records of a task count for its first changelog."""
+        """Returns what a worker sees by itself. The records of a task count for its first
+        changelog.
+        """
         ends: dict[str, dict[int, int]] = {}
         for task in question.tasks:
             if task.changelog:
@@ -85,8 +87,8 @@ class SimulatedRounds:
 
 
 def asked_process(client: ClientState, runs: Iterable[TaskId], lags: Mapping[TaskId, int]) -> AskedProcess:
-    """What the application says of a process. `lags`: of what it runs (LATEST) and of the copies
-    that it has.
+    """Returns what the application says of a process. `lags`: of what it runs (LATEST) and of the
+    copies that it has.
     """
     active = frozenset(runs)
     said: dict[TaskId, Lag] = {task: LagSentinel.ACTIVE if lag == LATEST else lag for task, lag in lags.items()}

@@ -53,6 +53,7 @@ class SimulatedAdmin(ConnectedClient):
         return {name: error.__name__ for name, error in answer.items() if error is not None and error is not TopicAlreadyExistsError}
 
     async def topic_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Raises as aiokafka's does."""
         answer = await self._ask_any("DescribeConfigs", partial(self._cluster.configs, list(topics)))
         for name, configs in answer.items():
             if configs is None:

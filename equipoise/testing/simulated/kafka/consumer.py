@@ -105,6 +105,7 @@ class SimulatedConsumer(ConnectedClient):
         return state
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Raises as aiokafka's does."""
         if offset < 0:
             raise ValueError("Offset must be a positive integer")
         state = self._state(partition)
@@ -143,6 +144,7 @@ class SimulatedConsumer(ConnectedClient):
     # Records
 
     def take(self, partitions: Sequence[TopicPartition], most: int) -> Mapping[TopicPartition, Sequence[StoredRecord]]:
+        """Raises as aiokafka's does."""
         if self._is_closed:
             raise errors.ConsumerStoppedError
         return self._take(partitions, most)
@@ -150,6 +152,7 @@ class SimulatedConsumer(ConnectedClient):
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> Mapping[TopicPartition, Sequence[StoredRecord]]:
+        """Raises as aiokafka's does."""
         if self._is_closed:
             raise errors.ConsumerStoppedError
         end_us = self._cluster.scheduler.now_us + timeout_ms * 1_000
@@ -204,6 +207,7 @@ class SimulatedConsumer(ConnectedClient):
         self._wait_us = wait_ms * 1_000
 
     async def fetched(self) -> None:
+        """Raises as aiokafka's does."""
         if not self._is_closed:
             await self._woken(None)
         if self._is_closed:
@@ -213,7 +217,7 @@ class SimulatedConsumer(ConnectedClient):
         return dict.fromkeys(place for place, state in self._assigned.items() if state.is_ready).keys()
 
     async def _woken(self, timeout_s: float | None) -> bool:
-        """Whether something was fetched within `timeout_s`."""
+        """Returns whether something was fetched within `timeout_s`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         try:

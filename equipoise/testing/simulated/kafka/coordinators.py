@@ -83,7 +83,7 @@ class Coordinators:
         return errors.CoordinatorLoadInProgressError if each.is_settling and broker.view is None else None
 
     def _may_write(self, kind: str, key: str, broker: Broker, reply: Reply) -> bool:
-        """Whether the broker coordinates `key`. If not, it replies."""
+        """Returns whether the broker coordinates `key`. If not, it replies."""
         refusal = self._refusal(kind, key, broker)
         if refusal is not None:
             reply(refusal)
@@ -158,7 +158,8 @@ class Coordinators:
         return errors.InvalidProducerEpoch if known.epoch != epoch else None
 
     def transaction_problem(self, transactional_id: str, producer_id: int, epoch: int, place: TopicPartition) -> ErrorClass | None:
-        """Why a record of this producer may not be appended to a partition; None: it may."""
+        """Returns why a record of this producer may not be appended to a partition; None: it may.
+        """
         problem = self._problem(transactional_id, producer_id, epoch)
         if problem is not None:
             return problem

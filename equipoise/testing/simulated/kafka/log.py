@@ -187,8 +187,8 @@ class PartitionLog:
         self._verifying[batch.producer_id] = epoch, lowest
 
     def check(self, batch: Batch) -> int | type[Exception] | None:
-        """What keeps a batch from being appended: the offset at which it was appended before, or an
-        error.
+        """Returns what keeps a batch from being appended: the offset at which it was appended
+        before, or an error.
         """
         known = self._producers.get(batch.producer_id)
         batches = known.batches if known is not None and known.epoch == batch.epoch else ()
@@ -238,7 +238,7 @@ class PartitionLog:
             known.batches.append((batch.sequence, batch.last_sequence, record.offset))
 
     def raise_high_watermark(self, offset: int) -> bool:
-        """Whether it has risen."""
+        """Returns whether it has risen."""
         if offset <= self.high_watermark:
             return False
         self.high_watermark = offset

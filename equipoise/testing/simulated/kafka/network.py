@@ -58,13 +58,15 @@ class Network:
         self.slow_us: dict[str, int] = {}
 
     def trip_us(self, process: str, broker: int, request: str, *, back: bool) -> int | None:
-        """How long a request (or, with `back`, its response) is under way; None: it is lost."""
+        """Returns how long a request (or, with `back`, its response) is under way; None: it is
+        lost.
+        """
         if (process, broker) in self.cut:
             return None
         return self.least_us + int(self.random.random() * (self.most_us - self.least_us)) + self.slow_us.get(process, 0)
 
     def keeps(self, process: str, connection: Connection, request: str, arrive: Callable[[], None]) -> bool:
-        """Whether the network keeps the request, and lets it `arrive` when it likes."""
+        """Returns whether the network keeps the request, and lets it `arrive` when it likes."""
         return False
 
 

@@ -195,6 +195,7 @@ class SimulatedProducer(ConnectedClient):
     async def send(
         self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: SentHeaders | None = None
     ) -> asyncio.Future[SentRecord]:
+        """Raises as aiokafka's does."""
         assert value is not None or key is not None, "Need at least one: key or value"
         if topic not in self._counts:
             await self._known_topic(topic)
@@ -252,6 +253,7 @@ class SimulatedProducer(ConnectedClient):
         return batch
 
     def send_batches(self, partition: TopicPartition, records: Iterable[Unsent], most_bytes: int | None = None) -> list[SentBatch]:
+        """Raises as aiokafka's does."""
         if self._is_closed:
             raise errors.ProducerClosed
         if self._failed is not None:
@@ -406,6 +408,7 @@ class SimulatedProducer(ConnectedClient):
             raise answer
 
     async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        """Raises as aiokafka's does."""
         self._must_be_transactional()
         if self._state != "open":
             raise errors.IllegalOperation("Not in the middle of a transaction")
