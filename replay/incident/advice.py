@@ -53,7 +53,7 @@ def language_of(history: GroupHistory) -> str:
     if history.states and history.states[-1].group.kind is GroupKind.CONNECT:
         return "connect"
     ids = {member.client_id for state in history.states[-3:] for member in state.group.members.values()}
-    return next((language for language, form in _IDS if any(form.search(each) for each in ids)), "java")
+    return next((language for language, form in _IDS if any(form.search(each) for each in ids)), "")
 
 
 def advice_of(history: GroupHistory, kind: GroupKind, incident: Incident, *, is_rolling: bool) -> list[str]:
@@ -123,6 +123,11 @@ def _of_poll(language: str, names: dict[str, str]) -> str:
         return (
             "raise max.poll.interval.ms above the longest time between two calls of poll() or consume(),"
             " or hand records to other threads and go on polling"
+        )
+    if not language:
+        return (
+            "raise max.poll.interval.ms above the longest time that a batch takes, or make batches smaller"
+            " (max.poll.records, where the client has it)"
         )
     return f"raise {names['poll']} above the longest time that a batch takes, or end it earlier when a session is over"
 

@@ -21,7 +21,6 @@ from equipoise.replay.simulation.kafka.unavailable import connect_unavailable_ms
 from equipoise.replay.timelines.costs import ROLLING_MS
 
 SEEDS = range(5)
-_EXPIRY = (Cause.EXPIRED, Cause.POLL_TIMEOUT)
 _DEFAULT_SESSION_MS = 45_000
 SHORT_SESSION_MS = 10_000
 _HEARTBEAT_MS = ConsumerSettings(session_timeout_ms=1).heartbeat_interval_ms
@@ -112,8 +111,10 @@ def counterfactual(history: GroupHistory, incident: Incident, all_incidents: Seq
     until_ms = events[-1].at_ms + simulation.lasts_ms
     returns = [each for each in all_incidents if incident.end_ms <= each.begin_ms <= events[-1].at_ms and each.cause is Cause.BACK]
 
+    held_ms = _held_ms(first, incident, simulation.weights)
+
     def mean(run: Run) -> int:
-        return round(sum(cost * simulation.weights[work] for seed in SEEDS for work, cost in run(seed, until_ms).items()) / len(SEEDS))
+        return held_ms + round(sum(cost * simulation.weights[work] for seed in SEEDS for work, cost in run(seed, until_ms).items()) / len(SEEDS))
 
     as_it_was = mean(simulation.was)
     tried = [Otherwise(change=change, unavailable_ms=mean(run)) for change, run in simulation.changes]
@@ -125,11 +126,24 @@ def counterfactual(history: GroupHistory, incident: Incident, all_incidents: Seq
     )
 
 
+def _held_ms(first: ObservedGroup, incident: Incident, weights: Mapping[str, int]) -> int:
+    """How long members that did not poll held what they had before they were out, which no setting
+    of the group makes shorter; summed over partitions.
+    """
+    found = 0
+    for each in incident.chain:
+        if each.cause is Cause.POLL_TIMEOUT and each.stopped_ms > 0:
+            owned = [work for member in first.members.values() if name_of(member) in each.members for work in member.active]
+            found += each.stopped_ms * sum(weights.get(work, 0) for work in owned)
+    return found
+
+
 def _of_consumers(case: _Case) -> Simulation:
     """Consumers, or tasks of KIP-1071."""
     first, names = case.first, process_names(case.first)
     weights = {work: len(case.busy & set(first.partitions_of(work))) for work in first.owners}
     owners = {work: names[who[0]] for work, who in first.owners.items() if weights[work]}
+    idle = sorted(set(names.values()) - set(owners.values()))
     was = settings_of(first, case.incident)
     if first.kind is GroupKind.STREAMS:
         begin_ms, restore_ms = case.history.times_to_begin_ms
@@ -137,7 +151,7 @@ def _of_consumers(case: _Case) -> Simulation:
         was = attrs.evolve(was, begin_ms=begin_ms, restore_ms=restores)
 
     def run(settings: ConsumerSettings) -> Run:
-        return lambda seed, until_ms: unavailable_ms(owners, case.events, settings, seed=seed, until_ms=until_ms)
+        return lambda seed, until_ms: unavailable_ms(owners, case.events, settings, seed=seed, until_ms=until_ms, idle=idle)
 
     return Simulation(
         weights={work: weights[work] for work in owners},
@@ -204,8 +218,6 @@ def session_ms_of(group: ObservedGroup, incident: Incident) -> int:
     incident: how long the member was missed.
     """
     known = max((member.session_timeout_ms for member in group.members.values()), default=-1)
-    if incident.cause is Cause.POLL_TIMEOUT:
-        return max([member.rebalance_timeout_ms for member in group.members.values()], default=_DEFAULT_SESSION_MS)
     missed = max((each.stopped_ms for each in incident.chain if each.cause in (Cause.EXPIRED, Cause.RESTARTED)), default=-1)
     return known if known > 0 else missed if missed > 0 else _DEFAULT_SESSION_MS
 
@@ -229,8 +241,10 @@ def events_of(history: GroupHistory, incident: Incident) -> list[ConsumerEvent]:
             gone = [member for key, member in before.members.items() if key not in now.members] if state.at_ms <= until_ms else []
             for member in gone:
                 silent_ms = last_heard_before_ms(history, before, member, state.at_ms) or 0
-                expired = causes.get(state.at_ms, incident.cause) in _EXPIRY or silent_ms >= expired_from_ms(history, before, member)
-                found.append(ConsumerEvent(state.at_ms - silent_ms, "kill" if expired else "leave", names[member.member_id]))
+                cause = causes.get(state.at_ms, incident.cause)
+                expired = cause is not Cause.POLL_TIMEOUT and (cause is Cause.EXPIRED or silent_ms >= expired_from_ms(history, before, member))
+                at_ms = state.at_ms if cause is Cause.POLL_TIMEOUT else state.at_ms - silent_ms
+                found.append(ConsumerEvent(at_ms, "kill" if expired else "leave", names[member.member_id]))
                 stopped.add(names[member.member_id])
             for key in sorted(now.members.keys() - before.members.keys()):
                 names[key] = name = _name_of_new(now.members[key], before, names)

@@ -34,7 +34,9 @@ class GroupHistory:
     its commits, in order; deleted ones are left out. `end_times_ms`, `ends`: times of the samples,
     and for each topic -> end of each partition. `unread`: why records were passed over.
     `has_every_commit`: at least one of each second; a recorded run that ships with equipoise has
-    fewer. `sinks`: of a group of Kafka Connect, connector -> the group in which it reads.
+    fewer. `repeats`: partition -> times of commits of the offset that was committed before, which
+    say that a client lives, and not that it works. `sinks`: of a group of Kafka Connect, connector
+    -> the group in which it reads.
     `has_records`: the states were stored by the coordinator; else they are what logs and tables
     tell. `told`: rebalances that logs tell. `stops`: partition, from and until when no client whose
     log is there had it, and the line of its return. `notes`: what else files say, with its place.
@@ -50,6 +52,7 @@ class GroupHistory:
     unread: list[str]
     has_every_commit: bool = True
     sinks: Mapping[str, GroupHistory] = attrs.field(factory=dict)
+    repeats: Mapping[str, Sequence[int]] = attrs.field(factory=dict)
     has_records: bool = True
     told: Sequence[Rebalance] = ()
     stops: Sequence[tuple[str, int, int, str]] = ()
@@ -106,6 +109,16 @@ class GroupHistory:
         found = self.commits.get(partition, [])
         place = bisect_right(found, by_ms, key=lambda commit: commit[0])
         return found[place - 1] if place else None
+
+    def last_sign_ms(self, partition: str, by_ms: int) -> int | None:
+        """Time (ms) of the last commit of a partition by `by_ms`, of the same offset as before or
+        not; None: there is none.
+        """
+        last = self.last_commit(partition, by_ms)
+        again = self.repeats.get(partition, ())
+        place = bisect_right(again, by_ms)
+        times = ([last[0]] if last is not None else []) + ([again[place - 1]] if place else [])
+        return max(times, default=None)
 
     @functools.cached_property
     def times_to_begin_ms(self) -> tuple[int, dict[str, int]]:
@@ -215,9 +228,15 @@ def read_history(
             states.pop()
         states.append(State(at_ms=raw.timestamp_ms, group=now))
     commits: dict[str, list[tuple[int, int]]] = {}
+    repeats: dict[str, list[int]] = {}
     for commit in committed:
         if commit.committed is not None:
-            commits.setdefault(f"{commit.topic}-{commit.partition}", []).append((commit.at_ms, commit.committed))
+            partition = f"{commit.topic}-{commit.partition}"
+            mine = commits.setdefault(partition, [])
+            if mine and mine[-1][1] == commit.committed:  # by time: only one that goes further is work
+                repeats.setdefault(partition, []).append(commit.at_ms)
+            else:
+                mine.append((commit.at_ms, commit.committed))
     sampled = list(samples)
     return GroupHistory(
         group=group,
@@ -227,4 +246,5 @@ def read_history(
         ends=[ends for _, ends in sampled],
         unread=observed.unread,
         has_every_commit=has_every_commit,
+        repeats=repeats,
     )

@@ -9,6 +9,7 @@ store every step.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -19,6 +20,7 @@ import attrs
 from equipoise.replay.importers.groups.observed import ObservedGroup, ObservedMember, kind_is_classic
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.history import GroupHistory
+from equipoise.replay.wording import span_text
 
 _EXPIRED_FROM = 0.6
 """A member that stopped this part of its session timeout before it was removed has expired: commits
@@ -36,6 +38,12 @@ that member's last commit.
 """
 _BACK_WITHIN_MS = 600_000
 _REMOVED_WITHIN_MS = 120_000
+_POLL_SLACK_MS = 2_500
+_NO_PROGRESS_MS = 5_000
+_ALIVE_MS = 3_000
+"""A member that committed so shortly before it was gone, if only what it had committed before, was
+alive: it left.
+"""
 _COOPERATIVE = ("cooperative-sticky", "stream")
 """Assignors that revoke work in one round and give it out in the next."""
 _DEFAULT_ID = re.compile(r"rdkafka|sarama|kgo|confluent-kafka-(?:python|go|dotnet)|kafkajs|kafka-node-client", re.ASCII)
@@ -123,9 +131,16 @@ def _rebalance(
     gone = [member for name, member in before.members.items() if name not in after.members]
     joined = [member for name, member in after.members.items() if name not in before.members]
     owners, owners_before = after.owners, before.owners
-    moved = sorted(work for work, who in owners.items() if work in owners_before and set(who) != set(owners_before[work]))
+    moved = sorted(
+        work for work, who in owners.items()
+        if work in owners_before and _processes(after, who) != _processes(before, owners_before[work])
+    )  # fmt: skip
     unowned = sorted(set(owners_before).difference(owners))
     cause, members, stopped_ms = _cause(history, before, after, gone, joined, begin_ms, seen, known)
+    detail = ""
+    if cause is Cause.LEFT and stopped_ms >= _NO_PROGRESS_MS:
+        detail = f"it lived, and committed nothing new for {span_text(stopped_ms)}:"
+        detail += " its own log, or the broker's, tells whether its poll interval was over"
     ids = {_key(member): member.process_id for _, member in seen.values()} | {_key(member): member.process_id for member in gone}
     lost = [member for member in joined if ids.get(_key(member), member.process_id) != member.process_id]
     for member in gone:
@@ -144,8 +159,14 @@ def _rebalance(
         moved=tuple(moved),
         unowned=tuple(unowned),
         lost_state=_names(lost),
+        detail=detail,
         is_static=bool(gone) and all(member.instance_id is not None for member in gone),
     )
+
+
+def _processes(group: ObservedGroup, names: Iterable[str]) -> set[str]:
+    """A static member keeps its instance id, and what it had, when its process is replaced."""
+    return {group.members[name].instance_id or name for name in names}
 
 
 def _names(members: Iterable[ObservedMember]) -> tuple[str, ...]:
@@ -189,11 +210,14 @@ def _cause(
         ]  # fmt: skip
         if stops:
             stopped, member = max(stops, key=lambda pair: pair[0])
-            session_ms = member.session_timeout_ms if member.session_timeout_ms > 0 else _LONGEST_SESSION_MS
-            if session_ms < member.rebalance_timeout_ms <= stopped:
+            is_alive = _committed_since_ms(history, before, member, ends_ms[member.member_id]) < min(_ALIVE_MS, stopped)
+            if not is_alive or member.instance_id is not None:
+                if _is_out_by_poll(history, before, member, stopped):
+                    return Cause.POLL_TIMEOUT, [member], stopped
+                if stopped >= expired_from_ms(history, before, member):
+                    return Cause.EXPIRED, [member], stopped
+            elif _is_out_by_poll(history, before, member, stopped):
                 return Cause.POLL_TIMEOUT, [member], stopped
-            if stopped >= expired_from_ms(history, before, member):
-                return Cause.EXPIRED, [member], stopped
         returned = [member for member in really_gone if _key(member) in back]
         stopped_ms = max((stopped for stopped, _ in stops), default=-1)
         if returned:
@@ -227,6 +251,28 @@ def _without_change_of_members(
     if not known >= set(after.owners) or (set(before.owners) > set(after.owners) and after.protocol not in _COOPERATIVE):
         return Cause.PARTITIONS, [], -1
     return Cause.ASKED, [], -1
+
+
+def _is_out_by_poll(history: GroupHistory, group: ObservedGroup, member: ObservedMember, stopped_ms: int) -> bool:
+    """Whether a member was out because it did not poll: the silence is that interval, but for the
+    time to its last commit; and it is not that of its session. aiokafka joins with its session
+    timeout in its place, so equal ones say nothing.
+    """
+    poll_ms, session_ms = member.rebalance_timeout_ms, member.session_timeout_ms
+    interval_ms = max((history.usual_ms(partition) for work in member.active for partition in group.partitions_of(work)), default=0.0)
+    slack_ms = interval_ms + _POLL_SLACK_MS
+    if poll_ms <= 0 or poll_ms == session_ms:
+        return False
+    waits = [poll_ms] if member.instance_id is None else [poll_ms, poll_ms + max(0, session_ms)]  # a static member does not leave
+    longest_session_ms = session_ms if session_ms > 0 else _LONGEST_SESSION_MS
+    is_near = any(abs(stopped_ms - wait_ms) <= slack_ms for wait_ms in waits) or longest_session_ms < poll_ms <= stopped_ms
+    return is_near and not _EXPIRED_FROM * longest_session_ms <= stopped_ms <= longest_session_ms + slack_ms
+
+
+def _committed_since_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> float:
+    """How long before `at_ms` the member had last committed anything, progress or not."""
+    times = [history.last_sign_ms(partition, at_ms) for work in member.active for partition in group.partitions_of(work)]
+    return at_ms - max((each for each in times if each is not None), default=-math.inf)
 
 
 def _key(member: ObservedMember) -> tuple[str, str]:
@@ -280,8 +326,7 @@ def _committed_lately(history: GroupHistory, group: ObservedGroup, member: Obser
     expired.
     """
     session_ms = member.session_timeout_ms if member.session_timeout_ms > 0 else _UNKNOWN_SESSION_MS
-    commits = [history.last_commit(partition, at_ms) for work in member.active for partition in group.partitions_of(work)]
-    return any(commit is not None and at_ms - commit[0] < session_ms for commit in commits)
+    return _committed_since_ms(history, group, member, at_ms) < session_ms
 
 
 def last_heard_before_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> int | None:

@@ -5,7 +5,7 @@ tasks in place of partitions, and with their state.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.kafka.consumers import ConsumerSettings, Joined, Partitions, SimulatedGroup, assign
@@ -18,7 +18,7 @@ class BrokerLedGroup(SimulatedGroup):
     there (Kafka 4.3: ``StickyTaskAssignor`` of the coordinator, which knows no warm-ups).
     """
 
-    def __init__(self, engine: Engine, owners: Mapping[str, str], settings: ConsumerSettings) -> None:
+    def __init__(self, engine: Engine, owners: Mapping[str, str], settings: ConsumerSettings, idle: Iterable[str] = ()) -> None:
         self._owned: dict[str, Partitions] = {}
         self._process: dict[str, str] = {}
         self._alive: dict[str, str] = {}
@@ -31,7 +31,7 @@ class BrokerLedGroup(SimulatedGroup):
         """Task -> process that keeps a copy of its state -> when the copy is complete, ms."""
         self._promoted: dict[tuple[str, str], int] = dict.fromkeys(owners.items(), engine.now_ms)
         """Task and process that got it and had a copy -> when that one is complete, ms."""
-        super().__init__(engine, owners, settings)
+        super().__init__(engine, owners, settings, idle)
         self._target = {member: frozenset(key for key, owner in owners.items() if owner == self._process[member]) for member in self._owned}
         self._place_copies(ready_ms=engine.now_ms)
 

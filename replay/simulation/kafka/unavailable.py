@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.kafka.broker_led import BrokerLedGroup
@@ -15,15 +15,15 @@ SETTLED_MS = 60_000
 
 
 def unavailable_ms(
-    owners: Mapping[str, str], events: Sequence[ConsumerEvent], settings: ConsumerSettings, *, seed: int, until_ms: int
+    owners: Mapping[str, str], events: Sequence[ConsumerEvent], settings: ConsumerSettings, *, seed: int, until_ms: int, idle: Iterable[str] = ()
 ) -> dict[str, int]:
     """Simulates a group, and returns for each partition how long nobody read it, in spans of
-    LEAST_SILENCE_MS and more. `owners`: partition -> its reader at first. An event of a member that
-    is not there, or is there already, changes nothing.
+    LEAST_SILENCE_MS and more. `owners`: partition -> its reader at first. `idle`: members that have
+    nothing at first. An event of a member that is not there, or is there already, changes nothing.
     """
     engine = _engine(events, seed, until_ms)
     kind = BrokerLedGroup if settings.is_broker_led else ClassicGroup
-    group = kind(engine, owners, settings)
+    group = kind(engine, owners, settings, idle)
     _run(engine, group, events, until_ms)
     return group.readers.silent_ms(_begin_ms(events, until_ms), until_ms)
 

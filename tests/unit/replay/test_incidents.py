@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -18,12 +20,12 @@ from equipoise.cli import main
 from equipoise.cli.incident_text import escaped
 from equipoise.replay.importers.groups.dump import Dump
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
-from equipoise.replay.importers.groups.recording import open_recording
+from equipoise.replay.importers.groups.recording import Commit, open_recording
 from equipoise.replay.importers.groups.source import recorded_source
 from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, import_history, shipped_runs
 from equipoise.replay.incident import Cause, GroupHistory, Incident, at_once, gaps, history_of, incidents, rebalances
 from equipoise.replay.incident.causes import FOLLOWS
-from equipoise.replay.incident.history import with_sinks
+from equipoise.replay.incident.history import read_history, with_sinks
 from equipoise.replay.incident.page import render_incidents
 from equipoise.replay.simulation import MemorySink
 from tests.json_schemas import check
@@ -387,3 +389,60 @@ def test_page_of_a_hostile_group_shows_names_as_text() -> None:
     written = render_incidents(past, found, {each: [evil] for each in found})
     assert written.count("<script") == 2
     assert evil not in written
+
+
+# -- commits that are no work, poll intervals, instance ids
+
+def polls(name: str, *partitions: int, poll_s: int = 30, **settings: Any) -> ObservedMember:
+    return member(name, *partitions, rebalance_timeout_ms=poll_s * 1_000, **settings)
+
+
+def test_silence_of_a_poll_interval_is_a_poll_timeout_and_that_of_a_session_is_none() -> None:
+    before = group(1, polls("a", 0, 1), polls("b", 2, 3))
+    alone = group(2, polls("a", 0, 1, 2, 3))
+    for silent_s, cause in ((29, Cause.POLL_TIMEOUT), (31, Cause.POLL_TIMEOUT), (10, EXPIRED), (12, EXPIRED)):
+        found = incidents(history((0, before), (100, alone), stopped={2: [(100 - silent_s, 101)], 3: [(100 - silent_s, 101)]}))
+        assert (found[1].cause, found[1].members) == (cause, ("b",)), silent_s
+    same = group(1, polls("a", 0, 1, poll_s=10), polls("b", 2, 3, poll_s=10))
+    found = incidents(history((0, same), (100, group(2, polls("a", 0, 1, 2, 3, poll_s=10))), stopped={2: [(89, 101)], 3: [(89, 101)]}))
+    assert found[1].cause is EXPIRED, "aiokafka's rebalance timeout is its session's, and says nothing of polls"
+
+
+def test_commits_of_the_same_offset_are_no_work_and_show_that_a_member_lives() -> None:
+    raw = [Commit(group="g", topic="orders", partition=0, at_ms=second * 1_000, committed=min(second, 20) * 10) for second in range(1, 60)]
+    read = read_history("g", [], raw, [], {})
+    assert read.commits["orders-0"][-1] == (20_000, 200)
+    assert (len(read.repeats["orders-0"]), read.last_sign_ms("orders-0", 60_000)) == (39, 59_000)
+    plain = history((0, BOTH), stopped={2: [(99, 160)]})
+    (found,) = [each for each in incidents(plain) if each.cause is Cause.NOTHING]
+    assert (found.members, {gap.partition for gap in found.gaps}, "look at b" in found.advice[0]) == (("b",), {"orders-2"}, True)
+    left = history((0, BOTH), (130, group(2, member("a", 0, 1, 2, 3))), stopped={2: [(99, 131)], 3: [(99, 131)]})
+    alive = attrs.evolve(left, repeats={f"orders-{partition}": [second * 1_000 for second in range(100, 130)] for partition in (2, 3)})
+    assert [each.cause for each in incidents(left)] == [FIRST, EXPIRED]
+    (_, gone) = incidents(alive)
+    assert (gone.cause, "its own log" in gone.chain[0].detail) == (LEFT, True)
+
+
+def test_static_member_whose_process_is_replaced_has_not_moved_and_again_and_again_is_two() -> None:
+    static = {"instance_id": "b"}
+    states = [(0, group(1, member("a", 0, 1), member("b", 2, 3, **static)))]
+    states += [(100 + 4 * turn, group(1, member("a", 0, 1), member("b", 2, 3, member_id=f"b-{turn + 2}", **static))) for turn in range(8)]
+    (_, twice) = incidents(history(*states))
+    assert (twice.cause, twice.members, twice.moved, twice.advice[0].partition(":")[0]) == (
+        Cause.TWICE, ("b",), 0, "give each process a group.instance.id of its own"
+    )  # fmt: skip
+
+
+def test_long_history_takes_time_in_proportion() -> None:
+    def took_s(turns: int) -> float:
+        alone, both = (member("a", 0, 1, 2, 3),), (member("a", 0, 1), member("b", 2, 3))
+        states = [(0, BOTH), *((100 + 12 * turn, group(2 + turn, *(both if turn % 2 else alone))) for turn in range(turns))]
+        told = history(*states)
+        began_s = time.process_time()
+        found = incidents(told)
+        assert [each.loop is not None for each in found] == [False, True]
+        assert len(found[1].chain) == turns
+        return time.process_time() - began_s
+
+    few, many = took_s(1_000), took_s(8_000)
+    assert many < 24 * max(few, 0.02), (few, many)
