@@ -1,9 +1,10 @@
 """Makes a release up to the step that publishes it: `make release VERSION=0.1.0`.
 
-It writes the version and the changelog, builds the source distribution and, from that, the wheel,
-and installs the wheel in an empty environment of each Python that this machine has. Each must know
-its version and verify the recorded groups of `equipoise demo`. Then it commits, and tags the commit
-with the text of the changelog. Pushing the tag publishes: that is left to a person.
+It writes the version and the changelog, keeps what this build stores for the tests of later ones
+(`tools/stored.py`), builds the source distribution and, from that, the wheel, and installs the
+wheel in an empty environment of each Python that this machine has. Each must know its version and
+verify the recorded groups of `equipoise demo`. Then it commits, and tags the commit with the text
+of the changelog. Pushing the tag publishes: that is left to a person.
 """
 
 from __future__ import annotations
@@ -129,6 +130,9 @@ def release(version: str, *, dry_run: bool) -> None:
         check_ready(version)
         set_version(version)
         notes = write_changelog(version)
+        kept = ROOT / "tests" / "data" / "stored" / version
+        shutil.rmtree(kept, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "tools.stored", str(kept)], cwd=ROOT, check=True)
         git("add", "--all")
         git("commit", "--allow-empty", "-m", f"Release {version}")
     dist = ROOT / "dist"
