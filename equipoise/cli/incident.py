@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _MOST_SIMULATED = 20
 """Of one group's incidents, those that cost most."""
 _END_MS = 2**62
+_MOST_AT_ONCE = 12
 _FEW_GROUPS, _MOST_TOLD = 20, 5
 """Of more groups, so many are told; of the others there is a line."""
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -113,7 +114,9 @@ def incident(
     if len(found) > 1:
         found.sort(key=lambda pair: (-sum(each.unavailable_ms + each.rebalancing_ms for each in pair[1]), -len(pair[1]), pair[0].group))
     all_at_once = at_once({history.group: mine for history, mine in found})
-    parts: list[Part] = [together(each) for each in all_at_once]
+    parts: list[Part] = [together(each) for each in all_at_once[:_MOST_AT_ONCE]]
+    if len(all_at_once) > _MOST_AT_ONCE:
+        parts.append(f"and {len(all_at_once) - _MOST_AT_ONCE:,} times more several groups at once (--json has all)")
     documents: list[dict[str, Any]] = []
     for number, (history, mine) in enumerate(found):
         kind = history.states[-1].group.kind.value

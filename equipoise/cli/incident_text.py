@@ -32,7 +32,7 @@ _DAY_MS = 86_400_000
 def group_parts(
     history: GroupHistory, what: str, found: list[Incident], otherwise: Mapping[Incident, Counterfactual | None], *, is_told: bool = True
 ) -> list[Part]:
-    """What happened to one group, in lines and a table; in one line unless `is_told`."""
+    """Returns what happened to one group, in lines and a table; in one line unless `is_told`."""
     unavailable = sum(each.unavailable_ms for each in found)
     cost = f"{span_text(unavailable)} unavailable, summed over partitions"
     if not history.has_records:
@@ -134,7 +134,7 @@ def _simulated(found: Counterfactual) -> list[str]:
 
 
 def headline(incident: Incident) -> str:
-    """What began an incident, who, and when it was over."""
+    """Returns what began an incident, who, and when it was over."""
     who = f" ({_few(incident.members)})" if incident.members else ""
     rolling = "; one of several restarts, one after the other" if incident.is_rolling else ""
     unusual = ""
@@ -170,14 +170,14 @@ def _step(rebalance: Rebalance) -> str:
 
 
 def together(each: AtOnce) -> Line:
-    """What came over several groups at once."""
+    """Returns what came over several groups at once."""
     causes = ", ".join(f"{cause.value} ({count})" for cause, count in each.causes)
-    text = f"  {len(each.groups)} groups at once ({', '.join(each.groups)}): {causes}; look for a broker, the network, or one deployment"
+    text = f"  {len(each.groups)} groups at once ({_few(each.groups)}): {causes}; look for a broker, the network, or one deployment"
     return Line(bold(day_text(each.begin_ms)), text)
 
 
 def file_parts(files: Sequence[ReadFile]) -> list[Part]:
-    """What each file was, and what of it was not understood."""
+    """Returns what each file was, and what of it was not understood."""
     found: list[Part] = []
     for each in files:
         is_log = each.understood and each.lines and "status" not in each.kind
@@ -195,7 +195,7 @@ def file_parts(files: Sequence[ReadFile]) -> list[Part]:
 
 
 def at_once_document(each: AtOnce) -> dict[str, Any]:
-    """What came over several groups at once, as JSON."""
+    """Returns what came over several groups at once, as JSON."""
     causes = {cause.name.lower(): count for cause, count in each.causes}
     return {"begin_ms": each.begin_ms, "end_ms": each.end_ms, "groups": list(each.groups), "causes": causes}
 

@@ -1,5 +1,5 @@
-"""What happened to a group that anything may lead: its rebalances, their causes, what they cost.
-From a recording alone (`equipoise record`).
+"""Tells what happened to a group that anything may lead: its rebalances, their causes, what they
+cost. From a recording alone (`equipoise record`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What would have avoided an incident, in the words of the client that the group uses."""
+"""Tells what would have avoided an incident, in the words of the client that the group uses."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def language_of(history: GroupHistory) -> str:
 
 
 def advice_of(history: GroupHistory, kind: GroupKind, incident: Incident, *, is_rolling: bool) -> list[str]:
-    """What would have avoided it, the best first."""
+    """Returns what would have avoided it, the best first."""
     found = []
     cause, chain = incident.cause, incident.chain
     language = language_of(history)
@@ -116,7 +116,7 @@ def advice_of(history: GroupHistory, kind: GroupKind, incident: Incident, *, is_
 
 
 def _of_poll(language: str, names: dict[str, str]) -> str:
-    """What helps against a poll interval that is too short for the work of one batch."""
+    """Returns what helps against a poll interval that is too short for the work of one batch."""
     if language in ("java", "connect", "streams", "aiokafka", "kafka-python", "faust"):
         return f"lower {names['records']}, or raise {names['poll']} above the longest time that a batch takes"
     if language == "librdkafka":

@@ -1,4 +1,4 @@
-"""What rebalances begin with, and a rebalance."""
+"""Tells what rebalances begin with, and a rebalance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import attrs
 
 
 class Cause(enum.StrEnum):
-    """What a rebalance began with. In the order in which they are preferred: what came with a
+    """Says what a rebalance began with. In the order in which they are preferred: what came with a
     member that is gone explains more than what came with one that joined.
     """
 
@@ -70,5 +70,5 @@ class Rebalance:
 
     @property
     def took_ms(self) -> int:
-        """How long it took, as far as the coordinator stored it."""
+        """Returns how long it took, as far as the coordinator stored it."""
         return self.end_ms - self.begin_ms

@@ -1,6 +1,7 @@
-"""What an incident would have cost under other settings: the group simulated as it was, beside what
-was measured, and then otherwise. Of consumers, of Kafka Streams as the broker leads it (KIP-1071),
-and of Kafka Connect; of Kafka Streams of the classic protocol in streams_counterfactuals.
+"""Tells what an incident would have cost under other settings: the group simulated as it was,
+beside what was measured, and then otherwise. Of consumers, of Kafka Streams as the broker leads it
+(KIP-1071), and of Kafka Connect; of Kafka Streams of the classic protocol in
+streams_counterfactuals.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class Counterfactual:
 
     @property
     def error(self) -> float:
-        """Of the simulation, as a part of what was measured; what it says of other settings is not
-        more exact.
+        """Returns, of the simulation, as a part of what was measured; what it says of other
+        settings is not more exact.
         """
         return (self.as_it_was_ms - self.measured_ms) / max(1, self.measured_ms)
 
@@ -127,8 +128,8 @@ def counterfactual(history: GroupHistory, incident: Incident, all_incidents: Seq
 
 
 def _held_ms(first: ObservedGroup, incident: Incident, weights: Mapping[str, int]) -> int:
-    """How long members that did not poll held what they had before they were out, which no setting
-    of the group makes shorter; summed over partitions.
+    """Returns how long members that did not poll held what they had before they were out, which no
+    setting of the group makes shorter; summed over partitions.
     """
     found = 0
     for each in incident.chain:
@@ -223,10 +224,10 @@ def session_ms_of(group: ObservedGroup, incident: Incident) -> int:
 
 
 def events_of(history: GroupHistory, incident: Incident) -> list[ConsumerEvent]:
-    """Who stopped and who began, in the incident, and in the five minutes after it those who are
-    back. A classic generation is stored when it is complete, so who is new in it began half a
-    heartbeat before. One that was killed and is back in the same generation had waited for its own
-    expiry: it is dated by when the others stopped for it.
+    """Returns who stopped and who began, in the incident, and in the five minutes after it those
+    who are back. A classic generation is stored when it is complete, so who is new in it began half
+    a heartbeat before. One that was killed and is back in the same generation had waited for its
+    own expiry: it is dated by when the others stopped for it.
     """
     found: list[ConsumerEvent] = []
     stopped: set[str] = set()
@@ -267,7 +268,7 @@ def _name_of_new(member: ObservedMember, before: ObservedGroup, names: Mapping[s
 
 
 def _others_stopped_ms(incident: Incident, before: ObservedGroup, name: str, names: Mapping[str, str]) -> int | None:
-    """When work of other processes first stood still, ms; None: it did not."""
+    """Returns when work of other processes first stood still, ms; None: it did not."""
     owners = {work: names[who[0]] for work, who in before.owners.items()}
     return min((gap.from_ms for gap in incident.gaps if owners.get(gap.partition, name) != name), default=None)
 
@@ -338,7 +339,7 @@ def _are_killed(events: Sequence[ConsumerEvent]) -> bool:
 
 
 def _back_after_ms(events: Sequence[ConsumerEvent]) -> list[int]:
-    """How long each process that stopped and is back was away, the longest first."""
+    """Returns how long each process that stopped and is back was away, the longest first."""
     starts = [event for event in events if event.kind == "start"]
     returns = [
         next((start.at_ms - stop.at_ms for start in starts if start.name == stop.name and start.at_ms >= stop.at_ms), None)

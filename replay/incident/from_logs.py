@@ -43,6 +43,7 @@ def histories_of(evidence: Evidence, recorded: Mapping[str, GroupHistory] | None
     nameless = _nameless(evidence, names_of)
     for group in sorted(names_of):
         found[group] = _history(evidence, group, nameless.get(group, []), found.get(group))
+        evidence.groups.pop(group, None)  # a log of a gigabyte has millions: what is folded is not needed again
     if nameless.get("") and not (names_of - {""}):
         found[UNNAMED] = _history(evidence, "", nameless[""], None)
     return found
@@ -105,7 +106,7 @@ def _history(evidence: Evidence, group: str, nameless: list[Statement], recorded
     clients.finish()
     told = _merged(broker.found, clients)
     kind = _kind(broker, clients, kinds)
-    return _with_looks(_made(evidence, group, kind, told, broker, clients, statements, recorded), evidence, group)
+    return _with_looks(_made(evidence, group, kind, told, broker, clients, statements, recorded), evidence, group, has_said=bool(statements))
 
 
 def _in_order(evidence: Evidence, said: Iterable[Statement] | object, nameless: list[Statement]) -> list[Statement]:
@@ -279,7 +280,9 @@ def _combined(clients: ClientStory) -> list[Rebalance]:
 
 
 def _by_dealt(one: Rebalance, before: frozenset[str], after: frozenset[str], place: str) -> Rebalance:
-    """Who is in the leader's assignment, and was not in the one before, or the other way round."""
+    """Returns who is in the leader's assignment, and was not in the one before, or the other way
+    round.
+    """
     gone, joined = ([observed(name, "", "") for name in sorted(each)] for each in (before - after, after - before))
     places = _places(one.places, (place,))
     if gone and not joined:
@@ -410,7 +413,7 @@ _TOLD_SETTINGS = ("session.timeout.ms", "max.poll.interval.ms", "rebalance.timeo
 
 
 def _missing(*, has_broker: bool, clients: ClientStory, kind: GroupKind, has_records: bool) -> list[str]:
-    """What these files cannot tell, and which would."""
+    """Returns what these files cannot tell, and which would."""
     found = []
     if not has_broker and not has_records:
         where = [address for address in clients.coordinators if ":" in address]
@@ -429,7 +432,7 @@ def _missing(*, has_broker: bool, clients: ClientStory, kind: GroupKind, has_rec
 
 # -- tables, and documents
 
-def _with_looks(history: GroupHistory, evidence: Evidence, group: str) -> GroupHistory:
+def _with_looks(history: GroupHistory, evidence: Evidence, group: str, *, has_said: bool) -> GroupHistory:
     looks = [look for look in evidence.looks if look.group == group or (not look.group and len(evidence.looks) == 1)]
     documents = [(evidence.files[file].name, each) for file, each in evidence.documents]
     burrow = [(name, each) for name, each in documents if isinstance(each, BurrowStatus) and each.group == group]
@@ -451,7 +454,7 @@ def _with_looks(history: GroupHistory, evidence: Evidence, group: str) -> GroupH
     elif not states:
         states = [State(at_ms=0, group=ObservedGroup(name=group, kind=GroupKind.CLASSIC_CONSUMER))]
     missing = list(history.missing)
-    if not history.told and not history.has_records and not evidence.groups.get(group):
+    if not history.told and not history.has_records and not has_said:
         missing = ["what happened before, when, and why: server.log of the coordinating broker, and the logs of the members",
                    *(["whether work goes on: the same command once more, a minute later"] if looks and len(looks) < 2 else [])]  # fmt: skip
     return attrs.evolve(history, states=states, notes=notes, missing=missing)
@@ -473,7 +476,7 @@ def group_of(look: Look) -> ObservedGroup:
 
 
 def look_notes(look: Look) -> list[str]:
-    """What one look at a group shows."""
+    """Returns what one look at a group shows."""
     here = f"{look.file}:{look.line}"
     found: list[str] = []
     if look.state and look.state not in ("stable", "empty"):
@@ -531,7 +534,7 @@ def _name(member: str, client: str) -> str:
 
 
 def _progress_notes(looks: Sequence[Look]) -> list[str]:
-    """Of two looks: partitions whose commits stand still while records come."""
+    """Returns, of two looks: partitions whose commits stand still while records come."""
     found: list[str] = []
     for before, after in pairwise(looks):
         then = {row.work: row for row in before.partitions}

@@ -122,8 +122,8 @@ class GroupHistory:
 
     @functools.cached_property
     def times_to_begin_ms(self) -> tuple[int, dict[str, int]]:
-        """Of a group of KIP-1071: how long a task takes from its assignment to its first commit,
-        less the usual time between two commits, if it has no state or a copy of it; and
+        """Returns, of a group of KIP-1071: how long a task takes from its assignment to its first
+        commit, less the usual time between two commits, if it has no state or a copy of it; and
         sub-topology -> how much longer without a copy. Medians over the group's past; of what never
         happened the least that any task took, and nothing.
         """
@@ -143,8 +143,8 @@ class GroupHistory:
         return round(begin_ms), {each: max(0, round(statistics.median(took) - begin_ms)) for each, took in sorted(cold.items())}
 
     def _began_after_ms(self, partitions: Iterable[str], at_ms: int) -> float | None:
-        """How long after `at_ms` the first of these partitions with unread records was committed,
-        less the usual time between two commits; None: none of them.
+        """Returns how long after `at_ms` the first of these partitions with unread records was
+        committed, less the usual time between two commits; None: none of them.
         """
         found = []
         for partition in partitions:

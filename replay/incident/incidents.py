@@ -66,7 +66,7 @@ class Incident:
 
     @property
     def rebalancing_ms(self) -> int:
-        """How long its rebalances took, together."""
+        """Returns how long its rebalances took, together."""
         return sum(each.took_ms for each in self.chain)
 
     @property
@@ -80,8 +80,8 @@ class Incident:
 
     @property
     def is_unusual(self) -> bool:
-        """Whether it cost more than twice the median of those before, of which there are three or
-        more.
+        """Returns whether it cost more than twice the median of those before, of which there are
+        three or more.
         """
         return len(self.before) >= _FOR_A_MEDIAN and self.unavailable_ms > 2 * max(_LEAST_USUAL_MS, statistics.median(self.before))
 
@@ -124,8 +124,8 @@ def incidents(history: GroupHistory, from_ms: int = 0, until_ms: int = 2**62) ->
 
 
 def _belongs(chain: list[Rebalance], each: Rebalance) -> bool:
-    """Whether a rebalance is of the same incident: more threads of a process, processes that were
-    started or stopped together, or a member that asks again and again.
+    """Returns whether a rebalance is of the same incident: more threads of a process, processes
+    that were started or stopped together, or a member that asks again and again.
     """
     first, last = chain[0], chain[-1]
     if each.cause is Cause.ASKED:
@@ -272,7 +272,7 @@ def _rolling(found: list[Incident]) -> list[bool]:
 
 
 def _is_back(incident: Incident, backs: Mapping[str, Sequence[int]]) -> bool:
-    """Whether a member that stopped joined again, in this incident or soon after."""
+    """Returns whether a member that stopped joined again, in this incident or soon after."""
     stopped = set(incident.members)
     if any(stopped & set(each.joined) for each in incident.chain):
         return True

@@ -82,7 +82,7 @@ def with_loops(chains: Sequence[list[Rebalance]]) -> list[tuple[list[Rebalance],
 
 
 def loop_of(flat: Sequence[Rebalance]) -> Loop | None:
-    """What the loop is, that these rebalances are; None: they are none."""
+    """Returns what the loop is, that these rebalances are; None: they are none."""
     if len(flat) < 2:
         return None
     times: dict[tuple[Cause, str], list[int]] = {}

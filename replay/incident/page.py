@@ -1,5 +1,5 @@
-"""What happened to a group as one HTML page that loads nothing: the picture of the timeline, each
-incident as a window of it, and what it was in words.
+"""Tells what happened to a group as one HTML page that loads nothing: the picture of the timeline,
+each incident as a window of it, and what it was in words.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _round(each: Rebalance, from_ms: int, group: ObservedGroup | None) -> dict[s
 
 
 class _Shown:
-    """Who had what, between two times."""
+    """Says who had what, between two times."""
 
     def __init__(self, history: GroupHistory, from_ms: int, to_ms: int) -> None:
         begin = history.state_at(from_ms)
@@ -116,7 +116,8 @@ class _Shown:
         self._who = {name: number for number, name in enumerate(self.members)}
 
     def intervals(self, gaps: Sequence[Gap]) -> list[list[int | None]]:
-        """As the page's script takes them: work, member, condition, from, to, offset, generation.
+        """Returns them as the page's script takes them: work, member, condition, from, to, offset,
+        generation.
         """
         stopped = self._stopped(gaps)
         found: list[list[int | None]] = []

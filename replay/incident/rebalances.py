@@ -254,9 +254,9 @@ def _without_change_of_members(
 
 
 def _is_out_by_poll(history: GroupHistory, group: ObservedGroup, member: ObservedMember, stopped_ms: int) -> bool:
-    """Whether a member was out because it did not poll: the silence is that interval, but for the
-    time to its last commit; and it is not that of its session. aiokafka joins with its session
-    timeout in its place, so equal ones say nothing.
+    """Returns whether a member was out because it did not poll: the silence is that interval, but
+    for the time to its last commit; and it is not that of its session. aiokafka joins with its
+    session timeout in its place, so equal ones say nothing.
     """
     poll_ms, session_ms = member.rebalance_timeout_ms, member.session_timeout_ms
     interval_ms = max((history.usual_ms(partition) for work in member.active for partition in group.partitions_of(work)), default=0.0)
@@ -270,7 +270,7 @@ def _is_out_by_poll(history: GroupHistory, group: ObservedGroup, member: Observe
 
 
 def _committed_since_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> float:
-    """How long before `at_ms` the member had last committed anything, progress or not."""
+    """Returns how long before `at_ms` the member had last committed anything, progress or not."""
     times = [history.last_sign_ms(partition, at_ms) for work in member.active for partition in group.partitions_of(work)]
     return at_ms - max((each for each in times if each is not None), default=-math.inf)
 
@@ -287,8 +287,8 @@ def _unique(members: Iterable[ObservedMember]) -> set[tuple[str, str]]:
 
 
 def _takes_the_place(history: GroupHistory, before: ObservedGroup, member: ObservedMember, at_ms: int) -> bool:
-    """Whether a member joined under the client id of one that is still there and is removed soon:
-    it was killed, and the coordinator does not know yet.
+    """Returns whether a member joined under the client id of one that is still there and is removed
+    soon: it was killed, and the coordinator does not know yet.
     """
     former = [each for each in before.members.values() if _key(each) == _key(member)]
     if len(former) != 1:
@@ -307,7 +307,9 @@ def _subscribed(member: ObservedMember) -> tuple[frozenset[str], str | None]:
 
 
 def _revoked(group: ObservedGroup) -> bool:
-    """Whether a cooperative round has left work without an owner, to be given out in the next."""
+    """Returns whether a cooperative round has left work without an owner, to be given out in the
+    next.
+    """
     return group.protocol in _COOPERATIVE or any(member.revoking for member in group.members.values())
 
 
@@ -322,24 +324,25 @@ def expired_from_ms(history: GroupHistory, group: ObservedGroup, member: Observe
 
 
 def _committed_lately(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> bool:
-    """Whether the member committed within a session timeout before `at_ms`, so that it cannot have
-    expired.
+    """Returns whether the member committed within a session timeout before `at_ms`, so that it
+    cannot have expired.
     """
     session_ms = member.session_timeout_ms if member.session_timeout_ms > 0 else _UNKNOWN_SESSION_MS
     return _committed_since_ms(history, group, member, at_ms) < session_ms
 
 
 def last_heard_before_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> int | None:
-    """How long before `at_ms` the member had last committed something of which records were unread
-    then, at most since it joined; None: there is nothing like it, so its commits say nothing.
+    """Returns how long before `at_ms` the member had last committed something of which records were
+    unread then, at most since it joined; None: there is nothing like it, so its commits say
+    nothing.
     """
     unread = [last_ms for last_ms, is_behind in _last_commits(history, group, member, at_ms) if is_behind]
     return at_ms - max(*unread, history.joined_ms.get(member.member_id, 0)) if unread else None
 
 
 def _all_stood_still(history: GroupHistory, group: ObservedGroup, member: ObservedMember, heard_before_ms: int, at_ms: int) -> bool:
-    """Whether the others had work and committed nothing since the member was heard of, either, so
-    that its silence says nothing.
+    """Returns whether the others had work and committed nothing since the member was heard of,
+    either, so that its silence says nothing.
     """
     others = [each for other in group.members.values() if other is not member for each in _last_commits(history, group, other, at_ms)]
     goes_on = any(last_ms >= at_ms - (1 - _GOES_ON) * heard_before_ms for last_ms, _ in others)
@@ -347,8 +350,8 @@ def _all_stood_still(history: GroupHistory, group: ObservedGroup, member: Observ
 
 
 def _last_commits(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> list[tuple[int, bool]]:
-    """Of each partition of a member with commits: time of the last one, and whether records were
-    unread.
+    """Returns, of each partition of a member with commits: time of the last one, and whether
+    records were unread.
     """
     found = []
     for work in member.active:

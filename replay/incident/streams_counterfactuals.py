@@ -1,6 +1,6 @@
-"""What incidents of a Kafka Streams application (classic protocol) would have cost under other
-settings, or with equipoise as the leader: its recorded history imported, simulated as it was, and
-then otherwise.
+"""Tells what incidents of a Kafka Streams application (classic protocol) would have cost under
+other settings, or with equipoise as the leader: its recorded history imported, simulated as it was,
+and then otherwise.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def streams_counterfactuals(source: Source, history: GroupHistory, found: Sequen
 
 
 def _measured_ms(history: GroupHistory, incident: Incident) -> int:
-    """What an incident cost, summed over tasks: a task stands still while one of its partitions
-    does.
+    """Returns what an incident cost, summed over tasks: a task stands still while one of its
+    partitions does.
     """
     tasks: dict[str, dict[int, int]] = {}
     for gap in incident.gaps:

@@ -31,7 +31,7 @@ _STATIC_AGAIN_MS = 300_000
 _RESTART_TIMES = 3
 """A static member that is replaced so often within _STATIC_AGAIN_MS is two processes."""
 _MOST_PLACES = 6
-_MOST_MEMBERS, _MOST_STATES = 2_000, 5_000
+_MOST_MEMBERS, _MOST_STATES = 2_000, 1_000
 _PUT_OUT = re.compile(r"Unknown ?Member|UNKNOWN_MEMBER|not the active member", re.IGNORECASE)
 _WHYS = {
     Why.ADDED: Cause.JOINED, Why.LEFT: Cause.LEFT, Why.EXPIRED: Cause.EXPIRED, Why.POLL_TIMEOUT: Cause.POLL_TIMEOUT, Why.STATIC: Cause.STATIC_BACK,
@@ -48,7 +48,7 @@ STRENGTH = (
 
 @attrs.frozen(kw_only=True)
 class Departure:
-    """What a client said when it left, or was put out: `cause`, of which process, where."""
+    """Says what a client said when it left, or was put out: `cause`, of which process, where."""
 
     at_ms: int
     cause: Cause
@@ -384,7 +384,7 @@ def _key(member: ObservedMember) -> tuple[str, str]:
 
 @attrs.define(kw_only=True)
 class _Process:
-    """What one client's lines have said so far."""
+    """Says what one client's lines have said so far."""
 
     name: str
     member: str = ""
@@ -675,9 +675,9 @@ def _delay_of(text: str) -> int:
 
 
 def clock_shifts(numbers: Sequence[tuple[int, int, int, bool]]) -> dict[int, int]:
-    """How much each file's clock is ahead, ms, of the first broker's. `numbers`: file, generation,
-    time of its end, and whether a broker said it. Of each file the median over the generations that
-    it shares with the brokers.
+    """Returns how much each file's clock is ahead, ms, of the first broker's. `numbers`: file,
+    generation, time of its end, and whether a broker said it. Of each file the median over the
+    generations that it shares with the brokers.
     """
     brokers: dict[int, list[int]] = {}
     for _, number, at_ms, is_broker in numbers:

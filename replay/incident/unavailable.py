@@ -1,4 +1,4 @@
-"""When work stood still: partitions that had records to read, and no commit."""
+"""Tells when work stood still: partitions that had records to read, and no commit."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""What people have when it has happened: logs of brokers and clients, and what tools print. Each
-line that says something about a group becomes one statement, with its time and place.
+"""Tells what people have when it has happened: logs of brokers and clients, and what tools print.
+Each line that says something about a group becomes one statement, with its time and place.
 """

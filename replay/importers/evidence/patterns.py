@@ -34,7 +34,7 @@ class Pattern:
 
 @attrs.frozen
 class Found:
-    """What one line says. `said` None: nothing of interest, in a known form."""
+    """Says what one line says. `said` None: nothing of interest, in a known form."""
 
     said: Said | None
     group: str

@@ -48,8 +48,8 @@ _BROKER_WORDS = (
 
 @attrs.define(kw_only=True)
 class ReadFile:
-    """What a file was, and how much of it was understood. `shapes`: lines about groups that were
-    not understood, in the forms that came most, each with how often and its first line.
+    """Says what a file was, and how much of it was understood. `shapes`: lines about groups that
+    were not understood, in the forms that came most, each with how often and its first line.
     """
 
     name: str
@@ -73,7 +73,7 @@ class ReadFile:
 
 @attrs.define
 class Evidence:
-    """What all files say. `groups`: group -> statements; "": of lines that name none."""
+    """Says what all files say. `groups`: group -> statements; "": of lines that name none."""
 
     files: list[ReadFile] = attrs.field(factory=list)
     groups: dict[str, Statements] = attrs.field(factory=dict)

@@ -1,4 +1,4 @@
-"""What lines say about groups, in one form for every source."""
+"""Tells what lines say about groups, in one form for every source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 
 
 class Said(enum.IntEnum):
-    """What a line says. Those up to UNLOADED are a broker's, the others a client's."""
+    """Says what a line says. Those up to UNLOADED are a broker's, the others a client's."""
 
     PREPARING = 1
     """A rebalance begins; `number`: the generation before it. `text`: the broker's reason."""

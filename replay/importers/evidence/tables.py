@@ -1,5 +1,5 @@
-"""What Kafka's tools print about groups: ``kafka-consumer-groups --describe``, with ``--members
---verbose`` and ``--state``, ``kafka-streams-groups``, of Kafka 1.0 to 4.4.
+"""Tells what Kafka's tools print about groups: ``kafka-consumer-groups --describe``, with
+``--members --verbose`` and ``--state``, ``kafka-streams-groups``, of Kafka 1.0 to 4.4.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _cells(line: str, header: Sequence[tuple[str, int]]) -> dict[str, str] | Non
 
 
 def _with_assignment(words: list[str], names: list[str]) -> dict[str, str] | None:
-    """Of a member: assignments may have blanks, and epochs stand between them."""
+    """Returns, of a member: assignments may have blanks, and epochs stand between them."""
     if len(words) < names.index("assignment"):
         return None
     cells: dict[str, str] = {}
