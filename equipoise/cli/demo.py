@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
+from equipoise.cli.screen import Line, Part, Screen, Styled, bold
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
-    from equipoise.demo import Drawn, Explained, Imported, Simulated, Step
+    from equipoise.demo import Explained, Imported, Simulated, Step
 
+_MOST_SENTENCES = 3
 _ABOUT = {
     "scale-out": "no standbys; instances are added, one is killed and comes back, one is closed",
     "rolling": "one standby a task; instances are bounced, one loses its disk, one leaves",
@@ -48,7 +49,7 @@ def demo(screen: Screen, out: Path) -> int:
         name = {Imported: "recorded", Simulated: "equipoise", Explained: "explained", Drawn: "drawn"}[type(step)]
         documents.setdefault(step.run, dict.fromkeys(("recorded", "equipoise", "explained", "drawn")))[name] = step_document(step)
         if not screen.json:
-            screen.answer(None, *step_parts(step))
+            screen.answer(None, *step_parts(step, first=steps[0].run))
     if screen.json:
         screen.answer({"identical": identical, "runs": documents})
     else:
@@ -60,66 +61,39 @@ def introduction() -> list[Part]:
     return [
         Line(bold("equipoise demo")),
         "A real Kafka Streams group (4.3.1, 26 tasks, 20 of them with state), recorded twice; then the same inputs, led by equipoise.",
+        "unavailable: no record processed for over 1 s; fewest: moves that balance needs; members announce that they close",
     ]
 
 
-def step_parts(step: Step) -> list[Part]:
-    """What one step found, as text and tables."""
+def step_parts(step: Step, first: str) -> list[Part]:
+    """Returns what one step found, as text and tables. A move is explained in the run `first`."""
     from equipoise.demo import Explained, Imported, Simulated
 
     if isinstance(step, Imported):
         return imported_parts(step)
     if isinstance(step, Simulated):
         return simulated_parts(step)
-    if isinstance(step, Explained):
-        return explained_parts(step)
-    return drawn_parts(step)
+    return explained_parts(step) if isinstance(step, Explained) and step.run == first else []
 
 
 def imported_parts(step: Imported) -> list[Part]:
-    from equipoise.replay.recorded_inputs import sum_windows
-
     summary = step.summary
-    span = span_text(summary.last_ms - summary.first_ms)
-    measured = [(window.label.replace("_", " "), {} if window.measured is None else window.measured["totals"]) for window in step.windows]
-    rows = []
-    for label, totals in [*measured, ("in all", sum_windows([totals for _, totals in measured]))]:
-        rows.append(
-            (
-                label,
-                totals.get("unavailable_task_seconds"),
-                totals.get("unavailable_task_seconds_of_tasks_on_untouched_instances"),
-                totals.get("longest_silence_ms", 0) / 1_000,
-                totals.get("generations"),
-                totals.get("active_moves"),
-                totals.get("min_moves_for_balance"),
-            )
-        )
-    columns = ("action", "unavailable task-s", "owner untouched", "longest s", "rounds", "moves", "fewest")
-    return [
-        "",
-        Line(bold(f"{step.run}: {_ABOUT.get(step.run, 'a recorded run')}")),
-        f"{span}, {counted(summary.generations, 'generation')}, {counted(sum(summary.facts.values()), 'fact')} imported to {step.log}",
-        "",
-        Table(columns=columns, rows=rows, title="what it went through, led by Kafka Streams"),
-        "unavailable: no record processed for over 1 s; untouched: the instance was neither started nor stopped; fewest: moves that balance needs",
-    ]
+    what = f"{span_text(summary.last_ms - summary.first_ms)}, {counted(summary.generations, 'generation')}"
+    return ["", Line(bold(f"{step.run}: {_ABOUT.get(step.run, 'a recorded run')}")), f"{what}; imported to {step.log}"]
 
 
 def simulated_parts(step: Simulated) -> list[Part]:
-    from equipoise.cli.simulation import closes_text, cost_table
+    from equipoise.cli.simulation import cost_table
 
     verification = step.verification
     compared = sum(group.compared for group in verification.groups)
     identical = verification.verdict.exit_code == 0
     verdict = Styled(verification.verdict.value, bold=True, colour="green" if identical else "red")
     summary = f"{counted(compared, 'decision')} on {counted(step.result.facts, 'fact')} in {step.log}, recomputed and compared byte for byte: "
-    return ["", cost_table(step.result, brief=True), closes_text(step.result), "", Line(summary, verdict), *verification.problems]
+    return [cost_table(step.result, brief=True), Line(summary, verdict), *verification.problems]
 
 
 def explained_parts(step: Explained) -> list[Part]:
-    from equipoise.cli.explain import candidates_table
-
     explanation = step.explanation
     move = explanation.moves[-1]
     spent = {state: move.spent_ms(state, explanation.append_ms) for state in ("waiting", "warming", "revoking")}
@@ -133,31 +107,24 @@ def explained_parts(step: Explained) -> list[Part]:
     )
     restored = "" if not move.restored_records else f", {counted(move.restored_records, 'record')} restored"
     return [
-        "",
         Line(bold(f"why did {explanation.task} move from {move.source} to {move.destination}?")),
-        *(f"  {sentence}" for sentence in explanation.why_here),
+        *(f"  {sentence}" for sentence in explanation.why_here[:_MOST_SENTENCES]),
         f"  It {states}{restored}.",
-        "",
-        candidates_table(explanation),
     ]
-
-
-def drawn_parts(step: Drawn) -> list[Part]:
-    return ["", *(f"led by {each.leader}: page {each.html}, picture {each.svg}" for each in step.drawings)]
 
 
 def next_steps(steps: Iterable[Step]) -> list[Part]:
     from equipoise.demo import Explained, Simulated
 
-    log = next(step.log for step in steps if isinstance(step, Simulated))
+    log, *_ = (step.log for step in steps if isinstance(step, Simulated))
     task = next((step.explanation.task for step in steps if isinstance(step, Explained)), "0_0")
     recorded, another = log.with_name("recorded.db"), log.with_name("max_warmups_4.db")
     commands = (
         (f"equipoise explain {log} --task {task}", "why it is where it is, how it came there, what is next"),
         (f"equipoise status {recorded} --at 300", "the group's state in the middle of it"),
-        (f"equipoise timeline {log}", "every move and every round"),
         (f"equipoise what-if {recorded} --to {another} --set max_warmups=4", "the same inputs under another setting"),
         ("equipoise import kafka-streams DUMP --to group.db", "a group of your own"),
     )
     width = max(len(line) for line, _ in commands)
-    return ["", Line(bold("next")), *(f"  {line:<{width}}  {what}" for line, what in commands)]
+    pages = f"pages and pictures of both, led by Kafka Streams and by equipoise: {log.parent.parent}/*/*.html, *.svg"
+    return ["", pages, Line(bold("next")), *(f"  {line:<{width}}  {what}" for line, what in commands)]

@@ -252,8 +252,9 @@ def test_demo_report_files(tmp_path: Path) -> None:
     result = run("demo", "--out", tmp_path / "out")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.count("recomputed and compared byte for byte: identical") == 2
-    for text in ("what it went through, led by Kafka Streams", "A3 kill one", "399.2", "why did ", "has more than its share", "equipoise explain "):
+    for text in ("what each action cost", "A3 kill one", "399.2 -> 42.4", "why did ", "has more than its share", "equipoise explain "):
         assert text in result.stdout
+    assert len(result.stdout.splitlines()) <= 40, "it fits one screen"
     for name in ("scale-out/recorded.db", "scale-out/equipoise.db", "scale-out/equipoise.html", "rolling/recorded.html", "rolling/equipoise.html"):
         assert (tmp_path / "out" / name).stat().st_size > 10_000
     assert "\x1b" not in result.stdout, "plain text when it is no terminal"
