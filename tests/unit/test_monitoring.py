@@ -104,7 +104,9 @@ def test_alert_says_what_to_do(alert: dict[str, Any]) -> None:
     page, _, fragment = told["runbook"].partition("#")
     assert fragment in anchors(ROOT / page)
     assert metrics_in([alert["expr"]]) <= names()
-    assert f"`{alert['alert']}`" in OPERATIONS.partition("### Alerts")[2].partition("\n## ")[0]
+    table = OPERATIONS.partition("### Alerts")[2].partition("\n## ")[0]
+    mark = {"critical": "(c)", "warning": "", "info": "(i)"}[alert["labels"]["severity"]]
+    assert re.findall(rf"`{alert['alert']}`(?: (\([ci]\)))?", table) == [mark]
 
 
 def test_exported_metrics_are_named_by_the_conventions() -> None:
