@@ -1,5 +1,5 @@
 """`make model` searches `model/*.pml` with SPIN: every configuration to its end, then every rule
-switched off. Writes `model/results.json` and the table of docs/protocol.md.
+switched off. Writes `model/results.json` and the tables of model/README.md.
 
 usage: python -m tests.model [--long]
 """
@@ -19,7 +19,7 @@ from tests.model.configurations import BROKEN, CHANGELOG_RULES, COMPARED, LONGER
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "model" / "results.json"
-PAGE = ROOT / "docs" / "protocol.md"
+PAGE = ROOT / "model" / "README.md"
 BEGIN, END = "<!-- made by `make model` -->\n", "<!-- end of the model's results -->"
 
 
@@ -30,7 +30,7 @@ def table(results: dict[str, Any]) -> str:
     lines += ["", "| rule switched off | | steps | the shortest sequence that breaks |", "|---|---|---|---|"]
     for rule, (where, text) in {**RULES, **CHANGELOG_RULES}.items():
         path = results["broken"][rule]
-        lines.append(f"| {text} | [{where}](#{where.lower()}) | {len(path)} | {'; '.join(path)} |")
+        lines.append(f"| {text} | [{where}](../docs/protocol.md#{where.lower()}) | {len(path)} | {'; '.join(path)} |")
     return "\n".join(lines) + "\n\n"
 
 
