@@ -296,8 +296,8 @@ def client_of(member: str) -> str:
 
 _ABOUT = re.compile(r"\bgroup\b|ebalanc|\bmember\b|[cC]oordinator", re.IGNORECASE)
 _NOT_ABOUT = re.compile(
-    r"transaction|TransactionCoordinator|ThreadGroup|controller|NetworkClient|QuorumController|share group"
-    r"|group\.[a-z.]+ = |-group\.|kafka\.consumer_offsets"
+    r"group '[^']+' (?:is rebalancing|has no active)|transaction|TransactionCoordinator|ThreadGroup|controller|NetworkClient|QuorumController"
+    r"|share group|group\.[a-z.]+ = |-group\.|kafka\.consumer_offsets"
 )
 
 

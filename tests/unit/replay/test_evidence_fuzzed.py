@@ -4,6 +4,7 @@ say is not taken for anything.
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -21,13 +22,15 @@ HOSTILE = (
     b"\x00", b"\xff\xfe", b"\x1b[31m", b"{", b"}", b'"', b"[" * 50, b"9" * 30, b"\n", b"\r\n", b"(reason: ", b"GROUP  TOPIC  PARTITION\n",
     b"<script>", b"%s%n", b"|*_",
 )  # fmt: skip
-DOCUMENTS = (
-    b'{"name": "sink", "connector": {"state": "RUNNING", "worker_id": "10.0.0.1:8083"}, "tasks": [{"id": 0, "state": "FAILED", "worker_id": "w", "trace": "a\\nb"}],'
-    b' "type": "sink"}',
-    b'{"error": false, "status": {"cluster": "c", "group": "g", "status": "ERR", "complete": 1.0, "partitions": [{"topic": "t", "partition": 0, "owner": "/10.0.0.1",'
-    b' "client_id": "a", "status": "STOP", "start": {"offset": 1, "timestamp": 1772359200000, "lag": 5}, "end": {"offset": 1, "timestamp": 1772359260000, "lag": 9},'
-    b' "current_lag": 9}], "totallag": 9}}',
-)
+_TASK = {"id": 0, "state": "FAILED", "worker_id": "w", "trace": "a\nb"}
+_PARTITION = {
+    "topic": "t", "partition": 0, "owner": "/10.0.0.1", "client_id": "a", "status": "STOP", "current_lag": 9,
+    "start": {"offset": 1, "timestamp": 1772359200000, "lag": 5}, "end": {"offset": 1, "timestamp": 1772359260000, "lag": 9},
+}  # fmt: skip
+DOCUMENTS = tuple(json.dumps(each).encode() for each in (
+    {"name": "sink", "connector": {"state": "RUNNING", "worker_id": "10.0.0.1:8083"}, "tasks": [_TASK], "type": "sink"},
+    {"error": False, "status": {"cluster": "c", "group": "g", "status": "ERR", "complete": 1.0, "partitions": [_PARTITION], "totallag": 9}},
+))  # fmt: skip
 
 
 def told_of(raw: bytes) -> Evidence:
@@ -85,7 +88,8 @@ def check_files(sources: list[bytes], files: int, *, seed: int) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    b"", b"\n\n", b"group", b"rebalance", b"Preparing to rebalance group", b"member left the group", b"{}", b"[]", b"[1, 2]", b'{"group": 1}', b"null",
+    b"", b"\n\n", b"group", b"rebalance", b"Preparing to rebalance group", b"member left the group", b"{}", b"[]", b"[1, 2]", b'{"group": 1}',
+    b"null",
     b"GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID\n",
     b"2026-03-01 10:00:00 INFO our poll of group members left early and rebalanced the budget\n",
     b'{"message": "the group poll was a success", "group": "board"}\n',

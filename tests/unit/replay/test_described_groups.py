@@ -1,0 +1,133 @@
+"""Tables of ``kafka-consumer-groups`` and documents of Kafka Connect and Burrow, as `incident` and
+`python -m equipoise.assign` read them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from equipoise.assign import assign
+from equipoise.cli import main
+from equipoise.replay.importers.evidence.tables import partitions_of, read_tables
+
+A, B = "rdkafka-0000000a-1111-4222-8333-444444444444", "rdkafka-0000000b-1111-4222-8333-444444444444"
+OFFSETS = f"""
+GROUP           TOPIC           PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             CONSUMER-ID                                  HOST            CLIENT-ID
+orders          orders          0          120             150             30              {A} /10.0.0.1       rdkafka
+orders          orders          1          100             900             800             {A} /10.0.0.1       rdkafka
+orders          orders          2          100             900             800             {A} /10.0.0.1       rdkafka
+orders          orders          3          -               900             -               {B} /10.0.0.2       rdkafka
+orders          stock           0          5               900             895             -                                            -               -
+"""
+OF_KAFKA_4 = f"""
+GROUP           TOPIC           PARTITION  LEADER-EPOCH    CURRENT-OFFSET  LOG-END-OFFSET  LAG             CONSUMER-ID                                  HOST            CLIENT-ID
+orders          orders          0          0               120             150             30              {A} /10.0.0.1       rdkafka
+"""
+BEFORE_KAFKA_2 = f"""
+TOPIC                          PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG        CONSUMER-ID                                       HOST                           CLIENT-ID
+orders                         0          120             150             30         {A}  /10.0.0.1  rdkafka
+"""
+MEMBERS = f"""
+GROUP           CONSUMER-ID                                  HOST            CLIENT-ID       #PARTITIONS     ASSIGNMENT
+orders          {A} /10.0.0.1       rdkafka         3               orders(0,1), stock(2)
+orders          {B} /10.0.0.2       rdkafka         1               orders(2)
+"""
+MEMBERS_OF_KAFKA_4 = f"""
+GROUP           CONSUMER-ID                                  GROUP-INSTANCE-ID HOST            CLIENT-ID       #PARTITIONS     CURRENT-EPOCH   CURRENT-ASSIGNMENT TARGET-EPOCH    TARGET-ASSIGNMENT
+orders          {A} app-0             /10.0.0.1       rdkafka         3               4               orders:0,1;stock:2 5               orders:0,1
+orders          {B} app-1             /10.0.0.2       rdkafka         1               5               orders:2           5               orders:2;stock:2
+"""
+STATE = """
+GROUP                     COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                #MEMBERS
+orders                    10.0.0.9:9092  (3)        range                PreparingRebalance   2
+"""
+
+
+def looks_of(text: str) -> list:
+    return read_tables(enumerate(text.splitlines(), 1), "described.txt")
+
+
+def test_partitions_of_a_table() -> None:
+    (look,) = looks_of(OFFSETS)
+    assert [(row.work, row.committed, row.end, row.lag, row.member) for row in look.partitions[2:]] == [
+        ("orders-2", 100, 900, 800, A), ("orders-3", None, 900, None, B), ("stock-0", 5, 900, 895, "")
+    ]  # fmt: skip
+    assert look.partitions[4].line == 7
+    for text in (OF_KAFKA_4, BEFORE_KAFKA_2):
+        (look,) = looks_of(text)
+        assert [(row.work, row.committed, row.lag, row.member, row.client) for row in look.partitions] == [("orders-0", 120, 30, A, "rdkafka")]
+
+
+@pytest.mark.parametrize("text", [MEMBERS, MEMBERS_OF_KAFKA_4], ids=["kafka 3", "kafka 4"])
+def test_members_of_a_table(text: str) -> None:
+    (look,) = looks_of(text)
+    assert [(row.member, row.count, row.work) for row in look.members] == [(A, 3, ("orders-0", "orders-1", "stock-2")), (B, 1, ("orders-2",))]
+    assert [row.target for row in look.members] == ([None, None] if text is MEMBERS else [("orders-0", "orders-1"), ("orders-2", "stock-2")])
+    assert [row.instance for row in look.members] == (["", ""] if text is MEMBERS else ["app-0", "app-1"])
+
+
+def test_state_of_a_table_and_forms_of_assignments() -> None:
+    (look,) = looks_of(STATE)
+    assert (look.state, look.coordinator, look.assignor, look.members_count) == ("preparingrebalance", "10.0.0.9:9092  (3)", "range", 2)
+    assert partitions_of("a.b(0,1), c-1(2)") == partitions_of("a.b:0,1;c-1:2") == ("a.b-0", "a.b-1", "c-1-2")
+
+
+def shown(tmp_path: Path, text: str, *options: str) -> str:
+    path = tmp_path / "described.txt"
+    path.write_text(text)
+    answer = CliRunner().invoke(main, ["incident", str(path), *options])
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+def test_incident_tells_what_a_table_shows_and_what_it_cannot(tmp_path: Path) -> None:
+    text = shown(tmp_path, "\nConsumer group 'orders' is rebalancing.\n" + OFFSETS)
+    assert "0 incidents" in text
+    assert "the group is rebalancing (described.txt:5)" in text
+    assert "1 partition without a member, 895 records behind: stock-0 (described.txt:9)" in text
+    assert "uneven: 3 partitions at one member and 1 at another" in text
+    assert "these files cannot tell what happened before" in text
+    assert "preparingrebalance" in shown(tmp_path, STATE)
+
+
+def test_two_looks_show_what_stands_still(tmp_path: Path) -> None:
+    later = OFFSETS.replace("120             150             30 ", "170             190             20 ").replace("100             900             800", "100             950             850")
+    text = shown(tmp_path, OFFSETS + later)
+    assert "no progress between two looks at 2 partitions (orders-1, orders-2), of rdkafka-0000000a, while records came (described.txt:4, described.txt:11)" in text
+
+
+def test_documents_of_connect_and_burrow(tmp_path: Path) -> None:
+    sink = {"name": "sink", "connector": {"state": "RUNNING", "worker_id": "w1:8083"}, "type": "sink", "tasks": [
+        {"id": 0, "state": "RUNNING", "worker_id": "w1:8083"}, {"id": 1, "state": "FAILED", "worker_id": "w2:8083", "trace": "org.x.Error: no\n\tat y"},
+        {"id": 2, "state": "UNASSIGNED", "worker_id": "w3:8083"},
+    ]}  # fmt: skip
+    text = shown(tmp_path, json.dumps(sink, indent=2))
+    assert "1 task FAILED: sink-1 at w2:8083: org.x.Error: no" in text
+    assert "1 task UNASSIGNED: sink-2 at w3:8083; it waits for a rebalance" in text
+    assert "sink-1 at w2:8083" in shown(tmp_path, json.dumps({"sink": {"status": sink}}))
+    burrow = {"error": False, "status": {"cluster": "c", "group": "orders", "status": "ERR", "totallag": 900, "partitions": [
+        {"topic": "orders", "partition": 1, "status": "STALL", "owner": "/10.0.0.1", "client_id": "a", "current_lag": 900,
+         "start": {"offset": 5, "timestamp": 1772359200000, "lag": 1}, "end": {"offset": 5, "timestamp": 1772359260000, "lag": 900}},
+    ]}}  # fmt: skip
+    text = shown(tmp_path, json.dumps(burrow))
+    assert "STALL at orders-1: commits come, and always the same offset for 1 min 00 s; 900 behind at most; of a (described.txt)" in text
+
+
+def test_assign_takes_tables(tmp_path: Path) -> None:
+    path = tmp_path / "described.txt"
+    path.write_text(OFFSETS)
+    answer = CliRunner().invoke(assign, [str(path)])
+    assert answer.exit_code == 0, answer.output
+    lines = answer.stdout.splitlines()
+    assert lines[0] == "orders: 2 members, 5 partitions; 1 to 3 at each, 2,525 records behind: 1 move would make it even"
+    assert lines[-2:] == [f"  orders-2: {A} -> {B}", f"  stock-0: nobody -> {B}"]
+    path.write_text(MEMBERS)
+    assert CliRunner().invoke(assign, [str(path)]).stdout.startswith("orders: 2 members, 4 partitions; 1 to 3 at each: 1 move would make it even")
+    path.write_text(STATE)
+    assert "add --members --verbose" in CliRunner().invoke(assign, [str(path)]).stdout
+    path.write_text("nothing\n")
+    assert CliRunner().invoke(assign, [str(path)]).exit_code == 2
