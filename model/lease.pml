@@ -33,6 +33,14 @@ byte hold;           /* the hold of the next grant; 0: none */
 byte jumps = JUMPS;  /* that may still happen */
 byte known[NP];      /* UNKNOWN, LIVE, FENCED, GONE */
 byte quiet[NP];      /* group time since it was heard */
+#if RESTS
+/* the worker, of a group at rest: L11 */
+byte apart;          /* the broker's clock less the last append in the partition, of whichever group */
+byte silent[NP];     /* the partition's time since it was heard */
+#if !R_AFTER
+byte measured[NP];   /* 1 + what the worker has measured and not appended yet; 0: nothing */
+#endif
+#endif
 
 /* the processes */
 byte runs[NP];       /* 0: not started; 1: runs; 2: over */
@@ -88,6 +96,25 @@ byte a; byte b; byte c; byte d; byte n; byte item; byte found;
 #define FREE(i) (grant[i] != 1)
 #endif
 #define NEWS(i) (FREE(i) || grant[i] == 1)
+
+#if RESTS
+#define HEARD(i) quiet[i] = 0; silent[i] = 0
+#define BEHIND (since > 0 || apart > 0)
+#if R_SMALLEST
+#define PARTITION_MOVED ((apart < STEP) -> apart : STEP)
+#else
+#define PARTITION_MOVED apart
+#endif
+/* A record is appended in the partition: its clock moves. */
+inline elapse() {
+  b = PARTITION_MOVED; apart = 0;
+  FORALL(a) { if :: known[a] == LIVE && SUSPECT(a) -> silent[a] = (silent[a] + b < WAITS(a) -> silent[a] + b : WAITS(a)) :: else -> silent[a] = 0 fi }
+  b = 0
+}
+#else
+#define HEARD(i) quiet[i] = 0
+#define BEHIND since > 0
+#endif
 
 /* The process ends. What it sent may still be appended. */
 inline over(i) {
@@ -156,6 +183,9 @@ inline unfenced() {
 
 /* A fact is appended and folded: group time moves (L2), then deadlines are handled (L3). What was `expelled` before is not unfenced at once. */
 inline fold(expelled) {
+#if RESTS
+  elapse();
+#endif
   n = MOVED; since = 0;
   FORALL(a) {
     if
@@ -179,7 +209,7 @@ inline join(i) {
   if
   :: found || (R_JOIN_MARGIN && MARGIN(i) < most) -> known[i] = GONE; tell(i, OUT)
   :: else ->
-     known[i] = LIVE; quiet[i] = 0;
+     known[i] = LIVE; HEARD(i);
      for (c : 0 .. i) {
        if
        :: c < i && MEMBER(c) == MEMBER(i) && known[c] == LIVE ->
@@ -196,6 +226,9 @@ inline time() {
   d_step {
     printf("> time\n");
     since = (since + 1 < LEAD -> since + 1 : LEAD);
+#if RESTS
+    apart = (apart + 1 < LEAD -> apart + 1 : LEAD);
+#endif
     FORALL(a) {
       if
       :: runs[a] == 1 && SUSPECT(a) ->
@@ -214,9 +247,51 @@ inline time() {
   }
 }
 
-inline jump() { d_step { jumps > 0 -> printf("> the broker's clock jumps\n"); jumps--; since = LEAD; holds() } }
+inline jump() {
+  d_step {
+    jumps > 0 -> printf("> the broker's clock jumps\n"); jumps--; since = LEAD;
+#if RESTS
+    apart = LEAD;
+#endif
+    holds()
+  }
+}
 
-inline back() { d_step { since > 0 -> printf("> the broker's clock goes back\n"); since = 0; holds() } }
+inline back() {
+  d_step {
+    BEHIND -> printf("> the broker's clock goes back\n"); since = 0;
+#if RESTS
+    apart = 0;
+#endif
+    holds()
+  }
+}
+
+#if RESTS
+/* A record of another group of the partition. */
+inline others() { d_step { apart > 0 -> printf("> another group of the partition appends\n"); elapse(); holds() } }
+
+/* The worker says how long members were silent. It measures and appends in one step, because a fact in between makes it void. */
+#if R_AFTER
+inline observe() {
+  d_step {
+    printf("> the silence of members is appended\n"); fold(NONE);
+    FORALL(a) { if :: known[a] == LIVE && silent[a] > quiet[a] -> quiet[a] = silent[a] :: else fi }
+    holds()
+  }
+}
+inline measure() { d_step { false -> skip } }
+#else
+inline measure() { d_step { printf("> the silence of members is measured\n"); FORALL(a) { measured[a] = 1 + silent[a] } holds() } }
+inline observe() {
+  d_step {
+    measured[0] -> printf("> the silence of members is appended\n"); fold(NONE);
+    FORALL(a) { if :: known[a] == LIVE && SUSPECT(a) && measured[a] > 1 + quiet[a] -> quiet[a] = measured[a] - 1 :: else fi; measured[a] = 0 }
+    holds()
+  }
+}
+#endif
+#endif
 
 inline tick() { d_step { since > 0 -> printf("> tick\n"); fold(NONE); holds() } }
 
@@ -345,7 +420,7 @@ inline append(i) {
     if
     :: joins[i] -> join(i)
     :: !joins[i] && known[i] == LIVE ->
-       quiet[i] = 0;
+       HEARD(i);
        if
        :: left[i] -> remove(i)
        :: !left[i] && owner == i && revoking && free[i] -> owner = NONE; revoking = 0
@@ -456,6 +531,9 @@ init {
   }
   do
   :: time() :: jump() :: back() :: tick() :: move() :: fall_behind() :: publish() :: configure()
+#if RESTS
+  :: others() :: measure() :: observe()
+#endif
   OF(0)
   OF(1)
 #if NP > 2

@@ -32,7 +32,8 @@ class Configuration:
     configuration may set it to, and back, at any moment. `moves`: at any moment, any number of
     times, the leader revokes the task from its owner, and expels a member. `late`: at any moment it
     falls behind, and its decisions are published later. `witness`: at any moment, the end of a
-    process that is over is proven. `trails`: of a trace, see `tests.model.lease`. `without`: rules
+    process that is over is proven. `rests`: other groups of the partition append at any moment, and
+    at any moment the worker says how long members were silent. `trails`: of a trace, see `tests.model.lease`. `without`: rules
     that are switched off.
     """
 
@@ -45,6 +46,7 @@ class Configuration:
     closes: bool = False
     late: bool = False
     witness: bool = False
+    rests: bool = False
     trails: bool = False
     without: frozenset[str] = frozenset()
 
@@ -71,6 +73,8 @@ RULES: dict[str, tuple[str, str]] = {
     "R_HEARD": ("M5", "what a fenced incarnation sends shows that it lives"),
     "R_PROOF": ("M5", "a proof of death cannot be true while the old process lives"),
     "R_WITNESS": ("M11", "a proof of death is sent only when the process has ended"),
+    "R_AFTER": ("L11", "a silence counts directly after the fact behind which it was measured"),
+    "R_SMALLEST": ("L11", "a partition's clock moves by at most the smallest step of its groups"),
     "R_EPOCH": ("M3", "only a report that knows of the revocation releases the task"),
 }
 """Rule, as `model/lease.pml` names it -> where docs/protocol.md has it, and what it says."""
@@ -93,6 +97,7 @@ SEARCHED: dict[str, Configuration] = {
     "... with unequal sessions and margins": _planned(*LONG, moves=True),
     "... and two jumps of the clock": _planned(_process(0, 4, 2, "suspect"), _process(1, 3, 1), moves=True, jumps=2),
     "... and max_step_ms raised and lowered": _planned(_process(0, 5, 2, "suspect"), _process(1, 3, 1), moves=True, raised=2),
+    "in a group at rest, beside others of the partition": _planned(*EQUAL, moves=True, rests=True, raised=2),
     "drained and closed, or crashed": _planned(_process(0, 4, 1, "suspect"), _process(1, 3, 2), moves=True, crashes=True, closes=True),
     "superseded by a shorter session": _planned(*LONG, _process(0, 3, 1, "starts"), late=True),
     "superseded by a longer session": _planned(_process(0, 3, 1, "suspect"), _process(1, 4, 1), _process(0, 5, 1, "starts"), moves=True, late=True),
@@ -118,6 +123,7 @@ COMPARED: dict[str, Configuration] = {
         _process(0, 3, 1, "suspect"), _process(1, 2, 1), _process(0, 2, 1, "starts"), crashes=True, witness=True, jumps=0
     ),
     "configured": _planned(_process(0, 4, 2, "suspect"), _process(1, 3, 1), raised=2),
+    "silent": _planned(_process(0, 2, 1, "suspect"), _process(1, 2, 1), rests=True),
 }
 """Small enough for the same relation in Python (tests/model/lease.py)."""
 
@@ -146,6 +152,8 @@ BROKEN: dict[str, Configuration] = {
     "R_HEARD": _off("R_HEARD", *EQUAL, SECOND),
     "R_PROOF": _off("R_PROOF", *EQUAL, _process(0, 4, 1, "starts", "proof")),
     "R_WITNESS": _off("R_WITNESS", *EQUAL, witness=True),
+    "R_AFTER": _off("R_AFTER", *EQUAL, rests=True, jumps=0),
+    "R_SMALLEST": _off("R_SMALLEST", *EQUAL, rests=True, raised=2),
     "R_EPOCH": _off("R_EPOCH", _process(0, 4, 1), _process(1, 4, 1, "suspect"), moves=True),
 }
 """Rule -> the configuration in which its absence is searched."""

@@ -41,6 +41,8 @@ class At:
 
     known: int = UNKNOWN
     quiet: int = 0
+    silent: int = 0
+    measured: int = 0
     runs: int = NOT_STARTED
     beat: int = 0
     seen: int = 0
@@ -79,6 +81,7 @@ class Lease:
         self._shortest = min(process.session for process in self.processes)
         self.since, self.most, self.owner, self.revoking, self.hold, self.jumps = 0, given.step, 0, False, 0, given.jumps
         self.late = False
+        self.apart = 0
         self.spared: tuple[int, ...] = ()
         """In a trace: whom the fact that is being folded has expelled."""
         self.at = [
@@ -86,7 +89,7 @@ class Lease:
         ]
 
     def key(self) -> tuple[object, ...]:
-        leader = self.since, self.most, self.owner, self.revoking, self.late, self.hold, self.jumps
+        leader = self.since, self.apart, self.most, self.owner, self.revoking, self.late, self.hold, self.jumps
         return (*leader, *(attrs.astuple(each) for each in self.at))
 
     def copied(self) -> Lease:
@@ -183,6 +186,7 @@ class Lease:
         """`expelled`: by a deadline that was due before the others."""
         for i in expelled:
             self._force(i)
+        self._elapse()
         moved = self._moves()
         self.since = 0
         for i, at in enumerate(self.at):
@@ -199,6 +203,14 @@ class Lease:
         if found:
             self._unfenced()
 
+    def _elapse(self) -> None:
+        """A record is appended in the partition: its clock moves."""
+        if self.given.rests:
+            moved = min(self.apart, self.given.step) if self.given.on("R_SMALLEST") else self.apart
+            self.apart = 0
+            for i, at in enumerate(self.at):
+                at.silent = min(at.silent + moved, self.waits(i)) if at.known == LIVE and self.processes[i].suspect else 0
+
     def _unfenced(self) -> None:
         if self.hold and not any(at.known == FENCED for at in self.at):
             self.hold = 0
@@ -212,7 +224,7 @@ class Lease:
             self.at[i].known = GONE
             self._tell(i, OUT)
             return
-        self.at[i].known, self.at[i].quiet = LIVE, 0
+        self.at[i].known, self.at[i].quiet, self.at[i].silent = LIVE, 0, 0
         for c in mine:
             if c < i and self.at[c].known == LIVE:
                 if self.at[i].proof:
@@ -243,6 +255,7 @@ class Lease:
 
     def time(self, steps: int = 1) -> None:
         self.since = min(self.since + steps, self._lead)
+        self.apart = min(self.apart + steps, self._lead) if self.given.rests else 0
         for i, at in enumerate(self.at):
             if at.runs != RUNS:
                 continue
@@ -265,11 +278,34 @@ class Lease:
         _only_if(self.jumps > 0)
         self.jumps -= 1
         self.since = self._lead if wanted is None else min(wanted, self._lead)
+        self.apart = self.since if self.given.rests else 0
         self.check()
 
     def back(self, wanted: int = 0) -> None:
-        _only_if(self.since > wanted)
-        self.since = wanted
+        _only_if(self.since > wanted or self.apart > wanted)
+        self.since, self.apart = wanted, 0
+        self.check()
+
+    def others(self) -> None:
+        _only_if(self.apart > 0)
+        self._elapse()
+        self.check()
+
+    def measure(self) -> None:
+        _only_if(self.given.rests and not self.given.on("R_AFTER"))
+        for at in self.at:
+            at.measured = 1 + at.silent
+        self.check()
+
+    def observe(self) -> None:
+        after = self.given.on("R_AFTER")
+        _only_if(self.given.rests and (after or self.at[0].measured > 0))
+        self._fold()
+        for i, at in enumerate(self.at):
+            said = at.silent if after else at.measured - 1
+            if at.known == LIVE and self.processes[i].suspect:
+                at.quiet = max(at.quiet, said)
+            at.measured = 0
         self.check()
 
     def tick(self) -> None:
@@ -388,7 +424,7 @@ class Lease:
         if at.joins:
             self._join(i)
         elif at.known == LIVE:
-            at.quiet = 0
+            at.quiet = at.silent = 0
             if at.left:
                 self._remove(i)
             elif self.owner == i and self.revoking and at.free:
@@ -453,7 +489,7 @@ def _only_if(enabled: bool) -> None:
         raise NotAllowed
 
 
-OF_THE_LEADER = ("time", "jump", "back", "tick", "move", "fall_behind", "publish", "configure")
+OF_THE_LEADER = ("time", "jump", "back", "tick", "move", "fall_behind", "publish", "configure", "others", "measure", "observe")
 OF_A_PROCESS = ("give", "expel", "start", "crash", "close", "append", "acknowledge", "ask", "arrive", "lose", "prove")
 
 

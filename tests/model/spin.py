@@ -49,6 +49,7 @@ def defines(given: Configuration) -> str:
         "CRASHES": given.crashes,
         "CLOSES": given.closes,
         "WITNESS": given.witness,
+        "RESTS": given.rests,
         "WAITED_FOR": not given.without,
         **{rule: given.on(rule) for rule in RULES},
     }
