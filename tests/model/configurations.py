@@ -33,8 +33,8 @@ class Configuration:
     times, the leader revokes the task from its owner, and expels a member. `late`: at any moment it
     falls behind, and its decisions are published later. `witness`: at any moment, the end of a
     process that is over is proven. `rests`: other groups of the partition append at any moment, and
-    at any moment the worker says how long members were silent. `trails`: of a trace, see `tests.model.lease`. `without`: rules
-    that are switched off.
+    at any moment the worker says how long members were silent. `trails`: of a trace, see
+    `tests.model.lease`. `without`: rules that are switched off.
     """
 
     processes: tuple[Process, ...]
