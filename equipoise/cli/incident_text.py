@@ -162,6 +162,7 @@ def _step(rebalance: Rebalance) -> str:
         return f"{_when(rebalance.begin_ms)} generation {rebalance.number}{took}: {rebalance.cause.value}{who}{stopped}{detail}{also} [{places}]"
     changes = [f"{len(rebalance.moved)} moved"] if rebalance.moved else []
     changes += [f"{len(rebalance.unowned)} given up"] if rebalance.unowned else []
+    changes += [f"{len(rebalance.given)} given out"] if rebalance.given else []
     changes += [f"joined: {', '.join(rebalance.joined)}"] if rebalance.joined else []
     changes += [f"gone: {', '.join(rebalance.gone)}"] if rebalance.gone else []
     changes += [f"state lost: {', '.join(rebalance.lost_state)}"] if rebalance.lost_state else []

@@ -32,6 +32,7 @@ class Cause(enum.StrEnum):
     LATE = "members were long in joining a rebalance"
     TOO_SLOW = "a member did not give up its work in time"
     COORDINATOR = "the group's coordinator was away, or is another broker"
+    ADOPTED = "members of equipoise took the group over (equipoise adopt)"
     CONNECTORS = "connectors or tasks were made, changed or deleted"
     UNSEEN = "a rebalance was begun by something that is not in these files"
     NOTHING = "work stood still without a rebalance"
@@ -46,7 +47,8 @@ FOLLOWS = (Cause.FOLLOW_UP, Cause.PROBING, Cause.DELAY_OVER)
 class Rebalance:
     """`number`: generation, or group epoch. `members`: those that the cause is about. `stopped_ms`:
     how long before the rebalance they had last committed, -1: unknown. `moved`: work with another
-    owner than before. `unowned`: work that had an owner before and has none. `ends_ms`: when every
+    owner than before. `unowned`: work that had an owner before and has none. `given`:
+    work that has an owner and had none. `ends_ms`: when every
     member had its part. `lost_state`: processes of Kafka Streams that are back with another process
     id, which is kept in the state directory. `is_static`: all that are gone have an instance id.
     `detail`: more about the cause. `places`: the lines it rests on, as ``server.log:12``; (): it
@@ -63,6 +65,7 @@ class Rebalance:
     gone: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
     unowned: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
     lost_state: tuple[str, ...] = ()
     is_static: bool = False
     detail: str = ""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from equipoise.replay.importers.groups.observed import ObservedGroup, ObservedMember, kind_is_classic
+from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember, kind_is_classic
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.wording import span_text
@@ -100,8 +100,10 @@ def _stored(history: GroupHistory) -> list[Rebalance]:
     known: set[str] = set()
     """Work that some member had."""
     begin_ms: int | None = None
+    releases = _Releases()
     for number, state in enumerate(states):
         now = state.group
+        releases.note(state.at_ms, now)
         assert settled is not None, "there is a state"
         if kind_is_classic(now.kind):
             if (now.epoch, set(now.members)) == (settled.epoch, set(settled.members)) and number:
@@ -113,10 +115,37 @@ def _stored(history: GroupHistory) -> list[Rebalance]:
                 begin_ms = state.at_ms
             if begin_ms is None or now.state in ("assigning", "reconciling"):
                 continue
-        found.append(_rebalance(history, settled, now, begin_ms, state.at_ms, seen, known))
+        made = _rebalance(history, settled, now, begin_ms, state.at_ms, seen, known)
+        found.append(attrs.evolve(made, detail=made.detail or releases.told()))
         known.update(now.owners)
         settled, begin_ms = now, None
     return found
+
+
+class _Releases:
+    """How long members of KIP-848 and KIP-1071 took to give up what they had to."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, int] = {}
+        self._longest: tuple[int, str] = (0, "")
+
+    def note(self, at_ms: int, group: ObservedGroup) -> None:
+        """Notes a state of the group."""
+        releasing = {name for name, member in group.members.items() if member.revoking}
+        for name in self._since.keys() - releasing:
+            took_ms = at_ms - self._since.pop(name)
+            if name in group.members:
+                self._longest = max(self._longest, (took_ms, name_of(group.members[name])))
+        for name in releasing:
+            self._since.setdefault(name, at_ms)
+
+    def told(self) -> str:
+        """Names the slowest since the last call; "": none was slow."""
+        (took_ms, name), self._longest = self._longest, (0, "")
+        return f"{name} took {span_text(took_ms)} to give up its work" if took_ms >= _SLOW_RELEASE_MS else ""
+
+
+_SLOW_RELEASE_MS = 5_000
 
 
 def _rebalance(
@@ -158,6 +187,7 @@ def _rebalance(
         gone=_names(gone),
         moved=tuple(moved),
         unowned=tuple(unowned),
+        given=tuple(sorted(set(owners).difference(owners_before))) if before.members else (),
         lost_state=_names(lost),
         detail=detail,
         is_static=bool(gone) and all(member.instance_id is not None for member in gone),
@@ -198,6 +228,8 @@ def _cause(
 ) -> tuple[Cause, list[ObservedMember], int]:
     if not before.members and not seen:
         return Cause.FIRST, joined, -1
+    if after.is_adopted and not before.is_adopted:
+        return Cause.ADOPTED, joined, -1
     back = _unique(joined) & _unique([*gone, *(member for _, member in seen.values())])
     statics = [member for member in gone if member.instance_id is not None and _key(member) in back]
     really_gone = [member for member in gone if member not in statics]
@@ -249,7 +281,7 @@ def _without_change_of_members(
     if any(member.rejoin_ms <= at_ms for member in asked):
         return (Cause.DELAY_OVER if after.kind.value == "connect" else Cause.PROBING), [], -1
     if not known >= set(after.owners) or (set(before.owners) > set(after.owners) and after.protocol not in _COOPERATIVE):
-        return Cause.PARTITIONS, [], -1
+        return (Cause.CONNECTORS if after.kind is GroupKind.CONNECT else Cause.PARTITIONS), [], -1
     return Cause.ASKED, [], -1
 
 

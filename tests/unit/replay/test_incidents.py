@@ -446,3 +446,28 @@ def test_long_history_takes_time_in_proportion() -> None:
 
     few, many = took_s(1_000), took_s(8_000)
     assert many < 24 * max(few, 0.02), (few, many)
+
+
+def test_member_that_takes_long_to_give_up_its_work_is_named() -> None:
+    def led(epoch: int, *members: ObservedMember) -> ObservedGroup:
+        return attrs.evolve(group(epoch, *members), kind=GroupKind.CONSUMER, assignment_epoch=epoch)
+
+    a, b = member("a", 0, 1, epoch=1, state="stable"), member("b", 2, 3, epoch=1, state="stable")
+    new = member("c", epoch=2, state="unreleased")
+    slow = attrs.evolve(b, state="unrevoked", revoking=frozenset({"orders-3"}))
+    done = member("b", 2, epoch=2, state="stable"), member("c", 3, epoch=2, state="stable")
+    states = ((0, led(1, a, b)), (100, led(2, a, slow, new)), (140, led(2, attrs.evolve(a, epoch=2), *done)))
+    (_, joined) = incidents(history(*states))
+    assert (joined.cause, joined.members, joined.chain[0].detail) == (JOINED, ("c",), "b took 40.0 s to give up its work")
+
+
+def test_adopted_group_is_no_outage_and_new_connectors_are_no_partitions() -> None:
+    seats = [ObservedMember(member_id=f"equipoise-member-{name}", client_id=name) for name in "ab"]
+    held = ObservedGroup(name="g", kind=GroupKind.OTHER, epoch=2, members={each.member_id: each for each in seats})
+    assert [each.cause for each in incidents(history((0, BOTH), (100, held)))][1] is Cause.ADOPTED
+    workers = ObservedMember(member_id="w-1", client_id="w", active=frozenset({"sink-0"}))
+    more = attrs.evolve(workers, active=frozenset({"sink-0", "other-0"}))
+    first, second = (ObservedGroup(name="g", kind=GroupKind.CONNECT, epoch=epoch, members={"w-1": each}) for epoch, each in ((1, workers), (2, more)))
+    states = ((0, first), (100, second))
+    found = incidents(attrs.evolve(history(*states), commits={}))[1]
+    assert (found.cause, found.chain[0].given) == (Cause.CONNECTORS, ("other-0",))
