@@ -373,10 +373,10 @@ def _of_connect(told: list[Rebalance], clients: ClientStory) -> list[Rebalance]:
     for each in told:
         delay = delays.get(each.number)
         if delay is not None and not waiting and each.cause in (Cause.UNSEEN, Cause.JOINED, Cause.GONE, Cause.ASKED):
-            detail = f"its work waits for up to {span_text(delay[0])} (scheduled.rebalance.max.delay.ms) whether it is back or not"
-            each = attrs.evolve(
-                each, cause=Cause.GONE if each.cause is Cause.UNSEEN else each.cause, detail=detail, places=_places(each.places, (delay[1],)),
-            )  # fmt: skip
+            detail = f"work was lost, and waits for up to {span_text(delay[0])} (scheduled.rebalance.max.delay.ms) whether it is back or not"
+            each = attrs.evolve(each, detail=detail, places=_places(each.places, (delay[1],)))
+            if each.cause in (Cause.UNSEEN, Cause.JOINED):
+                each = attrs.evolve(each, cause=Cause.GONE, members=(), joined=())
             waiting = True
         elif delay is None and waiting and each.cause is Cause.UNSEEN:
             each = attrs.evolve(each, cause=Cause.DELAY_OVER)
@@ -403,7 +403,7 @@ def _notes(evidence: Evidence, clients: ClientStory) -> list[str]:
     found += [f"{name} = {value} ({place})" for name, (value, place) in sorted(clients.settings.items()) if name in _TOLD_SETTINGS]
     restored = [(took, who, place) for _, who, took, place in clients.states if took.startswith("its tasks took")]
     found += [f"{who}: {took} ({place})" for took, who, place in restored[-3:]]
-    failed = [(at_ms, who, what, place) for at_ms, who, what, place in clients.states if what in ("ERROR", "PENDING_ERROR")]
+    failed = [(at_ms, who, what, place) for at_ms, who, what, place in clients.states if what in ("ERROR", "PENDING_ERROR", "FAILED")]
     found += [f"{who} went to {what} ({place})" for _, who, what, place in failed[:3]]
     return found[:_MOST_NOTES]
 

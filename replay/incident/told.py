@@ -13,7 +13,7 @@ import attrs
 from equipoise.replay.importers.evidence.patterns import partitions
 from equipoise.replay.importers.evidence.reading import client_of
 from equipoise.replay.importers.evidence.reasons import Why, classify, of_client
-from equipoise.replay.importers.evidence.statements import Said, Statement
+from equipoise.replay.importers.evidence.statements import BEGINS, Said, Statement
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.rebalances import name_of
@@ -395,6 +395,8 @@ class _Process:
     causes: list[tuple[Cause, str]] = attrs.field(factory=list)
     places: list[str] = attrs.field(factory=list)
     has_joined: bool = False
+    is_fresh: bool = False
+    """It was seen to look for its coordinator before it joined: else a log may begin anywhere."""
     before: int = -1
     """The generation of its last round."""
     left_ms: int = -1
@@ -484,6 +486,7 @@ class ClientStory:
                 if process.coordinator and address and address != process.coordinator:
                     self._begin(process, each, Cause.COORDINATOR, f"it is {address} now")
                 process.coordinator = address or process.coordinator
+                process.is_fresh = process.is_fresh or (not process.has_joined and process.began_ms < 0)
                 self.coordinators.setdefault(address, each.place)
             case Said.DEALT:
                 self.dealt.append((each.at_ms, each.number, read_dealt(detail.text), each.place))
@@ -496,10 +499,12 @@ class ClientStory:
                 self.settings.setdefault(detail.state, (detail.text, each.place))
             case Said.WORKER:
                 self._worker(process, each)
-            case Said.METADATA:
+            case Said.TOPICS:
                 self._begin(process, each, Cause.PARTITIONS, "")
-            case Said.SUBSCRIBED:
-                self._begin(process, each, Cause.CONNECTORS if detail.kind == "connect" else Cause.SUBSCRIBED, detail.text)
+            case Said.CHANGED:
+                self._begin(process, each, Cause.CONNECTORS, f"{detail.text} {detail.state}".strip())
+            case Said.FAILED:
+                self.states.append((each.at_ms, detail.text, "FAILED", each.place))
             case Said.COMMIT_FAILED:
                 if process.left_ms >= 0 and each.at_ms - process.left_ms < _SOON_MS and process.causes and process.causes[-1][0] is Cause.LEFT:
                     self._was_poll_timeout(process, each)
@@ -552,7 +557,7 @@ class ClientStory:
                 self._restarted(process, each)
             return
         why = of_client(text) if text else None
-        if not process.has_joined and process.began_ms < 0:
+        if not process.has_joined and process.began_ms < 0 and (process.is_fresh or text == BEGINS or each.detail.other == "UNSUBSCRIBED"):
             self._begin(process, each, Cause.JOINED, "")
             return
         if why is not None and why is not Why.POLL_TIMEOUT:
@@ -571,7 +576,7 @@ class ClientStory:
     def _joined(self, process: _Process, each: Statement) -> None:
         process.number = max(each.number, -1) if each.number >= 0 else process.number
         if each.said is Said.JOINED and process.began_ms < 0:
-            self._begin(process, each, Cause.JOINED if not process.has_joined else Cause.UNSEEN, "")
+            self._begin(process, each, Cause.JOINED if process.is_fresh and not process.has_joined else Cause.UNSEEN, "")
         if each.said is Said.SYNCED:
             self._over(process, each)
 
@@ -583,7 +588,7 @@ class ClientStory:
             process.places.append(each.place)
         cause = min((one for one, _ in process.causes), key=STRENGTH.index)
         detail = next((text for one, text in process.causes if one is cause and text), "")
-        is_first = not process.has_joined
+        is_first = not process.has_joined and cause is Cause.JOINED
         if cause is Cause.EXPIRED and process.has_joined and process.number == process.before >= 0:
             cause, detail = Cause.TWICE, "it was put out and is back in the same generation: another process has its group.instance.id"
         process.before = process.number
@@ -623,6 +628,7 @@ class ClientStory:
     def _revoked(self, process: _Process, each: Statement) -> None:
         work = set(each.detail.work) or (process.works if each.said is Said.LOST else set())
         if each.said is Said.REVOKED and not work:
+            process.is_fresh = process.is_fresh or (not process.has_joined and process.began_ms < 0)
             return
         for partition in work:
             process.revoked[partition] = each.at_ms, process.number

@@ -87,8 +87,8 @@ CONNECT = (
             r"(?: with rebalance delay: (?P<count>[0-9]+))?", kind="connect"),
     pattern("Rebalance started", Said.JOINING, rf"{_WHO} Rebalance started", kind="connect"),
     pattern("oordinator was unreachable", Said.AWAY, rf"{_WHO} Broker coordinator was unreachable for (?P<number>[0-9]+)ms", kind="connect"),
-    pattern("Handling connector-only config update", Said.SUBSCRIBED, rf"{_WHO}.*Handling connector-only config update by \S+ connector (?P<text>\S+)", kind="connect"),
-    pattern("onnector", Said.SUBSCRIBED, rf"{_WHO} Connector (?P<text>\S+) (?P<state>config updated|config removed|target state change)", kind="connect"),
+    pattern("Handling connector-only config update", Said.CHANGED, rf"{_WHO}.*Handling connector-only config update by \S+ connector (?P<text>\S+)", kind="connect"),
+    pattern("onnector", Said.CHANGED, rf"{_WHO} Connector (?P<text>\S+) (?P<state>config updated|config removed|target state change)", kind="connect"),
     pattern("Task threw an uncaught", Said.FAILED, r"WorkerS(?:ink|ource)Task\{id=(?P<text>[^}]+)\} Task threw an uncaught and unrecoverable exception", kind="connect"),
     pattern("[Worker clientId", None, rf"{_WHO} "),
 )  # fmt: skip

@@ -5,7 +5,7 @@ Faust, franz-go and sarama.
 from __future__ import annotations
 
 from equipoise.replay.importers.evidence.patterns import one_of, pattern
-from equipoise.replay.importers.evidence.statements import Said
+from equipoise.replay.importers.evidence.statements import BEGINS, Said
 
 _BETWEEN = r"(?:%[0-9]\|[0-9.]+\|\w+\|(?P<client>[^|]*?)#consumer-[0-9]+\|.*?)?"
 
@@ -60,7 +60,7 @@ PYTHON = (
     pattern("coordinator (node", Said.AWAY, rf"Heartbeat failed for {_FOR}: coordinator \(node (?P<other>\S+)\) is either not started or not valid"),
     pattern("Discovered coordinator", Said.FOUND, rf"Discovered coordinator (?P<other>\S+) for {_FOR}"),
     pattern("OffsetCommit", Said.COMMIT_FAILED, rf"OffsetCommit (?:for|failed for|failed before join, ignoring:) ?(?:{_FOR})?(?: failed:| on partition| due to group error)? ?(?P<text>.*)"),
-    pattern("Metadata for topic has changed", Said.METADATA, "Metadata for topic has changed from"),
+    pattern("Metadata for topic has changed", Said.TOPICS, "Metadata for topic has changed from"),
     pattern("Elected group leader", None, "Elected group leader"),
     pattern("eceived member id", None, "eceived member id"),
     pattern("subscribed topics to", None, "pdating subscribed topics to"),
@@ -74,7 +74,7 @@ PYTHON = (
 _IS = r"(?:: |=|\":)\"?"
 _KEY = rf"\"?[;,]? ?\"?group{_IS}(?P<group>[^,\s\"]+)\"?"
 GO = (
-    pattern("beginning to manage the group lifecycle", Said.JOINING, rf"beginning to manage the group lifecycle{_KEY}"),
+    pattern("beginning to manage the group lifecycle", Said.JOINING, rf"beginning to manage the group lifecycle{_KEY}", text=BEGINS),
     pattern("joining group", Said.JOINING, rf"(?<!re)joining group{_KEY}"),
     pattern("joined, balancing group", Said.JOINED, rf"joined, balancing group{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+).*?generation{_IS}(?P<number>[0-9]+)"),
     pattern("joined", Said.JOINED, rf"joined{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+).*?generation{_IS}(?P<number>[0-9]+)"),
@@ -93,8 +93,9 @@ GO = (
     pattern("consumergroup/", Said.LOST, r"consumergroup/(?P<group>[^:\s]+): lost ownership of (?P<work>map\[.*?\]\]?) due to (?P<text>.*)"),
     pattern("consumergroup/session/", Said.COMMIT_FAILED, r"consumergroup/session/(?P<member>\S+?)/(?P<number>[0-9]+) (?P<text>heartbeat loop stopped.*|.*)", refine=one_of(
         {"fenced": Said.INSTANCE_TAKEN, "heartbeat": Said.REBALANCING, "released": Said.REBALANCING}, Said.COMMIT_FAILED)),
-    pattern("changed from", Said.METADATA, r"consumergroup/(?P<group>\S+) loop check partition number .*changed from"),
+    pattern("changed from", Said.TOPICS, r"consumergroup/(?P<group>\S+) loop check partition number .*changed from"),
     pattern("has been fenced", Said.INSTANCE_TAKEN, r"JoinGroup failed: group instance id (?P<instance>\S+) has been fenced"),
+    pattern("group", None, r"(?:syncing|beginning (?:heartbeat|autocommit) loop|fetching offsets|assigning partitions|fetched committed)"),
     pattern("consumergroup/", None, "consumergroup/"),
     pattern("client/coordinator coordinator for", None, "client/coordinator"),
     pattern("client/coordinator", Said.AWAY, r"client/coordinator (?P<text>request to broker \S+ failed: .*|coordinator for \S+ is not available)"),

@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+BEGINS = "it begins"
+"""Text of JOINING where a client says that it is new."""
+
 
 class Said(enum.IntEnum):
     """Says what a line says. Those up to UNLOADED are a broker's, the others a client's."""
@@ -95,6 +98,10 @@ class Said(enum.IntEnum):
     """A task or a connector of Kafka Connect failed: `work`; `text`."""
     TRANSITION = 64
     """A client of KIP-848 is in `state` now, at epoch `number`."""
+    CHANGED = 65
+    """A connector or its tasks were made, changed or deleted: `text`."""
+    TOPICS = 66
+    """The client saw other topics or partitions than before."""
     CALLBACK = 63
     """The application's callback was slow or failed."""
 

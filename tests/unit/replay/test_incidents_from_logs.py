@@ -305,6 +305,57 @@ def test_lines_of_clients(line: str, tmp_path: Path) -> None:
     assert found[0].places == ("client.log:1",)
 
 
+WORKER = "[2026-03-01 10:{},000] INFO [Worker clientId=connect-1, groupId=connect-cluster] {} (org.apache.kafka.connect.runtime.distributed.X:1)\n"
+ASSIGNMENT = (
+    "Joined group at generation {} with protocol version 2 and got assignment: Assignment{{error=0, leader='connect-1-x', leaderUrl='http://w1:8083/', offset=12,"
+    " connectorIds=[sink], taskIds=[{}], revokedConnectorIds=[], revokedTaskIds=[], delay={}}} with rebalance delay: {}"
+)
+
+
+def test_worker_of_connect_that_is_lost_and_a_connector_that_is_changed(tmp_path: Path) -> None:
+    text = WORKER.format("00:00", "Rebalance started") + WORKER.format("00:03", ASSIGNMENT.format(7, "sink-0", 300000, 300000))
+    text += WORKER.format("05:03", "Rebalance started") + WORKER.format("05:05", ASSIGNMENT.format(8, "sink-0, sink-1", 0, 0))
+    text += WORKER.format("09:00", "Connector other config updated") + WORKER.format("09:01", "Rebalance started")
+    text += WORKER.format("09:02", ASSIGNMENT.format(9, "sink-0, sink-1", 0, 0))
+    text += "[2026-03-01 10:12:00,000] ERROR WorkerSinkTask{id=sink-1} Task threw an uncaught and unrecoverable exception. Task is being killed\n"
+    found = told(tmp_path, text, "connect.log")
+    lost, changed = incidents(found)
+    assert [(each.cause, each.number) for each in lost.chain] == [(Cause.GONE, 7), (Cause.DELAY_OVER, 8)]
+    assert "waits for up to 5 min 00 s" in lost.chain[0].detail
+    assert any("scheduled.rebalance.max.delay.ms" in text for text in lost.advice)
+    assert (changed.cause, changed.chain[0].detail) == (Cause.CONNECTORS, "other config updated")
+    assert any("sink-1 went to FAILED (connect.log:8)" in note for note in found.notes)
+    assert any("/connectors?expand=status" in each for each in found.missing)
+
+
+def test_log_that_begins_in_the_middle_does_not_say_that_its_client_joined(tmp_path: Path) -> None:
+    who = "[Consumer clientId=app-1-StreamThread-1-consumer, groupId=app]"
+    text = f"2026-03-01 10:00:00,100 INFO {who} Request joining group due to: group is already rebalancing\n"
+    text += f"2026-03-01 10:00:00,200 INFO {who} Successfully synced group in generation Generation{{generationId=12, memberId='x', protocol='stream'}}\n"
+    text += "2026-03-01 10:00:40,000 INFO stream-thread [app-1-StreamThread-1] Restoration took 39800 ms for all active tasks [0_1]\n"
+    found = told(tmp_path, text, "app.log")
+    assert [(each.cause, each.members) for each in incidents(found)] == [(Cause.UNSEEN, ())]
+    assert found.states[-1].group.kind.value == "classic streams"
+    assert any("39.8 s to restore" in note for note in found.notes)
+
+
+def test_go_client_that_joins_and_rebalances(tmp_path: Path) -> None:
+    key = "member_id: kgo-0000000a-1111-4222-8333-444444444444, instance_id: <nil>, generation: {}, leader: false"
+    lines = [
+        ("00:00", "beginning to manage the group lifecycle; group: orders"), ("00:00", "joining group; group: orders"), ("00:03", f"joined; group: orders, {key.format(4)}"),
+        ("00:03", "synced; group: orders, assigned: orders[0 1 2]"),
+        ("02:03", "heartbeat errored; group: orders, err: REBALANCE_IN_PROGRESS: The group is rebalancing, so a rejoin is needed."),
+        ("02:03", "joining group; group: orders"), ("02:05", f"joined; group: orders, {key.format(5)}"), ("02:05", "synced; group: orders, assigned: orders[0 1]"),
+        ("04:00", "leaving group; group: orders, member_id: kgo-0000000a-1111-4222-8333-444444444444, instance_id: <nil>"),
+    ]  # fmt: skip
+    found = rebalances(told(tmp_path, "".join(f"2026-03-01 10:{time} [INFO] {text}\n" for time, text in lines), "go.log"))
+    assert [(each.cause, each.number) for each in found] == [(JOINED, 4), (Cause.UNSEEN, 5), (LEFT, 5)]
+    logged = "".join(json.dumps({"time": f"2026-03-01T10:{time}Z", "msg": text.partition("; ")[0], **dict(
+        pair.split(": ", 1) for pair in text.partition("; ")[2].split(", ") if ": " in pair
+    )}) + "\n" for time, text in lines)  # fmt: skip
+    assert [each.cause for each in rebalances(told(tmp_path, logged, "go.json"))] == [JOINED, Cause.UNSEEN, LEFT]
+
+
 def test_excerpt_without_anything_says_so(tmp_path: Path) -> None:
     for text in ("", "hello\nworld\n", "\x00\xff\x00", "[2026-03-01 10:00:00,000] INFO [Log partition=a-0] Rolled new log segment\n"):
         (tmp_path / "x.log").write_bytes(text.encode("latin-1"))
