@@ -24,7 +24,7 @@ _LATEST_MS = 24_000
 """From a fault to the rebalance that it makes necessary: a session and a poll interval."""
 
 
-@attrs.frozen
+@attrs.frozen(order=True)
 class Fault:
     at_ms: int
     group: str
@@ -46,8 +46,10 @@ def faults_of(folder: Path) -> list[Fault]:
     return [Fault(**each) for each in read]
 
 
-def cause_of(fault: Fault, told: list[Rebalance]) -> Cause | None:
-    """What the first rebalance after a fault is said to have begun with."""
-    after = [each for each in told if fault.at_ms - 300 <= each.begin_ms <= fault.at_ms + _LATEST_MS and each.cause is not Cause.UNSEEN]
+def cause_of(fault: Fault, told: list[Rebalance], faults: list[Fault]) -> Cause | None:
+    """What the first rebalance after a fault, and before the next, is said to have begun with."""
+    later = [each.at_ms for each in faults if each.group == fault.group and each.at_ms > fault.at_ms]
+    until_ms = min([fault.at_ms + _LATEST_MS, *(at_ms - 300 for at_ms in later)])
+    after = [each for each in told if fault.at_ms - 300 <= each.begin_ms <= until_ms and each.cause is not Cause.UNSEEN]
     about = [each for each in after if fault.who in each.members or not each.members]
     return (about or after)[0].cause if after else None

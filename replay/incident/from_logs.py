@@ -214,15 +214,15 @@ def _with_departures(told: Sequence[Rebalance], departures: Sequence[Departure])
 
 
 def _unnamed(told: Sequence[Rebalance], departure: Departure) -> list[int]:
-    """The only rebalance in whose time a member without a client id was lost: ids of KIP-848 do not
-    say which client it is.
+    """The first rebalance after it, by which a member without a client id was lost: ids of KIP-848
+    do not say which client it is.
     """
     near = [
         index for index, each in enumerate(told)
         if each.gone and each.cause in (Cause.LEFT, Cause.EXPIRED) and -_CLOCK_MS <= each.begin_ms - departure.at_ms <= 60_000
         and all(len(name) == 22 and "." not in name for name in each.gone)
     ]  # fmt: skip
-    return near if len(near) == 1 else []
+    return near[:1]
 
 
 def _combined(clients: ClientStory) -> list[Rebalance]:

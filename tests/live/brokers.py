@@ -164,13 +164,17 @@ class Brokers:
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{self._port(index)}" for index in range(self.count))
 
+    def log_of(self, index: int) -> Path:
+        """What the broker has written to its standard error."""
+        return self._home / f"{index}.log"
+
     def pid(self, index: int) -> int:
         """The broker's own process, to be stopped and continued."""
         return self._running[index][1]
 
     def start(self, index: int, *, wait: bool = True) -> None:
         """Starts a broker that is not running. With `wait`, returns when it answers."""
-        with open(self._home / f"{index}.log", "ab") as log:
+        with open(self.log_of(index), "ab") as log:
             command = ["java", *self._java, "-cp", f"{self._jars}/*", "kafka.Kafka", str(self._properties(index))]
             process = subprocess.Popen(
                 ["sh", "-c", _ENDS_WITH_ITS_STARTER, "sh", *command],

@@ -47,7 +47,7 @@ def test_real_brokers_log_names_each_fault(folder: Path) -> None:
         expected = FAULTS.get(fault.fault)
         if expected is None or not fault.group.startswith("g-") or (fault.fault == "poll" and fault.group != "g-java"):
             continue  # only Java's classic consumer tells the broker that it left by its poll interval
-        cause = cause_of(fault, rebalances(found[fault.group]))
+        cause = cause_of(fault, rebalances(found[fault.group]), faults_of(folder))
         if cause is not expected and not (expected is BACK and fault.group.endswith("-848")):  # ids of KIP-848 are new, and name no client
             wrong.append((fault, cause))
     assert wrong == []
@@ -61,7 +61,7 @@ def test_real_logs_of_broker_and_members_name_each_fault_and_member(folder: Path
         for fault in faults:
             expected = FAULTS.get(fault.fault)
             if fault.group == group and expected is not None and group != "g-confluent-848":
-                cause = cause_of(fault, rebalances(found[group]))
+                cause = cause_of(fault, rebalances(found[group]), faults)
                 wrong += [] if cause is expected else [(fault, cause)]
     assert wrong == []
 
@@ -76,7 +76,7 @@ def test_real_logs_of_members_alone(client: str, folder: Path) -> None:
     for fault in faults_of(folder):
         expected = FAULTS.get(fault.fault)
         if fault.group == f"g-{client}" and expected is not None:
-            cause = cause_of(fault, rebalances(found))
+            cause = cause_of(fault, rebalances(found), faults_of(folder))
             wrong += [] if cause is expected else [(fault, cause)]
     assert wrong == []
     assert any("server.log of the broker" in each for each in found.missing)
