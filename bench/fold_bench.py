@@ -16,7 +16,7 @@ import msgpack
 from equipoise.assignors import registry
 from equipoise.events import codec
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, MemberUnchanged, Subtopology, TopologyDeclared
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, TaskId
 from equipoise.statemachine.machine import GroupMachine
@@ -72,7 +72,7 @@ def _folding_us(members: int, tasks: int, payloads: list[codec.Encoded]) -> floa
         begin = number * REPORTS
         for index in range(begin, begin + REPORTS):
             kind, version, payload = payloads[index]
-            machine.step(Record("g", first + index, index, codec.decode_lenient(kind, version, payload), 0))
+            machine.step(FactRecord("g", first + index, index, codec.decode_lenient(kind, version, payload), 0))
 
     return _best_us(fold)
 

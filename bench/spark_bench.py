@@ -37,7 +37,7 @@ from bench.verify_bench import write_log
 from equipoise.events.log.copying import copy_log
 from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.sqlite import SqliteLog
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.replay.simulation.fleet import Fleet, make_fleet
 from equipoise.replay.spark.groups import Unit, dealt, over_groups, units_of
 from equipoise.replay.spark.session import session
@@ -184,7 +184,7 @@ def _fold(unit: Unit, times: int) -> int:
     """Decodes a group's log once and folds its facts `times` times. Returns how many decisions that
     made.
     """
-    facts = [entry for entry in unit.entries() if isinstance(entry, Record)]
+    facts = [entry for entry in unit.entries() if isinstance(entry, FactRecord)]
     machines = (GroupMachine(any_solver=True) for _ in range(times))
     return sum(len(machine.step(fact)) for machine in machines for fact in facts)
 

@@ -35,7 +35,7 @@ _ORIGIN = re.compile(r"https?://(.+)")
 
 
 @attrs.frozen
-class Refused:
+class RefusedRequest:
     """Why a request is not taken. `status`: of the answer."""
 
     status: int
@@ -56,18 +56,19 @@ class Admission:
         self._own = socket.gethostname().lower()
         self._tls, self._has_secret = tls, has_secret
 
-    def refuse(self, request: web.Request) -> Refused | None:
+    def refuse(self, request: web.Request) -> RefusedRequest | None:
         """Returns why the request is refused; None: it is taken."""
         hosts = request.headers.getall("Host", [])
         if len(hosts) > 1 or (not hosts and request.version >= (1, 1)):
-            return Refused(400, "the request must have one Host header")
+            return RefusedRequest(400, "the request must have one Host header")
         host = hosts[0] if hosts else ""
         if self._is_of_another_site(request, host):
-            return Refused(403, "a page of another site asks: only the pages served here, programs and links may; leave out Origin, or ask from here")
+            problem = "a page of another site asks: only the pages served here, programs and links may; leave out Origin, or ask from here"
+            return RefusedRequest(403, problem)
         if not hosts or self._tls or self.takes_host(host) or self._has_secret(request):
             return None
         name, reached = _name_of(host) or host, "localhost, 127.0.0.1" if self._is_loopback else "its IP address, a name without a dot"
-        return Refused(403, f"Host {name!r:.100} is no name of this server: ask {reached}, or add the name to http_hosts")
+        return RefusedRequest(403, f"Host {name!r:.100} is no name of this server: ask {reached}, or add the name to http_hosts")
 
     def takes_host(self, host: str) -> bool:
         """Returns whether this is a ``Host`` under which the port is asked."""

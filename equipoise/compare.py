@@ -54,7 +54,7 @@ class Contender:
 
 
 @attrs.frozen(kw_only=True)
-class Cost:
+class ContenderCost:
     """The cost of one contender over all windows of one run. `totals`: as in a simulation's
     windows; {} with `error` when the contender could not lead.
     """
@@ -96,14 +96,14 @@ def check_contender(contender: Contender) -> None:
     check_settings(registry.latest(contender.assignor), GroupSettings(options=dict(contender.options)))
 
 
-def recorded_cost(run: Run) -> list[Cost]:
+def recorded_cost(run: Run) -> list[ContenderCost]:
     """The cost measured during the recording; [] when it was not measured."""
-    return [Cost(run=run.name, contender=RECORDED, totals=run.measured)] if run.measured else []
+    return [ContenderCost(run=run.name, contender=RECORDED, totals=run.measured)] if run.measured else []
 
 
 def cost_of(
     run: Run, contender: Contender, *, overrides: Mapping[str, Any] | None = None, seed: int = 0, progress: Progress | None = None
-) -> Cost:
+) -> ContenderCost:
     """Simulates the run under this contender, with the run's settings changed by `overrides`.
 
     A simulation that halts or breaks an invariant returns a Cost with `error`. Raises InputError
@@ -121,13 +121,13 @@ def cost_of(
         raise
     except EquipoiseError as error:
         problem = error.problem if isinstance(error, GroupHalted) else str(error)
-        return Cost(run=run.name, contender=str(contender), totals={}, error=problem)
-    return Cost(run=run.name, contender=str(contender), totals=sum_windows([window.totals for window in result.windows]))
+        return ContenderCost(run=run.name, contender=str(contender), totals={}, error=problem)
+    return ContenderCost(run=run.name, contender=str(contender), totals=sum_windows([window.totals for window in result.windows]))
 
 
-def rows_of(costs: Iterable[Cost]) -> dict[str, dict[str, Cost]]:
+def rows_of(costs: Iterable[ContenderCost]) -> dict[str, dict[str, ContenderCost]]:
     """Contender -> run -> cost, in order of first occurrence."""
-    rows: dict[str, dict[str, Cost]] = {}
+    rows: dict[str, dict[str, ContenderCost]] = {}
     for cost in costs:
         rows.setdefault(cost.contender, {})[cost.run] = cost
     return rows

@@ -16,7 +16,7 @@ from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState
@@ -43,7 +43,7 @@ class GroupLog:
         is_empty = True
         for entry in self._log.read():
             is_empty = False
-            if not isinstance(entry, Record):
+            if not isinstance(entry, FactRecord):
                 continue
             if entry.group not in ("", self.group):
                 raise InputError(f"{self._log.location}: is the log of group {entry.group!r}; name another file for {self.group!r}")
@@ -52,7 +52,7 @@ class GroupLog:
         if is_empty:
             self._machine.step(self._log.append_fact("", now_ms(), LogOpened(log_id=uuid.uuid4().hex)))
 
-    def folded(self, record: Record) -> None:
+    def folded(self, record: FactRecord) -> None:
         """Called with each fact that was there when the log was opened."""
 
     @property

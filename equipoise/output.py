@@ -29,7 +29,7 @@ from equipoise.events.log import Log, is_archive_location, open_log
 from equipoise.events.log.parquet.files import MARK, foreign_files
 from equipoise.events.log.parquet.stores import check_scheme, is_object_location, store_at
 from equipoise.events.log.storage import cannot_write
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.replay.interrupts import undisturbed
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def _check_maker(option: str, location: str, place: Path, replaces: str, *, is_a
     manifest = ""
     with contextlib.suppress(EquipoiseError, OSError), open_log(f"{place}/" if is_archive else location, "r") as log:
         opened = next(iter(log.read()))
-        if isinstance(opened, Record) and isinstance(opened.event, LogOpened):
+        if isinstance(opened, FactRecord) and isinstance(opened.event, LogOpened):
             manifest = opened.event.manifest
     try:
         made = json.loads(manifest or "{}")

@@ -19,7 +19,7 @@ import attrs
 from aiohttp import http_exceptions, web
 from prometheus_client import CollectorRegistry, generate_latest
 
-from equipoise.admission import Admission, Refused
+from equipoise.admission import Admission, RefusedRequest
 from equipoise.events.errors import InputError
 
 Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -58,8 +58,8 @@ class Post:
     page: Page
     media_type: str
     most_bytes: int
-    refuse: Callable[[web.Request], Refused | None] = lambda request: None
-    refused: Callable[[web.Request, Refused], None] = lambda request, refused: None
+    refuse: Callable[[web.Request], RefusedRequest | None] = lambda request: None
+    refused: Callable[[web.Request, RefusedRequest], None] = lambda request, refused: None
 
 
 class _Requests(logging.Filter):
@@ -180,16 +180,16 @@ class HttpServer(abc.ABC):
             return await handler(request)
         except web.HTTPException as error:
             allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-            return _refusal(Refused(error.status, _PROBLEMS.get(error.status, error.reason.lower())), allowed)
+            return _refusal(RefusedRequest(error.status, _PROBLEMS.get(error.status, error.reason.lower())), allowed)
         except Exception:
             if request.writer.output_size:
                 raise  # a part of the answer was sent
             _LOG.exception("%s %.200r cannot be answered", request.method, request.path)
-            return _refusal(Refused(500, "a defect; the log of this process has it"))
+            return _refusal(RefusedRequest(500, "a defect; the log of this process has it"))
 
-    async def _refuse(self, request: web.Request, post: Post | None) -> Refused | None:
+    async def _refuse(self, request: web.Request, post: Post | None) -> RefusedRequest | None:
         if request.method not in METHODS:
-            return Refused(405, f"no page takes this method; there are {', '.join(METHODS)}")
+            return RefusedRequest(405, f"no page takes this method; there are {', '.join(METHODS)}")
         refused = self._admission.refuse(request)
         if refused is not None and refused.problem not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(refused.problem)
@@ -234,14 +234,14 @@ async def _with_headers(request: web.Request, response: web.StreamResponse) -> N
         response.headers.setdefault(name, value)
 
 
-def _refusal(refused: Refused, headers: Mapping[str, str] | None = None) -> web.Response:
+def _refusal(refused: RefusedRequest, headers: Mapping[str, str] | None = None) -> web.Response:
     answer = web.json_response({"problem": refused.problem}, status=refused.status, headers=headers)
     if refused.status in (400, 408, 413):
         answer.force_close()  # the rest of the body is not waited for
     return answer
 
 
-async def _read_body(request: web.Request, post: Post) -> Refused | None:
+async def _read_body(request: web.Request, post: Post) -> RefusedRequest | None:
     """Reads the body of a POST, which the request has then. Returns why it does not; None: it has.
     """
     try:
@@ -249,21 +249,21 @@ async def _read_body(request: web.Request, post: Post) -> Refused | None:
     except ValueError:
         is_text = False
     if request.content_type != post.media_type or not is_text or "Content-Encoding" in request.headers:
-        return Refused(415, f"the body must have Content-Type: {post.media_type}, in UTF-8, and no Content-Encoding")
-    too_large = Refused(413, f"the body is too large: it has at most {post.most_bytes:,} bytes")
+        return RefusedRequest(415, f"the body must have Content-Type: {post.media_type}, in UTF-8, and no Content-Encoding")
+    too_large = RefusedRequest(413, f"the body is too large: it has at most {post.most_bytes:,} bytes")
     if (request.content_length or 0) > post.most_bytes:
         return too_large
     try:
         async with asyncio.timeout(BODY_S):
             body = await request.read()
     except TimeoutError:
-        return Refused(408, f"the body did not arrive within {BODY_S:.0f} s")
+        return RefusedRequest(408, f"the body did not arrive within {BODY_S:.0f} s")
     except web.HTTPRequestEntityTooLarge:
         return too_large
     except (web.RequestPayloadError, http_exceptions.HttpProcessingError, ConnectionError) as error:
-        return Refused(400, f"the body cannot be read: {error}"[:300])
+        return RefusedRequest(400, f"the body cannot be read: {error}"[:300])
     try:
         body.decode()
     except UnicodeDecodeError as error:
-        return Refused(400, f"the body is no UTF-8: {error.reason} at byte {error.start}")
+        return RefusedRequest(400, f"the body is no UTF-8: {error.reason} at byte {error.start}")
     return too_large if len(body) > post.most_bytes else None

@@ -9,7 +9,7 @@ from equipoise.events.codec import Event, decode, decode_lenient, encode, from_j
 from equipoise.events.decisions import Decision
 from equipoise.events.errors import EquipoiseError, FieldError, GroupHalted, InputError, InvariantBroken, LogError
 from equipoise.events.facts import Fact
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
 
@@ -21,6 +21,7 @@ __all__ = [
     "EquipoiseError",
     "Event",
     "Fact",
+    "FactRecord",
     "FieldError",
     "GroupHalted",
     "GroupSettings",
@@ -29,7 +30,6 @@ __all__ = [
     "Lag",
     "LagSentinel",
     "LogError",
-    "Record",
     "TaskId",
     "decode",
     "decode_lenient",

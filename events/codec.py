@@ -37,7 +37,7 @@ from equipoise.events import decisions, facts, readable, upcasters, wire
 from equipoise.events.decisions import Decision
 from equipoise.events.errors import FieldError, InputError, TooLargeError, UnknownEventError, UnsoundError
 from equipoise.events.facts import Fact, Undecodable
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 
 Event = Fact | Decision
 
@@ -350,9 +350,9 @@ def decision_checksum(
     return zlib.crc32(payload, zlib.crc32(_pack((log_id, group, number, caused_by, index, fact_checksum, kind, version))))
 
 
-def make_record(group: str, offset: int, append_ms: int, event: Fact) -> Record:
+def make_record(group: str, offset: int, append_ms: int, event: Fact) -> FactRecord:
     """Builds the record of a fact, with the checksum of its current encoding."""
-    return Record(group, offset, append_ms, event, fact_checksum(group, offset, append_ms, *encode(event)))
+    return FactRecord(group, offset, append_ms, event, fact_checksum(group, offset, append_ms, *encode(event)))
 
 
 def checksum_of(record: DecisionRecord) -> int:

@@ -10,7 +10,7 @@ from equipoise.events.facts import Fact
 
 
 @attrs.frozen(slots=True)
-class Record:
+class FactRecord:
     """A fact with its place in the log.
 
     `offset`: place in the partition, dense from 0. `append_ms`: append time by the log's clock,
@@ -105,7 +105,7 @@ def from_the_start(entry: UnreadRecord | BaseState) -> EquipoiseError:
     return InputError(f"the log begins at a base (offset {entry.begins_offset}), and this needs it from its first record; read the archive")
 
 
-Entry = Record | DecisionRecord | UnreadRecord | BaseState
+Entry = FactRecord | DecisionRecord | UnreadRecord | BaseState
 """What a log is read as: facts, each followed by its decisions, in stored order. A log that begins
 at a base has the states of its groups before.
 """

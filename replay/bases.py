@@ -10,7 +10,7 @@ import attrs
 from equipoise.events.errors import GapError, InputError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log import Log, is_archive_location, open_log
-from equipoise.events.records import Entry, Record
+from equipoise.events.records import Entry, FactRecord
 
 if TYPE_CHECKING:
     from equipoise.events.log.kafka.log import KafkaLog
@@ -66,7 +66,7 @@ def read_as_one(archive: str, log: Log, group: str | None = None) -> Iterator[En
             if not is_archive_location(archive) and len(kafka.partitions()) > 1:
                 raise InputError(f"{archive}: holds one partition; name that one of {log.location} with ?partition=N")
             for entry in copy.read(group=group):
-                if isinstance(entry, Record) and isinstance(entry.event, LogOpened):
+                if isinstance(entry, FactRecord) and isinstance(entry.event, LogOpened):
                     if entry.event != kafka.opened:
                         there = f"holds log {entry.event.log_id!r}, and {log.location} is {kafka.opened.log_id!r}"
                         raise InputError(f"{archive}: {there}; name its archive")

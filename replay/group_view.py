@@ -119,7 +119,7 @@ class TaskRow:
 
 
 @attrs.frozen(kw_only=True)
-class MemberRow:
+class GroupMemberRow:
     """A live incarnation. `silent_ms`: group time since its last valid fact. Its session ends at
     `session_timeout_ms`.
     """
@@ -198,7 +198,7 @@ class GroupView:
     imbalance_before: int
     imbalance_after: int
     waiting_movements: int
-    members: tuple[MemberRow, ...]
+    members: tuple[GroupMemberRow, ...]
     tasks: tuple[TaskRow, ...]
     first_divergence: int | None
     """Offset of the first fact whose stored decisions differ from this state; None: none. See
@@ -273,9 +273,9 @@ def view_of(machine: GroupMachine, *, first_divergence: int | None = None) -> Gr
     )
 
 
-def _member_row(state: GroupState, member: MemberState, drain: Drain | None) -> MemberRow:
+def _member_row(state: GroupState, member: MemberState, drain: Drain | None) -> GroupMemberRow:
     crashes = state.recent_crashes(member.member_id)
-    return MemberRow(
+    return GroupMemberRow(
         member_id=member.member_id,
         incarnation=member.incarnation,
         phase=state.member_phase(member).value,

@@ -27,7 +27,7 @@ from equipoise.assignors.lag_aware.uneven import UNEVEN_SINCE
 from equipoise.assignors.load_balanced.weights import weights
 from equipoise.events.decisions import AssignmentIssued, Move, RoundPlanned
 from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, RoundAsked, Subtopology, TaskReady, TopologyDeclared
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.replayer import AssignorCall, ReplayStep
 from equipoise.replay.silence import SilenceFinder, SilentPeriod
@@ -181,7 +181,7 @@ class MoveStory:
 
 
 @attrs.define(kw_only=True)
-class _Open:
+class _Begun:
     """The current interval of a task."""
 
     member_id: str | None
@@ -209,7 +209,7 @@ class History:
         self.under_way: dict[TaskId, MoveStory] = {}
         self._learned: dict[TaskId, MoveStory] = {}
         """Movements that continue while the owner gives the task up and takes it again."""
-        self._open: dict[TaskId, _Open] = {}
+        self._open: dict[TaskId, _Begun] = {}
         self._topology: TopologyDeclared | None = None
         self._tasks: dict[TaskId, None] = {}
         """The followed tasks of the current topology."""
@@ -333,7 +333,7 @@ class History:
             return ()
         return tuple(candidates(step.assignor_call.problem, task, by_load=step.assignor_call.plan.load is not None))
 
-    def _note_declared(self, record: Record, state: GroupState) -> None:
+    def _note_declared(self, record: FactRecord, state: GroupState) -> None:
         if isinstance(record.event, TaskReady | LagReported):
             for task in record.event.tasks if isinstance(record.event, TaskReady) else record.event.ready:
                 story = self.under_way.get(task)
@@ -386,7 +386,7 @@ class History:
             if state.phase is GroupPhase.SHADOWING:
                 self._note_observed(step, state, task, owner)
             self._last_owner[task] = owner
-        self._open[task] = _Open(member_id=owner, condition=condition, from_ms=record.append_ms, offset=record.offset, generation=state.generation)
+        self._open[task] = _Begun(member_id=owner, condition=condition, from_ms=record.append_ms, offset=record.offset, generation=state.generation)
 
     def _first_condition(self, state: GroupState, task: TaskId, owner: str) -> Condition:
         """The first condition of a granted task. A ready, near copy starts at once, and so does a
@@ -426,7 +426,7 @@ class History:
         )
         self.moves.append(MoveStory(task=task, source=source, destination=owner, steps=[observed], candidates=self._candidates(step, task)))
 
-    def _note_started(self, record: Record, state: GroupState, member_id: str) -> None:
+    def _note_started(self, record: FactRecord, state: GroupState, member_id: str) -> None:
         """Notes tasks that the member's report shows as running after a restore or a hold."""
         member = state.members[member_id]
         starting = self._starting[member_id]
@@ -440,7 +440,7 @@ class History:
             if runs:
                 starting.discard(task)
                 self._close(task, record.append_ms)
-                self._open[task] = _Open(
+                self._open[task] = _Begun(
                     member_id=member_id,
                     condition=Condition.RUNNING,
                     from_ms=record.append_ms,

@@ -40,7 +40,7 @@ from equipoise.events.facts import (
     TasksRevoked,
     TopologyDeclared,
 )
-from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, UnreadRecord, from_the_start
+from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord, from_the_start
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.replay.wording import groups_text
@@ -355,7 +355,7 @@ class _Reading:
         self.known: dict[tuple[str, int], _Incarnation] = {}
         self.now_ms = 0
 
-    def fact(self, record: Record) -> None:
+    def fact(self, record: FactRecord) -> None:
         event = record.event
         if isinstance(event, LogOpened):
             self.manifest = read_manifest(event.manifest)

@@ -20,7 +20,7 @@ from equipoise.events import codec
 from equipoise.events.decisions import Decision, MemberExpired
 from equipoise.events.errors import DamagedError, InputError
 from equipoise.events.facts import BaseRequested, GroupConfigured, LogOpened
-from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.published import Match, compare
@@ -61,7 +61,7 @@ class RecordingAssignor(DelegatingAssignor):
 class ReplayStep:
     """One fact, the decisions it caused, and the last assignor call it caused (None: no call)."""
 
-    record: Record
+    record: FactRecord
     decisions: list[DecisionRecord]
     assignor_call: AssignorCall | None
     base: BaseState | None = None
@@ -174,11 +174,11 @@ class Replayer:
         self._group, self.base = base.group, base
         self.machine = GroupMachine.restore(base.state, load=self._listen, any_solver=True)
         self.first_append_ms = self.last_append_ms = base.append_ms
-        return ReplayStep(Record(base.group, base.offset, base.append_ms, BaseRequested()), [], None, base)
+        return ReplayStep(FactRecord(base.group, base.offset, base.append_ms, BaseRequested()), [], None, base)
 
     def _known(self, entries: Iterable[Entry]) -> Iterator[ReplayStep]:
         for entry in entries:
-            if isinstance(entry, Record):
+            if isinstance(entry, FactRecord):
                 yield self._step(entry)
             elif isinstance(entry, DecisionRecord):
                 self._compare(entry)
@@ -189,7 +189,7 @@ class Replayer:
             elif self.first_divergence is None:
                 self.first_divergence = entry.offset
 
-    def _step(self, record: Record) -> ReplayStep:
+    def _step(self, record: FactRecord) -> ReplayStep:
         if self._recording is not None:
             self._recording.last_call = None
         decisions = self.machine.step(record)
@@ -239,7 +239,7 @@ class ConfigurationAnswers:
         """
         if isinstance(entry, DecisionRecord) or (isinstance(entry, UnreadRecord) and entry.number is not None):
             return self._take_decision(entry)
-        if not self._held and not (isinstance(entry, Record) and isinstance(entry.event, GroupConfigured)):
+        if not self._held and not (isinstance(entry, FactRecord) and isinstance(entry.event, GroupConfigured)):
             return [entry]
         self._held.append(entry)
         if len(self._held) <= MOST_HELD:
@@ -262,16 +262,16 @@ class ConfigurationAnswers:
         return known
 
     @property
-    def _pending(self) -> Record:
-        return cast(Record, self._held[0])
+    def _pending(self) -> FactRecord:
+        return cast(FactRecord, self._held[0])
 
-    def _release(self, answered: Record) -> list[Entry]:
+    def _release(self, answered: FactRecord) -> list[Entry]:
         """Removes and returns the held entries up to the next configuration; `answered` takes the
         place of the first.
         """
         self._held.popleft()
         known: list[Entry] = [answered]
-        while self._held and not (isinstance(self._held[0], Record) and isinstance(self._held[0].event, GroupConfigured)):
+        while self._held and not (isinstance(self._held[0], FactRecord) and isinstance(self._held[0].event, GroupConfigured)):
             known.append(self._held.popleft())
         return known
 
@@ -294,7 +294,7 @@ class ConfigurationAnswers:
         return answers
 
 
-def _answers(decision: DecisionRecord | UnreadRecord, caused_by: int, configuration: Record) -> bool:
+def _answers(decision: DecisionRecord | UnreadRecord, caused_by: int, configuration: FactRecord) -> bool:
     if decision.group != configuration.group:
         return False
     if caused_by == configuration.offset:
@@ -303,7 +303,7 @@ def _answers(decision: DecisionRecord | UnreadRecord, caused_by: int, configurat
 
 
 def _save(entry: Entry) -> list[Any]:
-    if isinstance(entry, Record):
+    if isinstance(entry, FactRecord):
         return [True, [entry.group, entry.offset, entry.append_ms, entry.checksum], *codec.encode(entry.event)]
     assert isinstance(entry, DecisionRecord), "what cannot be read ends a verification, and is not saved"
     place = [entry.log_id, entry.group, entry.number, entry.caused_by, entry.index, entry.fact_checksum]
@@ -314,6 +314,6 @@ def _restore(saved: list[Any]) -> Entry:
     is_fact, place, *encoded = saved
     if is_fact:
         group, offset, append_ms, checksum = place
-        return Record(group, offset, append_ms, codec.decode_lenient(*encoded), checksum)
+        return FactRecord(group, offset, append_ms, codec.decode_lenient(*encoded), checksum)
     log_id, group, number, caused_by, index, fact_checksum = place
     return DecisionRecord(log_id, group, number, caused_by, index, fact_checksum, cast(Decision, codec.decode(*encoded)))

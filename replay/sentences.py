@@ -35,7 +35,7 @@ from equipoise.events.facts import (
     TaskParked,
     TopologyDeclared,
 )
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import ranges
 from equipoise.replay.wording import NOBODY, cause_text, counted, expiry_text, reason_text, restart_text, span_text, warning_text
 from equipoise.statemachine.rejections import rejection_text
@@ -61,7 +61,7 @@ class Sentence:
     level: int = logging.INFO
 
 
-def tell(record: Record, decisions: Sequence[DecisionRecord]) -> Iterator[Sentence]:
+def tell(record: FactRecord, decisions: Sequence[DecisionRecord]) -> Iterator[Sentence]:
     """The sentences of a fact with its own decisions, each with its place in the log. A rejected
     fact is not among them.
     """

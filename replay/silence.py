@@ -21,7 +21,7 @@ import attrs
 
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import AssignmentObserved, MemberEnded
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.state import GroupPhase, GroupState
 
 PROVEN_WITHIN_MS = 1_000
@@ -54,7 +54,7 @@ class SilenceFinder:
         """Begins with the members of a stored state, as if they were heard at that time."""
         self._heard = {name: (member.incarnation, append_ms) for name, member in state.members.items()}
 
-    def note(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState) -> list[SilentPeriod]:
+    def note(self, record: FactRecord, decisions: Iterable[DecisionRecord], state: GroupState) -> list[SilentPeriod]:
         """Returns the silent periods that this step ends. `state`: after the step."""
         event, now_ms = record.event, record.append_ms
         found: list[SilentPeriod] = []

@@ -11,7 +11,7 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened
-from equipoise.events.records import Entry, Record
+from equipoise.events.records import Entry, FactRecord
 
 AFTER_MS = 86_400_000
 """Read beyond a span, so that what began in it is known to its end: that a member was silent shows
@@ -62,7 +62,7 @@ class SpanReader:
     def __iter__(self) -> Iterator[Entry]:
         end_ms = None if self._span.until_ms is None else self._span.until_ms + AFTER_MS
         for entry in self._entries:
-            if isinstance(entry, Record):
+            if isinstance(entry, FactRecord):
                 if end_ms is not None and entry.append_ms >= end_ms:
                     return
                 self.facts += self._span.has(entry.append_ms) and not isinstance(entry.event, LogOpened)

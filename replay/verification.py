@@ -35,7 +35,7 @@ from equipoise.events import codec
 from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, Checkpointed, Decision
 from equipoise.events.errors import DamagedError, EquipoiseError, GroupHalted, InputError, LogError
 from equipoise.events.facts import LogOpened
-from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord
 from equipoise.replay.bases import BaseHash, StoredBases
 from equipoise.replay.differences import Difference, differences
 from equipoise.replay.replayer import ConfigurationAnswers
@@ -78,7 +78,7 @@ class Divergence:
     number: int
     problem: str
     """One sentence."""
-    fact: Record | None
+    fact: FactRecord | None
     recomputed: DecisionRecord | None
     stored: DecisionRecord | None
     differences: tuple[Difference, ...] = ()
@@ -234,7 +234,7 @@ class LogVerifier:
         self._load = load
         self._hashes = {} if bases is None else bases.hashes
         self._groups: dict[str, GroupVerifier] = {}
-        self.opened: Record | None = None
+        self.opened: FactRecord | None = None
         """LogOpened; None: it was not read yet."""
         self._begins: tuple[int, int] | None = None
         self._offset: int | None = None
@@ -250,7 +250,7 @@ class LogVerifier:
                 records += 1
                 if records % 256 == 0:
                     advance(256)
-                if isinstance(entry, Record) and isinstance(entry.event, LogOpened):
+                if isinstance(entry, FactRecord) and isinstance(entry.event, LogOpened):
                     self.opened = entry
                 else:
                     if isinstance(entry, BaseState):
@@ -296,7 +296,7 @@ class LogVerifier:
         log._begins = None if begins is None else (begins[0], begins[1])
         if first is not None:
             offset, append_ms, *encoded, checksum = first
-            log.opened = Record("", offset, append_ms, codec.decode_lenient(*encoded), checksum)
+            log.opened = FactRecord("", offset, append_ms, codec.decode_lenient(*encoded), checksum)
         log._groups = {name: GroupVerifier.restore(each, load) for name, each in groups.items()}
         return log
 
@@ -315,7 +315,7 @@ class _Waiting:
     """A recomputed decision whose stored copy has not arrived."""
 
     record: DecisionRecord
-    fact: Record
+    fact: FactRecord
 
 
 _SAVED = 4
@@ -336,7 +336,7 @@ def _save_waiting(each: _Waiting) -> list[Any]:
 def _restore_waiting(group: str, log_id: str, saved: list[Any]) -> _Waiting:
     number, caused_by, index, fact_checksum, kind, version, payload, append_ms, *encoded = saved
     decision = cast(Decision, codec.decode(kind, version, payload))
-    fact = Record(group, caused_by, append_ms, codec.decode_lenient(*encoded), fact_checksum)
+    fact = FactRecord(group, caused_by, append_ms, codec.decode_lenient(*encoded), fact_checksum)
     return _Waiting(DecisionRecord(log_id, group, number, caused_by, index, fact_checksum, decision), fact)
 
 
@@ -428,17 +428,17 @@ class GroupVerifier:
     def _is_in_base(self, entry: Entry, base_offset: int) -> bool:
         """Returns whether the state that the log begins with has it already."""
         number = entry.number if isinstance(entry, DecisionRecord | UnreadRecord) else None
-        return number <= self._base_number if number is not None else isinstance(entry, Record | UnreadRecord) and entry.offset <= base_offset
+        return number <= self._base_number if number is not None else isinstance(entry, FactRecord | UnreadRecord) and entry.offset <= base_offset
 
     def _take_known(self, entry: Entry) -> None:
-        if isinstance(entry, Record):
+        if isinstance(entry, FactRecord):
             self._fact(entry)
         elif isinstance(entry, DecisionRecord):
             self._stored(entry)
         elif isinstance(entry, UnreadRecord):
             self.cannot_go_on(entry.offset, str(entry.error()))
 
-    def _fact(self, record: Record) -> None:
+    def _fact(self, record: FactRecord) -> None:
         if self.is_over:
             return
         try:
@@ -459,7 +459,7 @@ class GroupVerifier:
             else:
                 self._overflowed = True
 
-    def _compare_base(self, record: Record, decisions: list[DecisionRecord]) -> None:
+    def _compare_base(self, record: FactRecord, decisions: list[DecisionRecord]) -> None:
         """Compares the state with the one that a base of the log has for this fact."""
         stored = self._bases.get((record.group, record.offset))
         if stored is None:
@@ -533,7 +533,7 @@ class GroupVerifier:
         self._passed += 1
         self._digests.append(digest)
 
-    def _diverge(self, problem: str, fact: Record | None, recomputed: DecisionRecord | None, stored: DecisionRecord) -> None:
+    def _diverge(self, problem: str, fact: FactRecord | None, recomputed: DecisionRecord | None, stored: DecisionRecord) -> None:
         offset = stored.caused_by if recomputed is None else recomputed.caused_by
         number = stored.number if recomputed is None else recomputed.number
         self._divergence = Divergence(offset=offset, number=number, problem=problem, fact=fact, recomputed=recomputed, stored=stored)

@@ -27,7 +27,7 @@ from equipoise.events.facts import (
     TopologyDeclared,
 )
 from equipoise.events.fields import INT64_MAX
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.state import (
     ASKED_MEMORY_MS,
@@ -73,7 +73,7 @@ def open_log(state: GroupState, log_id: str, offset: int) -> None:
     state.last_offset = offset
 
 
-def advance(state: GroupState, record: Record, step_ms: int) -> None:
+def advance(state: GroupState, record: FactRecord, step_ms: int) -> None:
     """now_ms' = now_ms + step_ms; last_append_ms', last_offset' = the record's; seq' = seq + 1. The
     first record names the group. See docs/protocol.md#l2.
     """

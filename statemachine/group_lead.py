@@ -8,7 +8,7 @@ import attrs
 
 from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import BaseRequested, GroupConfigured, MemberJoined, MemberUnchanged, ProbingTick, SilenceObserved
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.published import PublishedDecisions
 from equipoise.statemachine.silence import PartitionClock, Silences, told_after_ms
@@ -107,7 +107,7 @@ class GroupLead:
         self._silences.note_all(self.machine.state)
         self._clock.limit(self.machine.state.settings.max_step_ms)
 
-    def note(self, record: Record) -> None:
+    def note(self, record: FactRecord) -> None:
         """A fact was folded: who was heard, and whether the group may be at rest."""
         event = record.event
         kind = event.__class__

@@ -14,7 +14,7 @@ from equipoise.events.codec import MOST_EVENT_BYTES, kind_of
 from equipoise.events.decisions import Checkpointed, Decision, EventRejected
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
 from equipoise.events.facts import BaseRequested, GroupConfigured, LogOpened
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine import actions, leader, restarts, rounds, snapshots
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Deadlines, Key, Timer
@@ -58,13 +58,13 @@ class GroupMachine:
         """That of the last step, which left it untouched: the next one takes it. Most facts change
         no more than a lease or a lag, and to make a context takes longer than that.
         """
-        self._record: Record | None = None
+        self._record: FactRecord | None = None
         """The last fact."""
         self.last_evaluation: Evaluation | None = None
         self.halted: GroupHalted | None = None
         """Why the group halted; None: it did not."""
 
-    def step(self, record: Record) -> list[DecisionRecord]:
+    def step(self, record: FactRecord) -> list[DecisionRecord]:
         """Folds one fact and returns the decisions that it causes, in order; usually none.
 
         Raises RepeatError when `record` does not come after the last one. Raises GroupHalted when
@@ -93,7 +93,7 @@ class GroupMachine:
                 self.halted.__cause__ = error
             raise
 
-    def _fold(self, record: Record) -> list[DecisionRecord]:
+    def _fold(self, record: FactRecord) -> list[DecisionRecord]:
         state = self.state
         event = record.event
         last_append_ms, previous_offset = state.last_append_ms, state.last_offset
@@ -157,7 +157,7 @@ class GroupMachine:
             raise GroupHalted(group, offset, "solver_missing", problem)
         return assignor
 
-    def _refusal_of(self, config: GroupConfigured, record: Record) -> str | None:
+    def _refusal_of(self, config: GroupConfigured, record: FactRecord) -> str | None:
         if record.refused:
             return ASSIGNOR_UNAVAILABLE
         try:
@@ -168,7 +168,7 @@ class GroupMachine:
             return "knobs_refused"
         return None
 
-    def lack(self, record: Record) -> GroupHalted | None:
+    def lack(self, record: FactRecord) -> GroupHalted | None:
         """The error with which `step` would halt at this fact, because it is a configuration that
         needs what this build does not have; None: it would not halt for that.
         """
@@ -180,13 +180,13 @@ class GroupMachine:
             return halted
         return None
 
-    def as_leader(self, record: Record) -> Record:
+    def as_leader(self, record: FactRecord) -> FactRecord:
         """`record` as the first leader that answers it folds it: a configuration that needs what
         this build lacks is refused (docs/protocol.md#l6).
         """
         return record if self.lack(record) is None else attrs.evolve(record, refused=True)
 
-    def _lead(self, context: StepContext, record: Record) -> None:
+    def _lead(self, context: StepContext, record: FactRecord) -> None:
         if self.state.phase is not GroupPhase.LEADING:
             return
         if context.causes:
@@ -194,7 +194,7 @@ class GroupMachine:
         leader.settle(context)
         leader.issue(context)
 
-    def _decide(self, decide: Callable[[StepContext, Assignor, int], None], context: StepContext, record: Record) -> None:
+    def _decide(self, decide: Callable[[StepContext, Assignor, int], None], context: StepContext, record: FactRecord) -> None:
         assert self._assignor is not None, "a configured group has its assignor"
         try:
             decide(context, self._assignor, record.offset)
@@ -205,7 +205,7 @@ class GroupMachine:
         assert context.plan is not None, "the assignor was asked"
         self.last_evaluation = Evaluation(cost=context.plan.cost, load=context.plan.load)
 
-    def _number(self, record: Record, emitted: list[Decision]) -> list[DecisionRecord]:
+    def _number(self, record: FactRecord, emitted: list[Decision]) -> list[DecisionRecord]:
         """Numbers the decisions densely per group and adds the fact that caused them
         (docs/protocol.md#l4).
         """
@@ -293,7 +293,7 @@ def defect_text(error: Exception) -> str:
     return f"{error.__class__.__name__}: {error!s:.500}"
 
 
-def _rejection(record: Record, rejected: Rejected) -> EventRejected:
+def _rejection(record: FactRecord, rejected: Rejected) -> EventRejected:
     event = record.event
     return EventRejected(
         kind=kind_of(event),

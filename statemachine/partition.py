@@ -39,7 +39,7 @@ from equipoise.events.facts import (
     ProbingTick,
     SilenceObserved,
 )
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.group_lead import GroupLead, StoredCheckpoint
 from equipoise.statemachine.machine import GroupMachine, defect_text
 from equipoise.statemachine.published import PublishedProblem
@@ -52,7 +52,7 @@ V = TypeVar("V")
 MachineFactory = Callable[[bytes | None], GroupMachine]
 """Makes a machine from checkpoint bytes; None: at the log's start."""
 
-Folded = Callable[[Record, list[DecisionRecord], GroupMachine], None]
+Folded = Callable[[FactRecord, list[DecisionRecord], GroupMachine], None]
 """Called after each folded fact, with its decisions and the machine."""
 
 Ends = Mapping[str, Mapping[int, int]]
@@ -79,7 +79,7 @@ class PartitionLead:
         self,
         position: int = 0,
         *,
-        opened: Record | None = None,
+        opened: FactRecord | None = None,
         answers: bool = True,
         resting_ticks: int = RESTING_TICKS,
         machine_factory: MachineFactory = real_machine,
@@ -147,14 +147,14 @@ class PartitionLead:
 
     # Folding
 
-    def must_read_published(self, record: Record) -> bool:
+    def must_read_published(self, record: FactRecord) -> bool:
         """Returns whether the host must hand in all decisions published so far before it folds this
         next fact, because this build would refuse it, and another worker that leads the partition
         by now may have answered it otherwise.
         """
         return record.event.__class__ is GroupConfigured and self._own_refusal(self.group(record.group), record) is not None
 
-    def _own_refusal(self, group: GroupLead, record: Record) -> GroupHalted | None:
+    def _own_refusal(self, group: GroupLead, record: FactRecord) -> GroupHalted | None:
         """Returns why this worker refuses a fact that no published decision refuses; None: it does
         not.
         """
@@ -162,7 +162,7 @@ class PartitionLead:
             return None
         return group.machine.lack(record)
 
-    def fold(self, record: Record, now_ms: int) -> list[DecisionRecord]:
+    def fold(self, record: FactRecord, now_ms: int) -> list[DecisionRecord]:
         """Folds the next fact and returns the decisions to publish, in order, without those that
         are published already. `now_ms`: the host's monotonic clock.
 
@@ -209,7 +209,7 @@ class PartitionLead:
         self._unplanned[group.name] = group
         return missing
 
-    def _to_publish(self, group: GroupLead, record: Record, decisions: list[DecisionRecord]) -> list[DecisionRecord]:
+    def _to_publish(self, group: GroupLead, record: FactRecord, decisions: list[DecisionRecord]) -> list[DecisionRecord]:
         """The decisions of a fact that are not published yet. Halts the group if one of them cannot
         be published, or a published one differs. Takes the checkpoint that they announce.
         """

@@ -17,7 +17,7 @@ TOPOLOGY_DIFFERS = ("subtopologies_differ", "sources_differ", "changelogs_differ
 
 
 @attrs.frozen
-class Difference:
+class TopologyDifference:
     """The first difference. `code`: one of TOPOLOGY_DIFFERS. `group`, `member`: that sub-topology;
     None: it has none of this number.
     """
@@ -56,7 +56,7 @@ def _topics(topics: Iterable[str]) -> str:
     return ", ".join(sorted(topics)) or "none"
 
 
-def difference(group: Sequence[Subtopology], member: Sequence[Subtopology]) -> Difference | None:
+def difference(group: Sequence[Subtopology], member: Sequence[Subtopology]) -> TopologyDifference | None:
     """The first difference for which a member must not join; None: there is none.
 
     More partitions than the group has tasks are none: each task is the same for both, and the new
@@ -67,7 +67,7 @@ def difference(group: Sequence[Subtopology], member: Sequence[Subtopology]) -> D
         known, own = of_group.get(number), of_member.get(number)
         code = "subtopologies_differ" if known is None or own is None else _code(known, own)
         if code is not None:
-            return Difference(code, number, known, own)
+            return TopologyDifference(code, number, known, own)
     return None
 
 

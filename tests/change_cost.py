@@ -12,7 +12,7 @@ from equipoise.assignors import registry
 from equipoise.events.decisions import AssignmentIssued, Move
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.cluster import ClusterConfig, SimulatedCluster
@@ -90,7 +90,7 @@ def change_cost(
     names = [f"m{index:0{width}}" for index in range(members + joiners)] if ids is None else list(ids)
     rounds: list[tuple[int, str, tuple[Move, ...]]] = []
 
-    def watch(record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def watch(record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         issued = [each.decision for each in decisions if isinstance(each.decision, AssignmentIssued)]
         rounds.extend((record.append_ms, each.cause, each.moves) for each in issued)
 

@@ -31,7 +31,7 @@ from equipoise.events.facts import (
 )
 from equipoise.events.facts import Load as ReportedLoad
 from equipoise.events.parts import whole
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.reference_model.step_checker import StepChecker
@@ -81,7 +81,7 @@ class Group:
         self.machine = GroupMachine(load=load)
         self.checker: StepChecker | None = StepChecker(load=load) if watched else None
         self.append_ms = 1_000_000
-        self.records: list[Record] = []
+        self.records: list[FactRecord] = []
         self.decisions: list[DecisionRecord] = []
         self.members: dict[str, Truthful] = {}
         self.fact(LOG_OPENED)

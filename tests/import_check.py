@@ -19,7 +19,7 @@ import attrs
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import AssignmentObserved, Fact, LagReported, MemberJoined, PartitionsObserved, TopologyDeclared
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.events.tasks import LagSentinel, TaskId, parse_task
 from equipoise.replay.importers.kafka_streams.decoder_agreement import Agreement, compare_history
 from equipoise.replay.importers.kafka_streams.importer import import_history
@@ -33,11 +33,11 @@ class MemoryLog:
     """A log in memory with the facts of one import."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[FactRecord] = []
 
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> FactRecord:
         """See `importer.FactSink`."""
-        record = Record(group, len(self.records), append_ms, event)
+        record = FactRecord(group, len(self.records), append_ms, event)
         self.records.append(record)
         return record
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import attrs
 
-from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
+from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident import GroupHistory
 from equipoise.replay.incident.history import State
 
 SECOND = 1_000
 
 
-def member(name: str, *partitions: int, **settings: Any) -> ObservedMember:
-    plain = ObservedMember(member_id=f"{name}-1", client_id=name, session_timeout_ms=10_000, rebalance_timeout_ms=60_000, topics=("orders",))
+def member(name: str, *partitions: int, **settings: Any) -> ClusterMember:
+    plain = ClusterMember(member_id=f"{name}-1", client_id=name, session_timeout_ms=10_000, rebalance_timeout_ms=60_000, topics=("orders",))
     return attrs.evolve(plain, active=frozenset(f"orders-{partition}" for partition in partitions), **settings)
 
 
-def group(number: int, *members: ObservedMember, protocol: str = "range") -> ObservedGroup:
+def group(number: int, *members: ClusterMember, protocol: str = "range") -> ObservedGroup:
     return ObservedGroup(
         name="g", kind=GroupKind.CLASSIC_CONSUMER, epoch=number, assignment_epoch=number, protocol=protocol,
         members={each.member_id: each for each in members},

@@ -27,7 +27,7 @@ from equipoise.events.facts import (
     Undecodable,
 )
 from equipoise.replay.simulation.cluster import SimulatedCluster
-from equipoise.replay.simulation.process import Exit, SimulatedProcess
+from equipoise.replay.simulation.process import Exit, ReplayedProcess
 
 FAULTS = (
     "crash",
@@ -294,7 +294,7 @@ def _come_back(cluster: SimulatedCluster, member_id: str, proven: bool) -> None:
         cluster.restart(member_id, proven=proven)
 
 
-def _return_when_gone(cluster: SimulatedCluster, process: SimulatedProcess) -> None:
+def _return_when_gone(cluster: SimulatedCluster, process: ReplayedProcess) -> None:
     """Restarts the member once it has left; waits while it drains."""
     if process.alive:
         cluster.engine.after(1_000, _return_when_gone, cluster, process)

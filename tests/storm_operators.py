@@ -10,7 +10,7 @@ import attrs
 
 from equipoise.events.facts import AssignmentObserved, DealRequested, Fact, GroupConfigured, TopologyDeclared
 from equipoise.replay.simulation.cluster import SimulatedCluster
-from equipoise.replay.simulation.process import ProcessSettings, SimulatedProcess
+from equipoise.replay.simulation.process import ProcessSettings, ReplayedProcess
 from tests import faults
 from tests.storm_faults import Fault
 
@@ -178,7 +178,7 @@ class Operators:
                 process.kill()
         self._start_when_gone(process, settings, older)
 
-    def _start_when_gone(self, process: SimulatedProcess, settings: ProcessSettings, older: bool) -> None:
+    def _start_when_gone(self, process: ReplayedProcess, settings: ProcessSettings, older: bool) -> None:
         if process.alive:
             self._cluster.engine.after(1_000, self._start_when_gone, process, settings, older)
             return

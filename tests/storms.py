@@ -18,16 +18,16 @@ import attrs
 from equipoise.assignors import AssignmentProblem, Assignor, DelegatingAssignor, Plan, registry
 from equipoise.events.errors import EquipoiseError, InvariantBroken
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.reference_model.step_checker import StepChecker
 from equipoise.replay.simulation import (
     ClusterConfig,
     NetworkSettings,
     ProcessSettings,
+    ReplayedProcess,
     RestoreModel,
     SimulatedCluster,
-    SimulatedProcess,
     SimulatedWorkerSettings,
     steady,
 )
@@ -269,7 +269,7 @@ class _Remembering(DelegatingAssignor):
         return found
 
 
-Judge = Callable[[Record, list[DecisionRecord], GroupMachine], None]
+Judge = Callable[[FactRecord, list[DecisionRecord], GroupMachine], None]
 
 
 def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **options: Any) -> StormOutcome:
@@ -293,7 +293,7 @@ def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **opti
 
 
 def _run(setting: Setting, judges: Sequence[Judge], options: dict[str, Any]) -> StormOutcome:
-    def watch(record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def watch(record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         for judge in judges:
             judge(record, decisions, machine)
 
@@ -304,7 +304,7 @@ def _run(setting: Setting, judges: Sequence[Judge], options: dict[str, Any]) -> 
         options = {"session_factory": builds, **options}
     witness = Random(f"witness {setting.seed}")
 
-    def ended(process: SimulatedProcess) -> None:
+    def ended(process: ReplayedProcess) -> None:
         for after_ms in witness.choice(((), (50,), (50, 400), (witness.randint(1, 30_000),))) if setting.witnessed else ():
             cluster.engine.after(after_ms, cluster.prove_end, process)
 

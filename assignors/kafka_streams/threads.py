@@ -20,7 +20,7 @@ from equipoise.events.tasks import TaskId
 
 
 @attrs.frozen(kw_only=True)
-class Subscription:
+class ThreadSubscription:
     """What one consumer reports when it joins. `offset_sums`: of copies that it has or found on
     disk; LATEST: it runs the task.
     """
@@ -49,7 +49,7 @@ class ThreadAssignment:
 
 def to_threads(
     client: ClientState,
-    subscriptions: Sequence[Subscription],
+    subscriptions: Sequence[ThreadSubscription],
     tasks: Mapping[TaskId, Task],
     owned_by_anybody: frozenset[TaskId],
     *,

@@ -17,7 +17,7 @@ from equipoise.events.errors import InputError
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
-    from equipoise.replay.importers.groups.observed import ObservedGroup, ObservedGroups, ObservedMember
+    from equipoise.replay.importers.groups.observed import ClusterMember, ObservedGroup, ObservedGroups
 
 _AT_REST = ("stable", "empty")
 
@@ -99,7 +99,7 @@ def _show(screen: Screen, group: ObservedGroup, seen: _Seen) -> None:
     screen.answer({"groups": [row], "unread": seen.observed.unread, "members": members, "partitions": partitions}, head, "", who, "", what, *unread)
 
 
-def _member(member: ObservedMember) -> dict[str, Any]:
+def _member(member: ClusterMember) -> dict[str, Any]:
     work = {what: sorted(getattr(member, what)) for what in ("active", "standby", "warmup", "revoking")}
     return {"member": member.member_id, "client": member.client_id, "host": member.host, "state": member.state, **work}
 

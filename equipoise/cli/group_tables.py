@@ -11,7 +11,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.wording import counted, day_text, lag_text, preparing_text, span_text
 
 if TYPE_CHECKING:
-    from equipoise.replay.group_view import CopyRow, GroupView, MemberRow, ParkedRow, PreparingRow, TaskRow
+    from equipoise.replay.group_view import CopyRow, GroupMemberRow, GroupView, ParkedRow, PreparingRow, TaskRow
 
 _LEARNED = ", being learned"
 _MOST_NAMED = 12
@@ -74,7 +74,7 @@ def members_table(view: GroupView) -> Table:
     return Table(columns=columns, rows=rows, title=counted(len(rows), "member"))
 
 
-def member_state(member: MemberRow) -> str:
+def member_state(member: GroupMemberRow) -> str:
     """What the member does, or is to do."""
     if member.restart is not None:
         return _restarting(member)
@@ -87,13 +87,13 @@ def member_state(member: MemberRow) -> str:
     return member.phase
 
 
-def _restarting(member: MemberRow) -> str:
+def _restarting(member: GroupMemberRow) -> str:
     if member.back_ms is not None:
         return f"AWAY, expected back within {span_text(member.back_ms)}"
     return "RESTARTS" if member.restart == "stops" else f"{member.phase}, waits for its turn to restart"
 
 
-def _ready_at(member: MemberRow) -> str:
+def _ready_at(member: GroupMemberRow) -> str:
     own = "" if member.ready_lag_records is None else ", its own"
     return f"{member.acceptable_lag_records:,}{own}"
 

@@ -26,7 +26,7 @@ from equipoise.replay.trouble import Severity, Trouble, troubles
 from equipoise.replay.wording import counted, lag_text, span_text
 
 if TYPE_CHECKING:
-    from equipoise.replay.group_view import GroupView, MemberRow, TaskRow
+    from equipoise.replay.group_view import GroupMemberRow, GroupView, TaskRow
     from equipoise.statemachine.group_lead import GroupLead
 
 _COLOURS = {Severity.HALTED: "bold red", Severity.STANDS_STILL: "red", Severity.THREATENS: "yellow", Severity.MOVES: "cyan"}
@@ -214,8 +214,8 @@ def _expected(row: RestoreRow, age_s: float) -> str:
     return "any moment" if left_s <= 0 else f"in {left_s} s" if left_s < 60 else f"in {span_text(left_s * 1_000)}"
 
 
-def _members(members: Sequence[MemberRow]) -> _Section:
-    def late(member: MemberRow) -> bool:
+def _members(members: Sequence[GroupMemberRow]) -> _Section:
+    def late(member: GroupMemberRow) -> bool:
         return member.back_ms is not None or 2 * member.silent_ms > member.session_timeout_ms
 
     def cells() -> Iterator[Sequence[_Cell]]:

@@ -19,7 +19,7 @@ from equipoise.cli.screen import Screen
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log import Log, PartitionedLog, open_log
 from equipoise.events.log.kafka.settings import variable
-from equipoise.events.records import BaseState, DecisionRecord, Entry, Record
+from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord
 from equipoise.events.settings import LEAST_PROBING_INTERVAL_MS, GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 
@@ -198,7 +198,7 @@ def offset_of(log: Log, at: int | Moment | None, group: str | None) -> int | Non
     found = None
     records = log.read_beside(group) if group is not None and isinstance(log, PartitionedLog) else log.read()
     for entry in records:
-        if isinstance(entry, Record):
+        if isinstance(entry, FactRecord):
             if entry.append_ms > at.ms:
                 if found is None:
                     from equipoise.replay.wording import day_text

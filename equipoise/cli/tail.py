@@ -18,7 +18,7 @@ from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log
-from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord
 from equipoise.replay.wording import begins_text, clock_text, groups_text
 
 _ROUND_S = 0.5
@@ -110,7 +110,7 @@ def _print(screen: Screen, line: str) -> None:
 
 def _number(entry: Entry) -> int | None:
     """Of a decision; None: it is a fact."""
-    return None if isinstance(entry, Record | BaseState) else entry.number
+    return None if isinstance(entry, FactRecord | BaseState) else entry.number
 
 
 def _offset(entry: Entry) -> int:
@@ -147,7 +147,7 @@ class _Documents:
         place = {
             "group": entry.group,
             "offset": offset if is_fact else None,
-            "append_ms": entry.append_ms if isinstance(entry, Record) else None,
+            "append_ms": entry.append_ms if isinstance(entry, FactRecord) else None,
             "number": number,
             "caused_by": None if is_fact else offset,
         }
@@ -159,10 +159,10 @@ class _Documents:
 
 
 @attrs.define
-class _Waiting:
+class _UntoldFact:
     """A fact whose sentence is told when it is known that it was not rejected."""
 
-    record: Record
+    record: FactRecord
     text: str
     rests: int = 0
 
@@ -175,9 +175,9 @@ class _Sentences:
     def __init__(self, facts: bool) -> None:
         self._facts = facts
         self._once = _Once()
-        self._cause: dict[str, Record] = {}
+        self._cause: dict[str, FactRecord] = {}
         """Group -> its last fact: its decisions stand behind it."""
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _UntoldFact] = {}
 
     def take(self, entry: Entry, *, is_new: bool) -> Iterator[str]:
         """The lines of the next entry. `is_new`: it was not read before."""
@@ -189,14 +189,14 @@ class _Sentences:
                 yield f"{'':12} #{entry.offset} {entry.group}: {codec.kind_name(entry.kind)} {entry.version}: {entry.problem}"
         elif isinstance(entry, DecisionRecord):
             yield from self._decided(entry)
-        elif isinstance(entry, Record):
+        elif isinstance(entry, FactRecord):
             self._cause[entry.group] = entry
             if not is_new:
                 return
             yield from self._told(entry.group)
             said = of_fact(entry.event)
             if said is not None:
-                self._waiting[entry.group] = _Waiting(entry, said.text)
+                self._waiting[entry.group] = _UntoldFact(entry, said.text)
             elif self._facts:
                 text = json.dumps(codec.to_json(entry.event)["event"], ensure_ascii=False)
                 yield _line(entry, f"{type(entry.event).__name__} {text if len(text) <= _MOST_CHARS else text[:_MOST_CHARS] + ' ...'}")
@@ -235,11 +235,11 @@ class _Sentences:
                 yield from self._told(group)
 
 
-def _form(entry: Record | DecisionRecord | UnreadRecord) -> dict[str, object]:
+def _form(entry: FactRecord | DecisionRecord | UnreadRecord) -> dict[str, object]:
     if isinstance(entry, UnreadRecord):
         return {"kind": codec.kind_name(entry.kind), "event": {"version": entry.version, "problem": entry.problem}}
-    return codec.to_json(entry.event if isinstance(entry, Record) else entry.decision)
+    return codec.to_json(entry.event if isinstance(entry, FactRecord) else entry.decision)
 
 
-def _line(cause: Record, text: str) -> str:
+def _line(cause: FactRecord, text: str) -> str:
     return f"{clock_text(cause.append_ms)} #{cause.offset} {cause.group}: {text}"

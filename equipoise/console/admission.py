@@ -22,7 +22,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from equipoise.admission import Refused, is_loopback
+from equipoise.admission import RefusedRequest, is_loopback
 
 COOKIE = "equipoise_console"
 
@@ -60,7 +60,7 @@ class ConsoleAdmission:
         token = self._settings.http_token
         return bool(token) and (has_token(request, token) or same(request.cookies.get(COOKIE, ""), self.cookie))
 
-    def refuse(self, request: web.Request) -> Refused | None:
+    def refuse(self, request: web.Request) -> RefusedRequest | None:
         """Returns why the request is refused; None: it is let in. Status 401: the token is missing
         or wrong, 403: nobody is let in so.
         """
@@ -68,10 +68,10 @@ class ConsoleAdmission:
         if settings.console_behind_proxy or self.has_secret(request):
             return None
         if settings.http_token:
-            return Refused(401, "give the worker's http_token")
+            return RefusedRequest(401, "give the worker's http_token")
         if not is_loopback(settings.http_host):
             fix = "set EQUIPOISE_HTTP_TOKEN, or console_behind_proxy behind a proxy that authenticates"
-            return Refused(403, f"this worker is reachable from other machines and has no http_token; {fix}")
+            return RefusedRequest(403, f"this worker is reachable from other machines and has no http_token; {fix}")
         return None
 
     def log_in(self, token: str) -> web.Response | None:

@@ -19,7 +19,7 @@ import attrs
 
 from equipoise.assignors import Assignor, Plan, check_settings, registry
 from equipoise.cli.params import with_settings
-from equipoise.console.questions import Explain, WhatIf
+from equipoise.console.questions import Explain, WhatIfQuestion
 from equipoise.events.codec import make_record
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected
 from equipoise.events.errors import EquipoiseError, InputError
@@ -40,7 +40,7 @@ _NICE = 10
 _MOST_TICKS = 200
 
 
-def answer(question: Explain | WhatIf) -> dict[str, Any]:
+def answer(question: Explain | WhatIfQuestion) -> dict[str, Any]:
     """The answer, JSON-ready; ``{"problem": ...}`` where there is none."""
     try:
         if isinstance(question, Explain):
@@ -52,7 +52,7 @@ def answer(question: Explain | WhatIf) -> dict[str, Any]:
         return {"problem": str(error)}
 
 
-def what_if(question: WhatIf) -> dict[str, Any]:
+def what_if(question: WhatIfQuestion) -> dict[str, Any]:
     """Steps a copy of the group's machine through the asked facts, and on to the round that follows
     from them. Raises InputError for a group that equipoise does not lead.
     """
@@ -83,7 +83,7 @@ def what_if(question: WhatIf) -> dict[str, Any]:
     return {"problem": "", "remarks": remarks, "waited_ms": waited_ms, **_outcome(machine.state, call.plan, before, decisions)}
 
 
-def _facts(question: WhatIf, state: GroupState, remarks: list[str]) -> Iterable[Fact]:
+def _facts(question: WhatIfQuestion, state: GroupState, remarks: list[str]) -> Iterable[Fact]:
     """Raises InputError for a question that has no sense."""
     assert state.config is not None, "it is configured"
     if question.settings:

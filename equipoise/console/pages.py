@@ -31,7 +31,7 @@ from aiohttp import web
 
 from equipoise.console.admission import AccessSettings, ConsoleAdmission
 from equipoise.console.documents import brief, group_now, in_order_of_trouble
-from equipoise.console.questions import BusyError, Explain, Questions, WhatIf
+from equipoise.console.questions import BusyError, Explain, Questions, WhatIfQuestion
 from equipoise.console.recent import GroupRecent, Recent
 from equipoise.console.stream import MOST_DIGITS, Stream
 from equipoise.events.errors import EquipoiseError
@@ -268,16 +268,16 @@ class Console:
         _, lead, _ = self._led(request)
         query = request.query
 
-        def ask() -> WhatIf:
+        def ask() -> WhatIfQuestion:
             join = query.get("join", "0")
-            return WhatIf(
+            return WhatIfQuestion(
                 base=self._base(lead), join=int(join) if len(join) < MOST_DIGITS and join.isascii() and join.isdigit() else -1,
                 without=tuple(query.getall("without", [])), settings=tuple(query.getall("set", [])),
             )  # fmt: skip
 
         return await self._asked(ask)
 
-    async def _asked(self, ask: Callable[[], Explain | WhatIf]) -> web.Response:
+    async def _asked(self, ask: Callable[[], Explain | WhatIfQuestion]) -> web.Response:
         """A question without sense has an answer, too: ``problem``."""
         try:
             answer = await self._questions.ask(ask())

@@ -38,7 +38,7 @@ class Explain:
 
 
 @attrs.frozen(kw_only=True)
-class WhatIf:
+class WhatIfQuestion:
     """What would follow if `join` members joined, the members `without` were asked to leave, or the
     settings (``name=value``) changed.
     """
@@ -62,7 +62,7 @@ class Questions:
         self._waiting = 0
         self._idle: asyncio.TimerHandle | None = None
 
-    async def ask(self, question: Explain | WhatIf) -> dict[str, Any]:
+    async def ask(self, question: Explain | WhatIfQuestion) -> dict[str, Any]:
         """Returns the answer. Raises BusyError when too many wait, or no answer came in time."""
         if self._waiting >= MOST_WAITING:
             raise BusyError(f"{MOST_WAITING} questions are being answered; ask again")
@@ -73,7 +73,7 @@ class Questions:
         finally:
             self._waiting -= 1
 
-    async def _asked(self, question: Explain | WhatIf) -> dict[str, Any]:
+    async def _asked(self, question: Explain | WhatIfQuestion) -> dict[str, Any]:
         if self._idle is not None:
             self._idle.cancel()
         try:

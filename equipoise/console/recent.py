@@ -17,7 +17,7 @@ import attrs
 
 from equipoise.events.decisions import Checkpointed, EventRejected, MemberExpired, MemberWarned
 from equipoise.events.facts import AssignmentObserved, BaseRequested, GroupRejoined, LagReported, LogOpened, MemberEnded, RoundAsked
-from equipoise.events.records import BaseState, DecisionRecord, Record
+from equipoise.events.records import BaseState, DecisionRecord, FactRecord
 from equipoise.replay.replayer import ReplayStep
 from equipoise.replay.sentences import TOLD_FACTS, Sentence
 from equipoise.replay.silence import SilenceFinder, SilentPeriod
@@ -55,7 +55,7 @@ _NOTED = TOLD_FACTS | {AssignmentObserved, GroupRejoined, MemberEnded, RoundAske
 
 
 @attrs.frozen
-class Said:
+class SaidSentence:
     """A sentence (`shortened`) with its place. `number`: of the sentences of all groups, rising."""
 
     number: int
@@ -81,7 +81,7 @@ def shortened(sentence: Sentence) -> Sentence:
 class _Expiries(SilenceFinder):
     """Silent members by the leader's own word: not every fact of a member is observed here."""
 
-    def note(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState) -> list[SilentPeriod]:
+    def note(self, record: FactRecord, decisions: Iterable[DecisionRecord], state: GroupState) -> list[SilentPeriod]:
         now_ms = record.append_ms
         ended = [each.decision for each in decisions if isinstance(each.decision, MemberExpired) and each.decision.cause != "revocation_timeout"]
         return [SilentPeriod(each.member_id, now_ms - each.silent_ms, now_ms, ended=True) for each in ended]
@@ -90,7 +90,7 @@ class _Expiries(SilenceFinder):
 class GroupRecent:
     """One group. A `Source` of its timeline."""
 
-    def __init__(self, group: str, machine: GroupMachine, record: Record) -> None:
+    def __init__(self, group: str, machine: GroupMachine, record: FactRecord) -> None:
         self.group = group
         self.machine = machine
         self.opened: LogOpened | None = None
@@ -106,10 +106,10 @@ class GroupRecent:
         """Rises whenever a page would show something else."""
         self.rejections = 0
         """Without those that members in order cause."""
-        self.sentences: deque[Said] = deque(maxlen=MOST_SENTENCES)
+        self.sentences: deque[SaidSentence] = deque(maxlen=MOST_SENTENCES)
         self.builder = TimelineBuilder(self, _Expiries())
         base = BaseState(group=group, offset=record.offset, number=0, begins_offset=record.offset, append_ms=record.append_ms, state=b"")
-        self.builder.observe(ReplayStep(Record(group, record.offset, record.append_ms, BaseRequested()), [], None, base))
+        self.builder.observe(ReplayStep(FactRecord(group, record.offset, record.append_ms, BaseRequested()), [], None, base))
 
     @property
     def said_since_ms(self) -> int:
@@ -131,7 +131,7 @@ class GroupRecent:
         self.last_append_ms = max(self.last_append_ms, now_ms)
         return self.builder.timeline()
 
-    def observe(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def observe(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         self.machine = machine
         self.last_append_ms = max(self.last_append_ms, record.append_ms)
         self.facts += 1
@@ -147,7 +147,7 @@ class GroupRecent:
             self.builder.forget_before(self.first_append_ms)
 
 
-def unexpected(record: Record, decisions: Iterable[DecisionRecord], machine: GroupMachine) -> int:
+def unexpected(record: FactRecord, decisions: Iterable[DecisionRecord], machine: GroupMachine) -> int:
     """Number of the decisions that reject the fact, which members in order do not cause."""
     rejections = [each.decision for each in decisions if isinstance(each.decision, EventRejected)]
     return sum(not is_expected(each, record.event, machine.state.topologies) for each in rejections)
@@ -161,7 +161,7 @@ class Recent:
         """Partition -> since when it is led here, by the broker's clock."""
         self.groups: OrderedDict[str, GroupRecent] = OrderedDict()
         """The groups of which something is kept, the one that changed last at the end."""
-        self.changed: Callable[[str, list[Said]], None] = lambda group, said: None
+        self.changed: Callable[[str, list[SaidSentence]], None] = lambda group, said: None
         self._partitions: dict[str, int] = {}
         self._dropped: dict[str, int] = {}
         """Group of which nothing is kept any more -> the last fact that was noted."""
@@ -184,12 +184,14 @@ class Recent:
         first, self._number = self._number + 1, self._number + MOST_SENTENCES
         return first
 
-    def recall(self, partition: int, first: int, told: Iterable[tuple[Record, Sequence[DecisionRecord], GroupMachine, Sequence[Sentence]]]) -> None:
+    def recall(
+        self, partition: int, first: int, told: Iterable[tuple[FactRecord, Sequence[DecisionRecord], GroupMachine, Sequence[Sentence]]]
+    ) -> None:
         """What the log says of the time before `lead`, in its order: the sentences alone, because
         nothing says what members had then. `first`: what `lead` returned. A group of which nothing
         is kept any more stays so.
         """
-        said: dict[str, list[Said]] = {}
+        said: dict[str, list[SaidSentence]] = {}
         number = first - 1
         for record, decisions, machine, sentences in told:
             if record.group in self._dropped:
@@ -198,7 +200,7 @@ class Recent:
             known.rejections += unexpected(record, decisions, machine)
             for sentence in sentences:
                 number = min(number + 1, first + MOST_SENTENCES - 1)
-                said.setdefault(record.group, []).append(Said(number, record.group, record.append_ms, shortened(sentence)))
+                said.setdefault(record.group, []).append(SaidSentence(number, record.group, record.append_ms, shortened(sentence)))
         for group, earlier in said.items():
             recalled = self.groups.get(group)
             if recalled is not None:
@@ -209,7 +211,7 @@ class Recent:
         self._bound()
 
     def note(
-        self, partition: int, record: Record, decisions: list[DecisionRecord], machine: GroupMachine, sentences: Sequence[Sentence]
+        self, partition: int, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine, sentences: Sequence[Sentence]
     ) -> None:
         """Takes a fact that was folded, with its decisions and what is told of them."""
         event = record.event
@@ -226,7 +228,7 @@ class Recent:
         said = []
         for sentence in sentences:
             self._number += 1
-            said.append(Said(self._number, record.group, record.append_ms, shortened(sentence)))
+            said.append(SaidSentence(self._number, record.group, record.append_ms, shortened(sentence)))
         known.sentences += said
         self.groups.move_to_end(record.group)
         if decisions or said or not known.version % _WEIGHED_EVERY:
@@ -234,7 +236,7 @@ class Recent:
             self._bound()
         self.changed(record.group, said)
 
-    def of(self, group: str, partition: int, machine: GroupMachine, record: Record | None = None) -> GroupRecent:
+    def of(self, group: str, partition: int, machine: GroupMachine, record: FactRecord | None = None) -> GroupRecent:
         """Returns what is known of a group; from now on, if nothing was noted yet, or is kept any
         more.
         """
@@ -255,7 +257,7 @@ class Recent:
             self.groups.move_to_end(group, last=False)
         return known
 
-    def latest(self, most: int, group: str = "") -> list[Said]:
+    def latest(self, most: int, group: str = "") -> list[SaidSentence]:
         """The last sentences of a group, or of all groups, by number."""
         chosen = self.groups.values() if not group else [self.groups[group]] if group in self.groups else []
         by_last = sorted((known.sentences for known in chosen if known.sentences), key=lambda said: -said[-1].number)
@@ -267,14 +269,14 @@ class Recent:
         """Number of the last sentence."""
         return self._number
 
-    def _begin(self, group: str, partition: int, machine: GroupMachine, record: Record | None) -> GroupRecent:
+    def _begin(self, group: str, partition: int, machine: GroupMachine, record: FactRecord | None) -> GroupRecent:
         state = machine.state
         since_ms = state.last_append_ms or 0
         if group not in self._dropped:  # nothing was decided since it is led here, or it would be known
             since_ms = self._since_ms.get(partition, since_ms)
         if record is not None:
             return GroupRecent(group, machine, record)
-        known = GroupRecent(group, machine, Record(group, state.last_offset, since_ms, BaseRequested()))
+        known = GroupRecent(group, machine, FactRecord(group, state.last_offset, since_ms, BaseRequested()))
         known.last_offset = state.last_offset
         return known
 

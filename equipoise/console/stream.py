@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 from aiohttp import web
 
-from equipoise.console.recent import Recent, Said
+from equipoise.console.recent import Recent, SaidSentence
 
 MOST_PAGES = 100
 """Most pages that are connected at once."""
@@ -68,7 +68,7 @@ class Stream:
         self._recent = recent
         recent.changed = self._changed
         self._pages: set[_Page] = set()
-        self._said: list[Said] = []
+        self._said: list[SaidSentence] = []
         self._groups: set[str] = set()
         self._told_s: dict[str, float] = {}
         self._flush: asyncio.TimerHandle | None = None
@@ -87,7 +87,7 @@ class Stream:
         for page in self._pages:
             page.let_go()
 
-    def _changed(self, group: str, said: list[Said]) -> None:
+    def _changed(self, group: str, said: list[SaidSentence]) -> None:
         if not self._pages:
             return
         self._groups.add(group)

@@ -29,7 +29,7 @@ _REVOKE_PART = 4
 
 
 @attrs.frozen
-class Trouble:
+class ConsoleTrouble:
     """`level`: ALARM work stands still or the group is not led; WARNING it may soon; NOTE worth
     knowing. `task`, `member`: the first that it concerns.
     """
@@ -44,12 +44,12 @@ class Trouble:
         return {"level": self.level, "text": self.text, "task": None if self.task is None else str(self.task), "member": self.member}
 
 
-def troubles(lead: GroupLead, recent: GroupRecent | None) -> list[Trouble]:
+def troubles(lead: GroupLead, recent: GroupRecent | None) -> list[ConsoleTrouble]:
     """Returns what is wrong with a group, worst first. `recent` None: what happened to it lately is
     not known, only its state.
     """
     if lead.halted is not None:
-        return [Trouble(ALARM, f"halted: {lead.halted}")]
+        return [ConsoleTrouble(ALARM, f"halted: {lead.halted}")]
     state = lead.machine.state
     found = [*_of_tasks(state, recent), *_of_movements(state), *_of_members(state), *_of_group(state, recent)]
     return sorted(found, key=lambda each: -each.level)
@@ -62,26 +62,26 @@ def _starting(state: GroupState, recent: GroupRecent | None) -> list[TaskId]:
     return sorted({task for task in state.holds if task in state.owner} | {row.task for row in restores(state) if row.stands_still})
 
 
-def _of_tasks(state: GroupState, recent: GroupRecent | None) -> Iterator[Trouble]:
+def _of_tasks(state: GroupState, recent: GroupRecent | None) -> Iterator[ConsoleTrouble]:
     if state.phase in (GroupPhase.LEADING, GroupPhase.SHADOWING):
         nobody = [task for task in state.tasks() if task not in state.owner or state.is_away(state.owner[task])]
         if nobody:
-            yield Trouble(ALARM, f"{counted(len(nobody), 'task')} without an owner: {_named(nobody)}", nobody[0])
+            yield ConsoleTrouble(ALARM, f"{counted(len(nobody), 'task')} without an owner: {_named(nobody)}", nobody[0])
     starting = _starting(state, recent)
     if starting and state.phase is GroupPhase.LEADING:
         text = f"{counted(len(starting), 'task')} granted and not running yet, because the owner restores or waits: {_named(starting)}"
-        yield Trouble(ALARM, text, starting[0])
+        yield ConsoleTrouble(ALARM, text, starting[0])
     parked = [task for task, why in state.parked.items() if state.owner.get(task) == why.member_id]
     if parked:
         error = state.parked[parked[0]].error
-        yield Trouble(ALARM, f"{counted(len(parked), 'task')} parked by its member after an error: {_named(parked)}: {error:.300}", parked[0])
+        yield ConsoleTrouble(ALARM, f"{counted(len(parked), 'task')} parked by its member after an error: {_named(parked)}: {error:.300}", parked[0])
     failed = [(task, name) for name, member in sorted(state.members.items()) for task in sorted(member.failed)]
     if failed:
         task, name = failed[0]
-        yield Trouble(WARNING, f"{counted(len(failed), 'preparation')} failed, to be tried again: {task} on {name}", task, name)
+        yield ConsoleTrouble(WARNING, f"{counted(len(failed), 'preparation')} failed, to be tried again: {task} on {name}", task, name)
 
 
-def _of_movements(state: GroupState) -> Iterator[Trouble]:
+def _of_movements(state: GroupState) -> Iterator[ConsoleTrouble]:
     settings = state.settings
     for name, member in sorted(state.members.items()):
         stuck = [
@@ -91,50 +91,51 @@ def _of_movements(state: GroupState) -> Iterator[Trouble]:
         if stuck:
             since_ms = state.now_ms - member.warmup[stuck[0]].improved_ms
             text = f"{counted(len(stuck), 'warm-up')} on {name} got no nearer for {span_text(since_ms)}: {_named(stuck)}"
-            yield Trouble(WARNING, text, stuck[0], name)
+            yield ConsoleTrouble(WARNING, text, stuck[0], name)
         slow = [
             task for task, (_, since_ms) in sorted(member.revoking.items())
             if (state.now_ms - since_ms) * _REVOKE_PART > settings.revocation_timeout_ms
         ]  # fmt: skip
         if slow:
             since_ms = state.now_ms - member.revoking[slow[0]][1]
-            yield Trouble(WARNING, f"{name} was told {span_text(since_ms)} ago to give up {_named(slow)}, and still holds it", slow[0], name)
+            yield ConsoleTrouble(WARNING, f"{name} was told {span_text(since_ms)} ago to give up {_named(slow)}, and still holds it", slow[0], name)
     backoffs = sorted(task for (task, _), backoff in state.backoffs.items() if not backoff.over)
     if backoffs:
-        yield Trouble(WARNING, f"{counted(len(backoffs), 'warm-up')} stalled, and waits to be tried again: {_named(backoffs)}", backoffs[0])
+        yield ConsoleTrouble(WARNING, f"{counted(len(backoffs), 'warm-up')} stalled, and waits to be tried again: {_named(backoffs)}", backoffs[0])
 
 
-def _of_members(state: GroupState) -> Iterator[Trouble]:
+def _of_members(state: GroupState) -> Iterator[ConsoleTrouble]:
     for name, member in sorted(state.members.items()):
         silent_ms = state.now_ms - member.last_heard_ms
         if silent_ms * _LATE_PART > member.session_timeout_ms and not state.is_away(name):
             session = span_text(member.session_timeout_ms)
-            yield Trouble(WARNING, f"{name} was not heard of for {span_text(silent_ms)}; its session ends at {session}", None, name)
+            yield ConsoleTrouble(WARNING, f"{name} was not heard of for {span_text(silent_ms)}; its session ends at {session}", None, name)
         crashes = state.recent_crashes(name)
         if crashes is not None and crashes.times > 1:
-            yield Trouble(WARNING, f"{name} crashed {counted(crashes.times, 'time')} in {span_text(state.now_ms - crashes.first_ms)}", None, name)
+            text = f"{name} crashed {counted(crashes.times, 'time')} in {span_text(state.now_ms - crashes.first_ms)}"
+            yield ConsoleTrouble(WARNING, text, None, name)
         if state.is_away(name):
             left_ms = max(0, (state.restarts[name].until_ms or state.now_ms) - state.now_ms)
-            yield Trouble(NOTE, f"{name} restarts, and is expected back within {span_text(left_ms)}", None, name)
+            yield ConsoleTrouble(NOTE, f"{name} restarts, and is expected back within {span_text(left_ms)}", None, name)
     for name, drain in sorted(drains(state).items()):
         late = drain.expected_ms is not None and drain.expected_ms > drain.left_ms
-        yield Trouble(WARNING if late else NOTE, f"{name} is drained: {drain.text()}", None, name)
+        yield ConsoleTrouble(WARNING if late else NOTE, f"{name} is drained: {drain.text()}", None, name)
 
 
-def _of_group(state: GroupState, recent: GroupRecent | None) -> Iterator[Trouble]:
+def _of_group(state: GroupState, recent: GroupRecent | None) -> Iterator[ConsoleTrouble]:
     if state.phase not in (GroupPhase.UNCONFIGURED, GroupPhase.SHADOWING):
         for each in of_topology(state):
-            yield Trouble(ALARM if each.severity is Severity.STANDS_STILL else WARNING, each.text)
+            yield ConsoleTrouble(ALARM if each.severity is Severity.STANDS_STILL else WARNING, each.text)
     if state.phase is GroupPhase.UNCONFIGURED:
-        yield Trouble(WARNING, "it has no configuration yet")
+        yield ConsoleTrouble(WARNING, "it has no configuration yet")
     elif state.phase is GroupPhase.GATHERING:
-        yield Trouble(NOTE, "it is new, and waits for more members")
+        yield ConsoleTrouble(NOTE, "it is new, and waits for more members")
     elif state.phase is GroupPhase.EMPTY and state.topologies:
-        yield Trouble(NOTE, "it has no members")
+        yield ConsoleTrouble(NOTE, "it has no members")
     if state.verdict is not None and state.verdict[0] == "blocked":
-        yield Trouble(WARNING, f"blocked: {counted(state.verdict[2], 'movement')} planned, none of which may begin")
+        yield ConsoleTrouble(WARNING, f"blocked: {counted(state.verdict[2], 'movement')} planned, none of which may begin")
     if recent is not None and recent.rejections:
-        yield Trouble(NOTE, f"{counted(recent.rejections, 'fact')} rejected, as far as this worker remembers; the decisions below say why")
+        yield ConsoleTrouble(NOTE, f"{counted(recent.rejections, 'fact')} rejected, as far as this worker remembers; the decisions below say why")
 
 
 def _named(tasks: Iterable[TaskId]) -> str:

@@ -1,12 +1,13 @@
 """Leads an application of Faust that nobody rewrites (docs/faust.md)::
 
-    app = faust.App("orders", broker="kafka://...", PartitionAssignor="equipoise.faust:Assignor")
+    app = faust.App("orders", broker="kafka://...",
+                    PartitionAssignor="equipoise.faust:FaustAssignor")
 
 Needs the extra `kafka`, which has Faust.
 """
 
 from __future__ import annotations
 
-from equipoise.faust.assignor import Assignor
+from equipoise.faust.assignor import FaustAssignor
 
-__all__ = ["Assignor"]
+__all__ = ["FaustAssignor"]

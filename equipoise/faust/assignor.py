@@ -17,12 +17,12 @@ from faust.assignor.client_assignment import ClientAssignment, CopartitionedAssi
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.types import TP
 
-from equipoise.faust.coordinator import Coordinator
+from equipoise.faust.coordinator import FaustCoordinator
 from equipoise.faust.copies import Copies, is_persistent, worker_name
 from equipoise.faust.corrections import correct
 from equipoise.faust.layout import Ends, Layout, layout_of
 from equipoise.faust.report import Report, Told, report_in, told_in, with_report, with_told
-from equipoise.faust.rounds import Answer, Worker, answer, configuration
+from equipoise.faust.rounds import FaustAnswer, FaustWorker, answer, configuration
 from equipoise.group_log import GroupLog
 
 _LOG = logging.getLogger(__name__)
@@ -51,13 +51,13 @@ class _NotLed(Exception):
     """Why the stock assignor decides this rebalance."""
 
 
-class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
+class FaustAssignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
     """Assigns by lag: a table moves once a copy is restored on its new worker.
 
     Subclass it to change a setting. `acceptable_lag`: records that a copy may lack when it takes
-    over. `heartbeat_ms`, `fetch_wait_ms`: see `Coordinator`. `log_file`: the log of this worker's
-    decisions; None: that of the environment variable EQUIPOISE_FAUST_LOG, or ``equipoise.db`` in
-    the application's data directory.
+    over. `heartbeat_ms`, `fetch_wait_ms`: see `FaustCoordinator`. `log_file`: the log of this
+    worker's decisions; None: that of the environment variable EQUIPOISE_FAUST_LOG, or
+    ``equipoise.db`` in the application's data directory.
 
     Whatever goes wrong here, Faust's own assignor decides, and a line at level WARNING says why.
     """
@@ -70,11 +70,11 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
     def __init__(self, app: Any, replicas: int = 0) -> None:
         super().__init__(app, replicas=replicas)
         self._copies = Copies(app)
-        self._coordinator: Coordinator | None = None
+        self._coordinator: FaustCoordinator | None = None
         self._report: Report | None = None
         self._log: GroupLog | None = None
         self._ends: Ends | None = None
-        self._answer: Answer | None = None
+        self._answer: FaustAnswer | None = None
         """Of this rebalance, if this worker leads."""
         self._answered_s: float | None = None
         self._asked = 0
@@ -104,7 +104,7 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
         consumer = self.app.consumer._thread._ensure_consumer()
         if self._coordinator is None or self._coordinator.consumer is not consumer:
             correct(self.app, consumer)
-            self._coordinator = Coordinator(consumer, self._before_assignment, heartbeat_ms=self.heartbeat_ms, fetch_wait_ms=self.fetch_wait_ms)
+            self._coordinator = FaustCoordinator(consumer, self._before_assignment, heartbeat_ms=self.heartbeat_ms, fetch_wait_ms=self.fetch_wait_ms)
 
     def _offsets(self) -> dict[str, dict[int, int]]:
         """Offsets of the copies on the disk. The tables belong to the application's thread, which
@@ -167,7 +167,7 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
             raise _NotLed("the ends of changelogs are not known")
         clients = {name: self._get_client_metadata(metadata) for name, metadata in member_metadata.items()}
         self._update_member_urls(clients)
-        workers = [Worker(member_id=name, report=reports[name], active=clients[name].assignment.actives) for name in reports]
+        workers = [FaustWorker(member_id=name, report=reports[name], active=clients[name].assignment.actives) for name in reports]
         now_s = time.monotonic()
         passed_ms = 0 if self._answered_s is None else int((now_s - self._answered_s) * 1_000)
         answered = answer(self._opened_log(), workers, layout, ends, passed_ms=passed_ms)
@@ -194,7 +194,7 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
         if log is not None:
             log.close()
 
-    def _in_fausts_form(self, answered: Answer, layout: Layout) -> dict[str, Any]:
+    def _in_fausts_form(self, answered: FaustAnswer, layout: Layout) -> dict[str, Any]:
         assignments = {member_id: ClientAssignment(actives={}, standbys={}) for member_id in answered.dealt}
         for member_id, dealt in answered.dealt.items():
             for group in layout.groups:
@@ -239,7 +239,7 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
             self._asked = 0
         coordinator.run(self._ask_when_due(coordinator, told or Told(), answered.follow_up_ms if answered is not None else None))
 
-    async def _ask_when_due(self, coordinator: Coordinator, told: Told, follow_up_ms: int | None) -> None:
+    async def _ask_when_due(self, coordinator: FaustCoordinator, told: Told, follow_up_ms: int | None) -> None:
         """Asks for the next rebalance: when this worker's copies are caught up, and as the leader
         when that is due. Does nothing, and so costs nothing, where neither is wanted.
         """
@@ -258,7 +258,7 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
                 return
             before = lags
 
-    def _lags(self, coordinator: Coordinator, told: Told) -> Lags | None:
+    def _lags(self, coordinator: FaustCoordinator, told: Told) -> Lags | None:
         """Records that each copy lacks; None: not known of all."""
         lags: dict[tuple[str, int], int] = {}
         for topic, number in told.warmups:

@@ -21,7 +21,7 @@ ENDS_S = 5.0
 """Longest wait for end offsets. A rebalance waits meanwhile."""
 
 
-class Coordinator:
+class FaustCoordinator:
     """The coordinator of one consumer. `before_assignment` is awaited before the assignor is asked.
 
     `heartbeat_ms`: a member learns from a heartbeat that a rebalance has begun, and the others

@@ -32,7 +32,7 @@ _HOUR_MS = 3_600_000
 
 
 @attrs.frozen(kw_only=True)
-class Worker:
+class FaustWorker:
     """A member of the group. `active`: topic -> partitions that it had before this rebalance."""
 
     member_id: str
@@ -41,7 +41,7 @@ class Worker:
 
 
 @attrs.frozen(kw_only=True)
-class Dealt:
+class FaustDeal:
     """What one worker gets. `warmups`: standbys whose tasks it will get."""
 
     active: tuple[TaskId, ...]
@@ -50,13 +50,13 @@ class Dealt:
 
 
 @attrs.frozen(kw_only=True)
-class Answer:
+class FaustAnswer:
     """`dealt`: by the broker's member id. `group`: names of workers, for the next leader.
     `follow_up_ms`: when the leader asks for a rebalance, if nobody did before; None: it does not.
     `moves`: tasks that get another worker.
     """
 
-    dealt: Mapping[str, Dealt]
+    dealt: Mapping[str, FaustDeal]
     group: tuple[str, ...]
     follow_up_ms: int | None
     moves: int
@@ -71,7 +71,7 @@ def configuration(standbys: int, acceptable_lag: int) -> GroupConfigured:
     return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, led_by="external", knobs=settings)
 
 
-def answer(log: GroupLog, workers: Iterable[Worker], layout: Layout, ends: Ends, *, passed_ms: int) -> Answer:
+def answer(log: GroupLog, workers: Iterable[FaustWorker], layout: Layout, ends: Ends, *, passed_ms: int) -> FaustAnswer:
     """Appends the rebalance to the log and returns what was decided. `passed_ms`: since the last
     one that was decided here; 0: not known. Raises EquipoiseError when the log cannot be written,
     or the machine halts or rejects a fact; `log` must not be used any more then.
@@ -93,20 +93,20 @@ def answer(log: GroupLog, workers: Iterable[Worker], layout: Layout, ends: Ends,
     waiting = [(task, name) for task, name in planned_moves if not _is_near(lags[name].get(task), acceptable)]
     dealt = {}
     for each in planned.members:
-        dealt[named[each.member_id].member_id] = Dealt(
+        dealt[named[each.member_id].member_id] = FaustDeal(
             active=each.active,
             standby=tuple(sorted({*each.standby, *each.warmup})),
             warmups=tuple(task for task, destination in waiting if destination == each.member_id),
         )
     moves = sum(move.state == "granted" and move.source is not None for move in planned.moves)
-    return Answer(dealt=dealt, group=tuple(sorted({*named, *absent_members(state)})), follow_up_ms=planned.follow_up_ms, moves=moves)
+    return FaustAnswer(dealt=dealt, group=tuple(sorted({*named, *absent_members(state)})), follow_up_ms=planned.follow_up_ms, moves=moves)
 
 
-def names_of(workers: Iterable[Worker]) -> dict[str, Worker]:
+def names_of(workers: Iterable[FaustWorker]) -> dict[str, FaustWorker]:
     """Name -> worker. Of several with one name, as with one data directory, all but the first get a
     number.
     """
-    named: dict[str, Worker] = {}
+    named: dict[str, FaustWorker] = {}
     for worker in sorted(workers, key=lambda each: each.member_id):
         name, number = worker.report.worker, 1
         while name in named:
@@ -116,7 +116,7 @@ def names_of(workers: Iterable[Worker]) -> dict[str, Worker]:
     return named
 
 
-def _processes(named: Mapping[str, Worker], layout: Layout, ends: Ends, acceptable: int) -> tuple[AskedProcess, ...]:
+def _processes(named: Mapping[str, FaustWorker], layout: Layout, ends: Ends, acceptable: int) -> tuple[AskedProcess, ...]:
     """Returns what each worker runs, and how far its copies are. A worker runs a task if it was
     assigned to it and its copy is complete: until then it restores, and processes nothing. A claim
     of an older generation does not count beside a newer one.
@@ -159,7 +159,7 @@ def _changed_ends(log: GroupLog, ends: Ends) -> dict[str, dict[int, int]]:
     return changed
 
 
-def _gone_before(log: GroupLog, named: Mapping[str, Worker], round_id: str) -> list[Fact]:
+def _gone_before(log: GroupLog, named: Mapping[str, FaustWorker], round_id: str) -> list[Fact]:
     """The joins of workers that the present ones have been with, and that this leader has not led:
     the round does not name them, so they are known to be gone.
     """

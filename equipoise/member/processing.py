@@ -22,7 +22,7 @@ from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, 
 from equipoise.member.failures import Failures
 from equipoise.member.options import refuse_unknown
 from equipoise.member.raised import is_cancelled
-from equipoise.member.refusals import Refused, RefusedRecord, refused_by
+from equipoise.member.refusals import ForGood, RefusedRecord, refused_by
 from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.sizes import OversizedError
 from equipoise.member.stores import StoreError
@@ -277,9 +277,9 @@ def parked(task: TaskId, topic: str, partition: int, offset: int, error: BaseExc
     scope = refused_by(error)
     if is_unreadable:
         what = f"its serde cannot read {made.place}: {error_text(error)}. Restart the member with a serde that can"
-    elif isinstance(error, OversizedError) or (isinstance(error, InputError) and not topic) or scope is Refused.RECORD:
+    elif isinstance(error, OversizedError) or (isinstance(error, InputError) and not topic) or scope is ForGood.RECORD:
         what = f"what was put or sent for {made.place} is refused: {made.error}. Restart the member with a handler that puts and sends less"
-    elif scope is Refused.NOTHING:
+    elif scope is ForGood.NOTHING:
         what = f"its handler failed for {made.place}. Restart the member with a handler that can process it"
     else:
         _LOG.error("task %s is parked, other tasks go on: %s. Then restart the member", task, made.error)

@@ -21,7 +21,7 @@ SMALLER_TRIES = 12
 """So often in a row the records that are too large may be fewer and smaller the next time."""
 
 
-class Refused(StrEnum):
+class ForGood(StrEnum):
     """What an error refuses for good."""
 
     NOTHING = "nothing"
@@ -59,9 +59,9 @@ GroupAuthorizationFailedError IllegalArgumentError IllegalSaslStateError Incompa
 InvalidPrincipalType InvalidTransactionTimeout KafkaConfigurationError SaslAuthenticationFailed SecurityDisabled
 TransactionalIdAuthorizationFailed UnrecognizedBrokerVersion UnsupportedSaslMechanismError UnsupportedVersionError
 """
-SORTED: dict[str, Refused] = {
+SORTED: dict[str, ForGood] = {
     name: refused
-    for refused, names in ((Refused.NOTHING, _NOTHING), (Refused.RECORD, _RECORD), (Refused.TASK, _TASK), (Refused.MEMBER, _MEMBER))
+    for refused, names in ((ForGood.NOTHING, _NOTHING), (ForGood.RECORD, _RECORD), (ForGood.TASK, _TASK), (ForGood.MEMBER, _MEMBER))
     for name in names.split()
 }
 """Name of a class of aiokafka's errors, or of the client's own -> what it refuses."""
@@ -118,12 +118,12 @@ class RefusedByBrokersError(EquipoiseError):
     """The brokers refuse what this member does, whatever the task. Its text names the fix."""
 
 
-def refused_by(error: BaseException) -> Refused:
+def refused_by(error: BaseException) -> ForGood:
     """Returns what `error` refuses. A class that nobody has sorted counts as its base class does.
     """
     if isinstance(error, InputError):
-        return Refused.RECORD
-    return next((SORTED[each.__name__] for each in type(error).__mro__ if each.__name__ in SORTED), Refused.NOTHING)
+        return ForGood.RECORD
+    return next((SORTED[each.__name__] for each in type(error).__mro__ if each.__name__ in SORTED), ForGood.NOTHING)
 
 
 def is_missing_right(error: BaseException) -> bool:
@@ -232,37 +232,37 @@ class TaskRefusals:
         """Topic, partition and offset of the last record; "", -1 and -1: a timer was last."""
         return ("", -1, -1) if self._last is None else (*self._last[0], self._last[1])
 
-    def judge(self, error: BaseException, sizes: RecordSizes | None) -> Refused:
+    def judge(self, error: BaseException, sizes: RecordSizes | None) -> ForGood:
         """Returns what to do after `error`: open the task again (NOTHING, RECORD), park it (TASK),
         or end the member.
         """
         refused = refused_by(error)
-        if refused is Refused.NOTHING:
+        if refused is ForGood.NOTHING:
             return refused
-        if refused is Refused.RECORD and self._pending:
+        if refused is ForGood.RECORD and self._pending:
             return self._judge_records(error, sizes)
         now_s = self._monotonic_s()
         if self._since_s is None:
             self._since_s = now_s
         if now_s - self._since_s < PATIENCE_S:
-            return Refused.NOTHING
-        return Refused.TASK if refused is Refused.RECORD else refused
+            return ForGood.NOTHING
+        return ForGood.TASK if refused is ForGood.RECORD else refused
 
-    def _judge_records(self, error: BaseException, sizes: RecordSizes | None) -> Refused:
+    def _judge_records(self, error: BaseException, sizes: RecordSizes | None) -> ForGood:
         if sizes is not None and is_too_large(error) and sizes.learned != self._learned and self._smaller < SMALLER_TRIES:
             self._learned, self._smaller = sizes.learned, self._smaller + 1
-            return Refused.RECORD  # what is too large is found before it is sent
+            return ForGood.RECORD  # what is too large is found before it is sent
         if self._pending > 1 and self.most != 1:
             self._suspects, self.most = self._pending, max(1, self._pending // 2)
-            return Refused.RECORD
+            return ForGood.RECORD
         if self._last is None:
-            return Refused.TASK
+            return ForGood.TASK
         place, offset = self._last
         known = self.records.get(place)
         if known is not None and known.offset != offset:
             known = None
         if known is not None and known.is_left_out:
-            return Refused.TASK
+            return ForGood.TASK
         self.records[place] = RefusedRecord(offset, error, 0 if known is None else known.attempts)
         self._suspects, self.most = 0, 1
-        return Refused.RECORD
+        return ForGood.RECORD

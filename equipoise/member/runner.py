@@ -31,7 +31,7 @@ from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.permit import OvertakenError, Permit, RefusedError
 from equipoise.member.processing import MOST_AT_ONCE, Processor, parked
-from equipoise.member.refusals import CommitRefusedError, Refused, RefusedByBrokersError, TaskRefusals
+from equipoise.member.refusals import CommitRefusedError, ForGood, RefusedByBrokersError, TaskRefusals
 from equipoise.member.sources import RecordsLostError, TopicReplacedError
 from equipoise.member.stores import DamagedStoreError
 from equipoise.member.ticks import CommitTicks, CommitTurn
@@ -243,14 +243,14 @@ class TaskRunner:
     def _judge(self, error: Exception) -> None:
         """After a request has failed. Raises RefusedByBrokersError when the member is to end."""
         refused = self._refusals.judge(error, None if self._writer is None else self._writer.sizes)
-        if refused is Refused.MEMBER:
+        if refused is ForGood.MEMBER:
             raise RefusedByBrokersError(error_text(error)) from error
-        if refused is Refused.TASK:
+        if refused is ForGood.TASK:
             if self._opened is None:
                 self._parked = parked(self.task, *self._refusals.last, error)
                 self._failures.note(self._parked.topic or self._sources[0], "parked")
             self._to_park = error
-        elif refused is Refused.RECORD:
+        elif refused is ForGood.RECORD:
             _LOG.info("task %s: what was put or sent since its last commit is refused, looking for the record: %s", self.task, error_text(error))
         else:
             self._permit.failed(self.task, error)

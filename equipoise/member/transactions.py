@@ -30,7 +30,7 @@ import attrs
 from equipoise.events.log.kafka.client import CLOSE_S, Producer, SentBatch, TopicPartition, Unsent, call_off
 from equipoise.events.tasks import TaskId
 from equipoise.member.raised import is_cancelled
-from equipoise.member.refusals import Refused, refused_by
+from equipoise.member.refusals import ForGood, refused_by
 from equipoise.member.writer import partitions_of
 
 GATHER_S = 0.002
@@ -395,7 +395,7 @@ class Transactions:
             failed = {} if transaction is None else transaction.errors()
             self._outputs, self._expected = set(), ()  # one of them may be gone
             await self._lose(producer)
-            passes = isinstance(error, KafkaError) and error.retriable and refused_by(error) is Refused.NOTHING
+            passes = isinstance(error, KafkaError) and error.retriable and refused_by(error) is ForGood.NOTHING
             of_all = not failed or isinstance(error, ProducerFenced) or passes
             for part in _all_parts(parts, transaction):
                 own = failed.get(part)

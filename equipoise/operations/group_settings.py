@@ -12,7 +12,7 @@ from equipoise.assignors import check_settings, registry
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, Move
 from equipoise.events.errors import InputError
 from equipoise.events.facts import DealRequested, GroupConfigured
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.wording import setting_text, setting_values
 from equipoise.statemachine.machine import GroupMachine
@@ -113,7 +113,7 @@ def preview(machine: GroupMachine, fact: GroupConfigured | DealRequested) -> Pre
     """
     state = machine.state
     copy = GroupMachine.restore(machine.snapshot())
-    decisions = [each.decision for each in copy.step(Record(state.group, state.last_offset + 1, state.last_append_ms or 0, fact))]
+    decisions = [each.decision for each in copy.step(FactRecord(state.group, state.last_offset + 1, state.last_append_ms or 0, fact))]
     rejected = next((each for each in decisions if isinstance(each, EventRejected)), None)
     evaluated = next((each for each in decisions if isinstance(each, BalanceEvaluated)), None)
     return Preview(

@@ -15,7 +15,7 @@ from equipoise.events.facts import DealRequested, Fact, GroupConfigured, Probing
 from equipoise.events.log.kafka.client import LOG_COMPRESSION, Producer
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.events.log.kafka.opening import reaching
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.operations.follower import Follower
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.group_lead import GroupLead
@@ -131,7 +131,7 @@ class AnsweredFact(LiveGroup):
         self._published_to: dict[PartitionReading, int] = {}
         """Up to where decisions had been read before the fact was appended."""
 
-    def _note(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def _note(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         if self.offset is None or record.group != self.group or record.offset < self.offset:
             return
         if record.offset == self.offset:

@@ -17,7 +17,7 @@ from equipoise.events.decisions import MemberAssigned, Move
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.parts import whole
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, tasks_text
 from equipoise.reference_model.model import MemberRecord, ReferenceModel
@@ -49,7 +49,7 @@ class Validator:
         self._before: dict[str, tuple[frozenset[TaskId], frozenset[TaskId]]] = {}
         """Members that this step assigns to -> their standbys and warm-ups before it."""
 
-    def check(self, record: Record, decisions: list[DecisionRecord], state: GroupState) -> None:
+    def check(self, record: FactRecord, decisions: list[DecisionRecord], state: GroupState) -> None:
         """Judges one step: the fact, its decisions, and the state after it. Raises InvariantBroken.
         """
         model = self.model
@@ -370,7 +370,7 @@ this many, evenly spread.
 """
 
 
-def check_snapshot_replay(records: Sequence[Record], *, load: AssignorLoader = registry.load, most_splits: int = MOST_SPLITS) -> None:
+def check_snapshot_replay(records: Sequence[FactRecord], *, load: AssignorLoader = registry.load, most_splits: int = MOST_SPLITS) -> None:
     """Invariant 8: a machine restored from any checkpoint continues as the original does: same
     decisions, same bytes, same halt.
 
@@ -395,7 +395,7 @@ def check_snapshot_replay(records: Sequence[Record], *, load: AssignorLoader = r
 
 
 def _check_tail(
-    records: Sequence[Record],
+    records: Sequence[FactRecord],
     split: int,
     checkpoints: list[bytes],
     decided: list[list[DecisionRecord]],

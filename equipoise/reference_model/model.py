@@ -50,7 +50,7 @@ from equipoise.events.facts import (
 )
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.parts import whole
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, tasks_text
 from equipoise.statemachine.state import ASKED_MEMORY_MS, CRASH_MEMORY_MS, REMEMBERED_TOPOLOGIES
 
@@ -330,7 +330,7 @@ class ReferenceModel:
 
     # Steps
 
-    def step(self, record: Record, decisions: list[DecisionRecord]) -> None:
+    def step(self, record: FactRecord, decisions: list[DecisionRecord]) -> None:
         """Takes one fact with its decisions. Raises InvariantBroken 0, 1, 2 or 6."""
         event = record.event
         self.touched, self.leavers = set(), {event.member_id} if isinstance(event, MemberLeft | MemberEnded) else set()
@@ -407,7 +407,7 @@ class ReferenceModel:
             self.now_ms += min(most_ms, max(0, append_ms - self.last_append_ms))
         self.last_append_ms = append_ms
 
-    def _check_numbers(self, record: Record, decisions: list[DecisionRecord]) -> None:
+    def _check_numbers(self, record: FactRecord, decisions: list[DecisionRecord]) -> None:
         """docs/protocol.md#l4."""
         for index, decision in enumerate(decisions):
             wanted = (self.log_id, record.group, self.number + 1, record.offset, index, record.checksum)

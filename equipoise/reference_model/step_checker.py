@@ -12,7 +12,7 @@ from equipoise.assignors import registry
 from equipoise.events import codec
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import LogOpened
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.reference_model.invariants import Validator
 from equipoise.statemachine.deadlines import timers_of
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
@@ -33,7 +33,7 @@ class StepChecker:
         self._restore_every = restore_every
         self._restored: GroupMachine | None = None
 
-    def __call__(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def __call__(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         restored, self._restored = self._restored, None
         check_sizes(record, decisions)
         self.validator.check(record, decisions, machine.state)
@@ -44,7 +44,7 @@ class StepChecker:
             self._restored = GroupMachine.restore(machine.snapshot(), load=self._load)
 
 
-def check_sizes(record: Record, decisions: list[DecisionRecord]) -> None:
+def check_sizes(record: FactRecord, decisions: list[DecisionRecord]) -> None:
     """Checks that a log can hold the fact and each of its decisions (docs/protocol.md#l8). Costs
     one encoding of each. Raises InvariantBroken 9.
     """
@@ -68,7 +68,7 @@ def check_timers(machine: GroupMachine) -> None:
         raise InvariantBroken(8, f"at offset {machine.state.last_offset} the next deadline is {machine.next_deadline_ms}; the state says {next_ms}")
 
 
-def check_restored(restored: GroupMachine, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+def check_restored(restored: GroupMachine, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
     """Checks that `restored`, made from the snapshot before `record`, decides it as `machine` did
     and is in the same state afterwards. Raises InvariantBroken 8.
     """

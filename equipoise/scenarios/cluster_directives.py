@@ -17,7 +17,7 @@ from equipoise.replay.simulation import (
     SimulatedWorkerSettings,
     steady,
 )
-from equipoise.replay.simulation.worker import SimulatedWorker
+from equipoise.replay.simulation.worker import ReplayedWorker
 from equipoise.scenarios.cluster_harness import ClusterHarness
 from equipoise.scenarios.context import Context
 from equipoise.scenarios.group_harness import GROUP, LOG_ID, GroupHarness
@@ -70,7 +70,7 @@ def cluster(context: Context, parsed: ParsedDirective) -> None:
     )
 
 
-def _workers(harness: ClusterHarness, parsed: ParsedDirective) -> list[SimulatedWorker]:
+def _workers(harness: ClusterHarness, parsed: ParsedDirective) -> list[ReplayedWorker]:
     names = parsed.directive.words[1:]
     found = [worker for worker in harness.cluster.workers if worker.name in names] if names else harness.cluster.live_workers()
     if len(found) < max(1, len(names)):
@@ -90,7 +90,7 @@ def worker(context: Context, parsed: ParsedDirective) -> None:
     if verb == "start":
         context.say(f"{harness.cluster.start_worker().name} starts")
         return
-    verbs = {"crash": SimulatedWorker.kill, "pause": SimulatedWorker.pause, "resume": SimulatedWorker.resume}
+    verbs = {"crash": ReplayedWorker.kill, "pause": ReplayedWorker.pause, "resume": ReplayedWorker.resume}
     if verb not in verbs:
         raise parsed.error(f"worker {verb!r}; write start, {', '.join(verbs)}")
     for each in _workers(harness, parsed):

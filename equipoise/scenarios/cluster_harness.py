@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from equipoise.events.codec import make_record
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import Fact, LogOpened
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.simulation import ClusterConfig, SimulatedCluster
 from equipoise.scenarios.transcript import Transcript
 from equipoise.statemachine.machine import GroupMachine
@@ -25,7 +25,7 @@ class _Checksums:
     def __init__(self) -> None:
         self.facts = 0
 
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> FactRecord:
         self.facts += 1
         return make_record(group, self.facts - 1, append_ms, event)
 
@@ -48,7 +48,7 @@ class ClusterHarness:
         load = self._transcript.group_harness.build.load
         return GroupMachine(load=load) if checkpoint is None else GroupMachine.restore(checkpoint, load=load)
 
-    def _folded(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def _folded(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         if isinstance(record.event, LogOpened):
             return
         transcript = self._transcript

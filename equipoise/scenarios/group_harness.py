@@ -7,7 +7,7 @@ from __future__ import annotations
 from equipoise.events import codec
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import Fact, LogOpened
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.reference_model.invariants import check_snapshot_replay
 from equipoise.reference_model.step_checker import StepChecker
 from equipoise.scenarios.builds import Build
@@ -31,7 +31,7 @@ class GroupHarness:
         self.machine = GroupMachine(load=self.build.load)
         self._replicas = shadow_replicas(self.build.load)
         self._checker: StepChecker | None = StepChecker(load=self.build.load, restore_every=0)  # the restored replica does that
-        self.records: list[Record] = []
+        self.records: list[FactRecord] = []
         self.decisions: list[DecisionRecord] = []
         self.disagreements: list[str] = []
         self.halted: GroupHalted | None = None
@@ -50,7 +50,7 @@ class GroupHarness:
         self.records.append(record)
         return self._fold(record)
 
-    def _fold(self, record: Record) -> list[DecisionRecord]:
+    def _fold(self, record: FactRecord) -> list[DecisionRecord]:
         decisions: list[DecisionRecord] = []
         try:
             decisions = self.machine.step(record)
@@ -66,7 +66,7 @@ class GroupHarness:
                 self.disagreements.append(f"#{self.machine.state.seq} {found}")
         return decisions
 
-    def _judge(self, record: Record, decisions: list[DecisionRecord]) -> None:
+    def _judge(self, record: FactRecord, decisions: list[DecisionRecord]) -> None:
         """Checks the step. Only the first broken invariant is reported."""
         if self._checker is None:
             return
@@ -76,7 +76,7 @@ class GroupHarness:
             self._checker = None
             self.disagreements.append(f"#{self.machine.state.seq} {broken}")
 
-    def follow(self, record: Record, decided: list[DecisionRecord]) -> list[DecisionRecord]:
+    def follow(self, record: FactRecord, decided: list[DecisionRecord]) -> list[DecisionRecord]:
         """Folds a fact that another machine appended and decided on, and reports differences."""
         self.records.append(record)
         self.append_ms = record.append_ms

@@ -18,7 +18,7 @@ from equipoise.assignors import AssignmentProblem, DelegatingAssignor, Plan
 from equipoise.events import codec
 from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import Fact
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 
 
@@ -31,7 +31,7 @@ class ShadowReplica:
         self._load = load
         self.machine = GroupMachine(load=load)
 
-    def step(self, record: Record) -> list[DecisionRecord]:
+    def step(self, record: FactRecord) -> list[DecisionRecord]:
         """Encodes and decodes its decisions too."""
         fact = codec.decode(*codec.encode(record.event))
         decisions = self.machine.step(attrs.evolve(record, event=fact))  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ class ShadowReplica:
 class RestoredReplica(ShadowReplica):
     name = "restored"
 
-    def step(self, record: Record) -> list[DecisionRecord]:
+    def step(self, record: FactRecord) -> list[DecisionRecord]:
         decisions = self.machine.step(record)
         self.machine = GroupMachine.restore(self.machine.snapshot(), load=self._load)
         return decisions
@@ -57,7 +57,7 @@ class ShuffledReplica(ShadowReplica):
     def __init__(self, load: AssignorLoader) -> None:
         super().__init__(lambda name, version: ShuffledAssignor(load(name, version)))
 
-    def step(self, record: Record) -> list[DecisionRecord]:
+    def step(self, record: FactRecord) -> list[DecisionRecord]:
         rng = random.Random(record.offset)
         _shuffle_state(self.machine.state, rng)
         return self.machine.step(attrs.evolve(record, event=_shuffled_fact(record.event, rng)))
@@ -131,7 +131,7 @@ def shadow_replicas(load: AssignorLoader) -> list[ShadowReplica]:
 
 
 def disagreement(
-    machine: GroupMachine, decisions: list[DecisionRecord], halted: GroupHalted | None, replica: ShadowReplica, record: Record
+    machine: GroupMachine, decisions: list[DecisionRecord], halted: GroupHalted | None, replica: ShadowReplica, record: FactRecord
 ) -> str | None:
     """Steps the replica through `record`, which `machine` has folded already. Returns the first
     difference, or None.

@@ -21,7 +21,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 @attrs.frozen(kw_only=True)
-class Subscription:
+class SeatSubscription:
     """What a member says when it joins. `owned`: partitions that it reads, as far as its client
     tells (version 1). `generation`: in which it got them; NO_GENERATION: not told (version 2).
     `rack`: its client.rack (version 3).
@@ -33,7 +33,7 @@ class Subscription:
     rack: str | None = None
 
 
-class _Reader:
+class _ProtocolReader:
     """Reads values of Kafka's protocol from the front of `data`."""
 
     def __init__(self, data: bytes) -> None:
@@ -73,11 +73,11 @@ class _Reader:
         return frozenset(found)
 
 
-def read_subscription(data: bytes) -> Subscription:
+def read_subscription(data: bytes) -> SeatSubscription:
     """Reads a subscription of any version; fields behind those of version 3 are passed over, and so
     are topics and racks that there cannot be. Raises InputError.
     """
-    reader = _Reader(data)
+    reader = _ProtocolReader(data)
     version = reader.int16()
     topics = tuple(reader.name() for _ in range(max(0, reader.int32())))
     reader.skip_bytes()
@@ -91,14 +91,15 @@ def read_subscription(data: bytes) -> Subscription:
         rack = reader.text() or None
     if rack is not None and len(rack) > MOST_RACK_CHARS:
         rack = None
-    return Subscription(topics=tuple(sorted({topic for topic in topics if _TOPIC.fullmatch(topic)})), owned=owned, generation=generation, rack=rack)
+    named = tuple(sorted({topic for topic in topics if _TOPIC.fullmatch(topic)}))
+    return SeatSubscription(topics=named, owned=owned, generation=generation, rack=rack)
 
 
 def read_assignment(data: bytes) -> frozenset[TopicPartition]:
     """Reads what a member was assigned; empty bytes are nothing. Raises InputError."""
     if not data:
         return frozenset()
-    reader = _Reader(data)
+    reader = _ProtocolReader(data)
     reader.int16()
     return reader.partitions()
 

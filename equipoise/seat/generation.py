@@ -13,11 +13,11 @@ import attrs
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import AbsentMember, GroupRejoined, PartitionsObserved, RejoinedMember, TasksRevoked
 from equipoise.events.tasks import TaskId
-from equipoise.seat.consumer_protocol import Subscription, TopicPartition, read_subscription
+from equipoise.seat.consumer_protocol import SeatSubscription, TopicPartition, read_subscription
 from equipoise.seat.log import SeatLog, by_topic
-from equipoise.seat.metadata import TopicMetadata
-from equipoise.seat.names import Client, clients_of, is_static
-from equipoise.seat.topics import Topics, arrange
+from equipoise.seat.metadata import SeatTopicMetadata
+from equipoise.seat.names import SeatClient, clients_of, is_static
+from equipoise.seat.topics import Arrangement, arrange
 
 MOST_HAND_OVERS = 100
 """Steps in which members of an eager protocol hand over in one generation. Each ends movements that
@@ -29,8 +29,8 @@ the one before began, so a handful is usual.
 class JoinedClient:
     """A member that joined the generation. `held`: what it reads, or read until it joined."""
 
-    client: Client
-    subscription: Subscription
+    client: SeatClient
+    subscription: SeatSubscription
     held: frozenset[TopicPartition]
 
 
@@ -41,9 +41,9 @@ class ReadMembers:
     nothing, and the others are assigned without it.
     """
 
-    clients: Mapping[str, Client]
+    clients: Mapping[str, SeatClient]
     joined: list[JoinedClient]
-    unread: Mapping[Client, str]
+    unread: Mapping[SeatClient, str]
 
 
 def read_members(
@@ -53,8 +53,8 @@ def read_members(
     `assigned`: client's key -> what it was assigned last, which members of an eager protocol have.
     """
     clients = clients_of((member_id, instance_id) for member_id, instance_id, _ in members)
-    reading: dict[str, Subscription] = {}
-    unread: dict[Client, str] = {}
+    reading: dict[str, SeatSubscription] = {}
+    unread: dict[SeatClient, str] = {}
     for member_id, _, data in members:
         try:
             subscription = read_subscription(data)
@@ -91,7 +91,7 @@ class Answer:
     waiting: tuple[str, ...]
 
 
-def without_doubles(members: Mapping[str, Subscription]) -> dict[str, frozenset[TopicPartition]]:
+def without_doubles(members: Mapping[str, SeatSubscription]) -> dict[str, frozenset[TopicPartition]]:
     """Returns what each member owns by its own account. Of several that say so of one partition,
     the one with the newest generation has it; nobody, when these are equal.
     """
@@ -116,7 +116,7 @@ def answer(
     protocol: str,
     eager: bool,
     joined: list[JoinedClient],
-    metadata: TopicMetadata,
+    metadata: SeatTopicMetadata,
     lags: Mapping[TopicPartition, int],
     before: Sequence[JoinedClient] = (),
 ) -> Answer:
@@ -154,7 +154,7 @@ def answer(
     return Answer(assigned=assigned, waiting=log.away())
 
 
-def _observe(log: SeatLog, metadata: TopicMetadata, lags: Mapping[TopicPartition, int], racks_count: bool) -> None:
+def _observe(log: SeatLog, metadata: SeatTopicMetadata, lags: Mapping[TopicPartition, int], racks_count: bool) -> None:
     """Appends what is new of racks and lags."""
     known = log.state.racks
     racks = {topic: {n: racks for n, racks in of.items() if known.get(topic, {}).get(n) != racks} for topic, of in metadata.racks.items()}
@@ -164,7 +164,7 @@ def _observe(log: SeatLog, metadata: TopicMetadata, lags: Mapping[TopicPartition
 
 
 def _rejoined(
-    each: JoinedClient, named: tuple[str, int], topics: Topics, counts: Mapping[str, int], settings: SeatSettings
+    each: JoinedClient, named: tuple[str, int], topics: Arrangement, counts: Mapping[str, int], settings: SeatSettings
 ) -> RejoinedMember:
     name, incarnation = named
     subscription = each.subscription

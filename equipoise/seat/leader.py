@@ -25,7 +25,7 @@ from equipoise.seat.generation import JoinedClient, SeatSettings, answer, read_m
 from equipoise.seat.group_client import COOPERATIVE, COUNTING_PROTOCOLS, PROTOCOLS, DescribedMember, Generation, GroupClient, ahead, seat_bucket
 from equipoise.seat.log import SeatLog, assigned_changes
 from equipoise.seat.metadata import MetadataClient
-from equipoise.seat.names import Client, client_of, clients_of, is_static, readable
+from equipoise.seat.names import SeatClient, client_of, clients_of, is_static, readable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,7 +44,7 @@ MEMBERSHIP_ERRORS = (errors.UnknownMemberIdError, errors.IllegalGenerationError,
 """Answers after which the seat has to join."""
 
 
-class RefusedError(InputError):
+class NoSeatError(InputError):
     """The group is none that the seat can lead; the text says why."""
 
 
@@ -75,7 +75,7 @@ class Seat:
         """The last generation that another member led; empty: the seat led it."""
         self._clients: Counter[str] = Counter()
         """Client ids in the last generation that the seat led."""
-        self._unread: frozenset[Client] = frozenset()
+        self._unread: frozenset[SeatClient] = frozenset()
         """Those whose subscription could not be read in the last generation."""
         self._topics: frozenset[str] = frozenset()
         self._counts: Mapping[str, int] = {}
@@ -90,7 +90,7 @@ class Seat:
         self._stopped.set()
 
     async def run(self) -> None:
-        """Takes part until `stop`. Raises RefusedError, and EquipoiseError when the log fails; the
+        """Takes part until `stop`. Raises NoSeatError, and EquipoiseError when the log fails; the
         seat has left the group then.
         """
         part = asyncio.create_task(self._take_part())
@@ -119,9 +119,9 @@ class Seat:
             try:
                 await self._generations()
             except errors.InconsistentGroupProtocolError:
-                raise RefusedError(await self._why_inconsistent()) from None
+                raise NoSeatError(await self._why_inconsistent()) from None
             except errors.GroupAuthorizationFailedError:
-                raise RefusedError(f"--group {self.group}: the user may not read this group; it needs READ and DESCRIBE on the group") from None
+                raise NoSeatError(f"--group {self.group}: the user may not read this group; it needs READ and DESCRIBE on the group") from None
             except MEMBERSHIP_ERRORS as error:
                 if isinstance(error, errors.UnknownMemberIdError):
                     self._client.member_id = ""
@@ -158,7 +158,7 @@ class Seat:
         while True:
             generation = await self._enter() if not self._client.member_id else await self._client.join(self._protocols)
             if not generation.leader:
-                raise RefusedError(f"--group {self.group}: the broker assigns its partitions itself (KIP-848), so it has no leader's seat")
+                raise NoSeatError(f"--group {self.group}: the broker assigns its partitions itself (KIP-848), so it has no leader's seat")
             self.status.generation, self.status.protocol = generation.number, generation.protocol
             self._protocols = (generation.protocol, *(each for each in PROTOCOLS if each != generation.protocol))
             if generation.leader == self._client.member_id:
@@ -183,18 +183,18 @@ class Seat:
         return await self._client.join_in(seat_bucket([each.member_id for each in description.members], counts=counts), self._protocols)
 
     async def check(self) -> None:
-        """Raises RefusedError when the group cannot be led from the seat."""
+        """Raises NoSeatError when the group cannot be led from the seat."""
         kind = await self._client.kind()
         if kind is not None:
             group_type, protocol_type = kind
             if group_type.lower() != "classic":
-                raise RefusedError(f"--group {self.group}: {_TYPES.get(group_type.lower(), f'is a {group_type} group')}, so it has no leader's seat")
+                raise NoSeatError(f"--group {self.group}: {_TYPES.get(group_type.lower(), f'is a {group_type} group')}, so it has no leader's seat")
             if protocol_type not in ("", "consumer"):
                 what = "Kafka Connect workers" if protocol_type == "connect" else f"members of the type {protocol_type!r}"
-                raise RefusedError(f"--group {self.group}: has {what}; only groups of consumers can be led")
+                raise NoSeatError(f"--group {self.group}: has {what}; only groups of consumers can be led")
         description = await self._client.describe()
         if description.state == "Stable" and description.protocol and description.protocol not in PROTOCOLS:
-            raise RefusedError(_unknown_protocol(self.group, description.protocol))
+            raise NoSeatError(_unknown_protocol(self.group, description.protocol))
 
     async def _why_inconsistent(self) -> str:
         description = await self._client.describe()
@@ -267,7 +267,7 @@ class Seat:
 
     async def _lead(self, generation: Generation) -> None:
         if generation.protocol not in PROTOCOLS:
-            raise RefusedError(_unknown_protocol(self.group, generation.protocol))
+            raise NoSeatError(_unknown_protocol(self.group, generation.protocol))
         began_s = time.monotonic()
         self.status.leads = True
         assignments, waiting = await self._assign(generation)
@@ -286,7 +286,7 @@ class Seat:
         )  # fmt: skip
         await self._stay(generation)
 
-    def _shares(self, clients: Iterable[Client]) -> list[tuple[str, int]]:
+    def _shares(self, clients: Iterable[SeatClient]) -> list[tuple[str, int]]:
         named = self._book.names.present()
         return sorted((named[client.key][0], len(self._assigned[client.key])) for client in clients if client.key in named)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import GroupConfigured, GroupRejoined, PartitionsObserved, ProbingTick
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.group_log import GroupLog, now_ms
 from equipoise.seat.names import Names
 from equipoise.statemachine.rejections import rejection_text
@@ -21,7 +21,7 @@ class SeatLog(GroupLog):
         self.names = Names()
         super().__init__(location, group)
 
-    def folded(self, record: Record) -> None:
+    def folded(self, record: FactRecord) -> None:
         if isinstance(record.event, GroupRejoined):
             self.names.learn(record.event)
 

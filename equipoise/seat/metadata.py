@@ -14,7 +14,7 @@ from equipoise.witness.consumer_groups import connected
 
 
 @attrs.frozen(kw_only=True)
-class TopicMetadata:
+class SeatTopicMetadata:
     """`counts`: topic -> number of partitions; topics that do not exist are absent. `racks`: topic
     -> partition -> racks of its replicas, where brokers have racks.
     """
@@ -29,9 +29,9 @@ class MetadataClient:
     def __init__(self, connection: Connection) -> None:
         self._options = connection.options() | {"client_id": CLIENT_ID}
         self._client: Any = None
-        self._known: tuple[frozenset[str], float, TopicMetadata] | None = None
+        self._known: tuple[frozenset[str], float, SeatTopicMetadata] | None = None
 
-    async def known(self, topics: Collection[str], most_s: float) -> TopicMetadata:
+    async def known(self, topics: Collection[str], most_s: float) -> SeatTopicMetadata:
         """Metadata of these topics that is at most `most_s` old: a generation waits for it. Raises
         KafkaError or OSError.
         """
@@ -41,10 +41,10 @@ class MetadataClient:
                 return found
         return await self.ask(topics)
 
-    async def ask(self, topics: Collection[str]) -> TopicMetadata:
+    async def ask(self, topics: Collection[str]) -> SeatTopicMetadata:
         """Metadata of these topics, asked for now. Raises KafkaError or OSError."""
         if not topics:
-            return TopicMetadata(counts={}, racks={})
+            return SeatTopicMetadata(counts={}, racks={})
         if self._client is None:
             self._client = await connected(self._options)
         await self._client.set_topics(sorted(topics))
@@ -58,7 +58,7 @@ class MetadataClient:
                 known = {str(rack_of[node]) for node in described.replicas if rack_of.get(node)}
                 if known:
                     racks.setdefault(topic, {})[partition] = tuple(sorted(known))
-        metadata = TopicMetadata(counts={topic: len(partitions) for topic, partitions in found.items() if partitions}, racks=racks)
+        metadata = SeatTopicMetadata(counts={topic: len(partitions) for topic, partitions in found.items() if partitions}, racks=racks)
         if metadata.counts.keys() == set(topics):  # a topic that is missing may be there a moment later
             self._known = frozenset(topics), time.monotonic(), metadata
         return metadata

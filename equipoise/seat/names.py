@@ -26,7 +26,7 @@ _KEPT_CHARS = 200
 
 
 @attrs.frozen
-class Client:
+class SeatClient:
     """A process in the group. `key`: its group.instance.id, or else its member id; equal as long as
     it is the same member for the broker. `base`: its group.instance.id or client.id.
     """
@@ -35,17 +35,17 @@ class Client:
     base: str
 
 
-def client_of(member_id: str, instance_id: str | None) -> Client:
+def client_of(member_id: str, instance_id: str | None) -> SeatClient:
     """The client behind a member id that the broker gave."""
-    return Client(_key(instance_id or member_id), readable(instance_id or _GIVEN_ID.sub("", member_id)) or "client")
+    return SeatClient(_key(instance_id or member_id), readable(instance_id or _GIVEN_ID.sub("", member_id)) or "client")
 
 
-def clients_of(members: Iterable[tuple[str, str | None]]) -> dict[str, Client]:
+def clients_of(members: Iterable[tuple[str, str | None]]) -> dict[str, SeatClient]:
     """Member id -> its client, of all members of a generation. `members`: member id and
     group.instance.id. No two have the same key, also where a client has taken the member id of
     another one for its group.instance.id.
     """
-    found: dict[str, Client] = {}
+    found: dict[str, SeatClient] = {}
     used: set[str] = set()
     for member_id, instance_id in sorted(members, key=lambda each: (each[1] is not None, each[0])):
         client = client_of(member_id, instance_id)
@@ -86,7 +86,7 @@ class Names:
         for each in fact.members:
             self._newest[each.member_id] = max(each.incarnation, self._newest.get(each.member_id, 0))
 
-    def give(self, clients: Iterable[Client], now_ms: int, waited_for: Collection[str]) -> dict[str, tuple[str, int]]:
+    def give(self, clients: Iterable[SeatClient], now_ms: int, waited_for: Collection[str]) -> dict[str, tuple[str, int]]:
         """Key of each client -> name and incarnation. A new client gets the name of a member that
         is gone and had the same id, of those that are waited for first.
         """

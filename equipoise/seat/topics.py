@@ -21,7 +21,7 @@ CO_PARTITIONED = frozenset({"range"})
 
 
 @attrs.frozen(kw_only=True)
-class Topics:
+class Arrangement:
     """The topics of one generation as tasks.
 
     `declared`: topologies that the group does not have yet, in the order of their epochs.
@@ -58,14 +58,14 @@ class Topics:
 
 def arrange(
     subscriptions: Iterable[tuple[str, ...]], counts: Mapping[str, int], protocol: str, known: Mapping[int, TopologyDeclared]
-) -> Topics:
+) -> Arrangement:
     """Topics and subscriptions of a generation. `counts`: topic -> its number of partitions; topics
     that do not exist are absent. `known`: topologies that the group remembers, by epoch; what is
     declared there is not declared again, and topics keep their numbers.
     """
     wanted = sorted({tuple(topic for topic in topics if topic in counts) for topics in subscriptions} - {()})
     if not wanted:
-        return Topics(declared=(), epochs={}, topology=known[max(known)] if known else None)
+        return Arrangement(declared=(), epochs={}, topology=known[max(known)] if known else None)
     classes = _classes(wanted, counts, protocol)
     numbers = _numbers(classes, known)
     parts = sorted(
@@ -87,7 +87,7 @@ def arrange(
         epochs[everything] = newest
         declared.append(TopologyDeclared(epoch=newest, subtopologies=everything))
     topology = declared[-1] if declared else known[epochs[everything]]
-    return Topics(declared=tuple(declared), epochs={topics: epochs[each] for topics, each in of_subscription.items()}, topology=topology)
+    return Arrangement(declared=tuple(declared), epochs={topics: epochs[each] for topics, each in of_subscription.items()}, topology=topology)
 
 
 def _classes(wanted: Iterable[tuple[str, ...]], counts: Mapping[str, int], protocol: str) -> list[tuple[str, ...]]:

@@ -62,7 +62,7 @@ class Written:
 
 
 @attrs.define
-class _Round:
+class _BaseRound:
     waiting: list[str]
     """Groups that are not asked yet, the next one last."""
     asked: set[str]
@@ -111,7 +111,7 @@ class BaseKeeper:
         """Group -> place of its last stored state."""
         self._halted: set[str] = set()
         """Groups that have halted here."""
-        self._round: _Round | None = None
+        self._round: _BaseRound | None = None
         self._said_held = ""
 
     async def store_state(self, checkpoint: StoredCheckpoint) -> None:
@@ -200,13 +200,13 @@ class BaseKeeper:
             return True
         return (self._monotonic_s() - began_s) * 1_000 >= interval_ms
 
-    def _begin_round(self) -> _Round:
+    def _begin_round(self) -> _BaseRound:
         lead = self._lead
         self._mark()
         wanted = sorted((name for name, group in lead.groups.items() if group.halted is None), reverse=True)
-        return _Round(wanted, set(), lead.position, self._written.decisions_offset)
+        return _BaseRound(wanted, set(), lead.position, self._written.decisions_offset)
 
-    async def _go_on(self, begun: _Round) -> None:
+    async def _go_on(self, begun: _BaseRound) -> None:
         """Asks the next groups, as others have answered or halted."""
         groups = self._lead.groups
         begun.asked -= {
@@ -218,7 +218,7 @@ class BaseKeeper:
                 begun.asked.add(name)
                 await self._append(name, BaseRequested())
 
-    async def _store_base(self, begun: _Round) -> None:
+    async def _store_base(self, begun: _BaseRound) -> None:
         """Stores the base of a complete round, and an index of the checkpoints of the same states.
         """
         lead, newest = self._lead, self._newest

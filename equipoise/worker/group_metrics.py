@@ -21,7 +21,7 @@ import attrs
 from equipoise.events.facts import GroupConfigured
 from equipoise.replay.wording import setting_text, setting_values
 from equipoise.statemachine.group_lead import GroupLead
-from equipoise.worker.group_readings import Condition, Reading, read
+from equipoise.worker.group_readings import GroupCondition, Reading, read
 from equipoise.worker.named_groups import NamedGroups
 
 _LOG = logging.getLogger(__name__)
@@ -181,8 +181,8 @@ class GroupMetrics:
         yield
         conditions = {name: reading.condition for name, reading in readings.items()}
         for name in [name for name, then in former.items() if name in now and now[name] != then]:
-            if conditions[name] is Condition.AT_REST:
-                conditions[name] = Condition.BUSY
+            if conditions[name] is GroupCondition.AT_REST:
+                conditions[name] = GroupCondition.BUSY
         yield
         named = self._chosen.choose(conditions, self._most(), now_s, {name: count for name, (_, count) in former.items()})
         yield
@@ -213,7 +213,7 @@ class GroupMetrics:
         text.append(f"equipoise_all_unavailable_task_seconds_total {self._unavailable_in_all_s()}")
         text += _declared("equipoise_groups", "Groups led here, by condition; named: whether other metrics have series of them.")
         there, of_named = Multiset(conditions.values()), Multiset(conditions[name] for name in named)
-        for condition in Condition:
+        for condition in GroupCondition:
             text.append(f'equipoise_groups{{condition="{condition}",named="true"}} {of_named[condition]}')
             text.append(f'equipoise_groups{{condition="{condition}",named="false"}} {there[condition] - of_named[condition]}')
         text += settings.lines()

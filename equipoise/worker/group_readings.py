@@ -23,7 +23,7 @@ EquipoiseSourceLagGrows.
 """
 
 
-class Condition(enum.StrEnum):
+class GroupCondition(enum.StrEnum):
     """The condition of a group, the most urgent first. An alert may fire for all but the last."""
 
     HALTED = "halted"
@@ -79,20 +79,20 @@ class Reading:
         return sorted({topic for part in parts for topic in part.source_topics})
 
     @property
-    def condition(self) -> Condition:
+    def condition(self) -> GroupCondition:
         """By these values alone: what came lately is not known here."""
         if self.halted:
-            return Condition.HALTED
+            return GroupCondition.HALTED
         if not self.is_read:
-            return Condition.TROUBLE
+            return GroupCondition.TROUBLE
         if not (self.stable or self.unrevoked or self.unreleased):
-            return Condition.EMPTY if self.nobody else Condition.AT_REST
+            return GroupCondition.EMPTY if self.nobody else GroupCondition.AT_REST
         if self.nobody or self.unread or self.refused or self.lost_free:
-            return Condition.TROUBLE
+            return GroupCondition.TROUBLE
         moves = self.waiting_movements or self.warming_movements or self.revoking_movements or self.revoking or self.warmup_lag
         if moves or self.imbalance or self.lost_waiting or (self.source_lag or 0) > LAGGING_RECORDS:
-            return Condition.BUSY
-        return Condition.AT_REST
+            return GroupCondition.BUSY
+        return GroupCondition.AT_REST
 
 
 def read(lead: GroupLead) -> Reading:

@@ -22,7 +22,7 @@ from equipoise.events.errors import DamagedError, EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberUnchanged, RoundAsked
 from equipoise.events.log.kafka.client import LOG_COMPRESSION, ConsumedRecord, Producer, size_bytes
 from equipoise.events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.sentences import TOLD_FACTS, tell
 from equipoise.replay.wording import names_text
 from equipoise.runtime import DEPLOYED, Runtime
@@ -492,7 +492,7 @@ class PartitionHost:
                 await self._bases.note_halted(name, group.halted.offset)
         self._log_halted()
 
-    def _say(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def _say(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         """Logs what was decided here for the first time, and why. The console has also what a
         former worker decided since its last checkpoint.
         """
@@ -521,7 +521,7 @@ class PartitionHost:
         except Exception as error:  # noqa: BLE001 the console knows less
             _LOG.debug("partition %d: what was decided before is not recalled: %r", self.partition, error)
 
-    def _is_new(self, record: Record) -> bool:
+    def _is_new(self, record: FactRecord) -> bool:
         """Returns whether no worker had answered the fact before this one."""
         return self.leading or record.offset > self._answered_to
 
@@ -532,7 +532,7 @@ class PartitionHost:
                 self._logged_halted.add(name)
                 _LOG.error("partition %d: %s", self.partition, group.halted, exc_info=group.halted.__cause__)
 
-    def _count(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def _count(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         try:
             self._metrics.folded(record, decisions, machine.state, live=self.leading, is_new=self._is_new(record))
             if self._tracing is not None and self._is_new(record):
@@ -542,7 +542,7 @@ class PartitionHost:
         if decisions or record.event.__class__ is not MemberUnchanged:  # most facts are heartbeats, of which there is nothing to say
             self._say(record, decisions, machine)
 
-    async def _reject(self, key: bytes | None, value: bytes | None, record: Record) -> None:
+    async def _reject(self, key: bytes | None, value: bytes | None, record: FactRecord) -> None:
         """Copies a record that belongs to no group to the rejected topic, with reason and place."""
         code: str = record.event.code  # type: ignore[union-attr]  # a record without a group is Undecodable
         key, value, why = rejected_record(key, value, code, self._topics.facts, self.partition, record.offset)
@@ -551,7 +551,7 @@ class PartitionHost:
 
     # Publishing
 
-    def _answer(self, record: Record, decisions: list[DecisionRecord], published: list[asyncio.Future[Any]]) -> None:
+    def _answer(self, record: FactRecord, decisions: list[DecisionRecord], published: list[asyncio.Future[Any]]) -> None:
         """Tells whoever waits for this round what was decided, once the log has it."""
         waiting = self._asked.get((record.group, record.event.round_id))  # type: ignore[union-attr]  # a RoundAsked
         if waiting is None:

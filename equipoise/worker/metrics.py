@@ -21,7 +21,7 @@ from prometheus_client.utils import floatToGoString
 
 from equipoise.events.decisions import Decision, EventRejected
 from equipoise.events.facts import TopologyDeclared
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.silence import SilenceFinder
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.rejections import is_expected
@@ -82,7 +82,7 @@ class WorkerMetrics:
         because takeovers are retried.
         """
 
-    def folded(self, record: Record, decisions: Sequence[DecisionRecord], state: GroupState, *, live: bool, is_new: bool) -> None:
+    def folded(self, record: FactRecord, decisions: Sequence[DecisionRecord], state: GroupState, *, live: bool, is_new: bool) -> None:
         """Counts one fact and its decisions. `state`: the group's state after it.
 
         `live`: folded as it came, not on a takeover. `is_new`: live, or later than every fact that
@@ -199,7 +199,7 @@ class _UnavailableTime:
     after it.
     """
 
-    def __init__(self, record: Record, state: GroupState, counted_to: int) -> None:
+    def __init__(self, record: FactRecord, state: GroupState, counted_to: int) -> None:
         self.log_id = state.log_id
         self.counted_to = counted_to
         """Offset of the last fact that was counted."""
@@ -222,7 +222,7 @@ class _UnavailableTime:
         self._owned = runnable(state)
         self._total = self._owned.total()
 
-    def pass_to(self, record: Record, decisions: Sequence[DecisionRecord], state: GroupState) -> int:
+    def pass_to(self, record: FactRecord, decisions: Sequence[DecisionRecord], state: GroupState) -> int:
         """The task-milliseconds that end with this fact: of tasks without an owner since the last
         one, and of silent owners. A silence is known only when it ends, so it is counted all at
         once.

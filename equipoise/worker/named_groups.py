@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import chain, islice
 
-from equipoise.worker.group_readings import Condition
+from equipoise.worker.group_readings import GroupCondition
 
 KEPT_S = 15 * 60.0
 """A group that was not at rest is named for so long before others at rest: as long as the longest
@@ -15,7 +15,7 @@ HELD_S = 120.0
 """The counter of a group that is named again shows for so long what it was before: two scrapes, at
 the longest usual interval. Prometheus sees no rise in a series that begins with it.
 """
-_RANKS = {condition: rank for rank, condition in enumerate(Condition)}
+_RANKS = {condition: rank for rank, condition in enumerate(GroupCondition)}
 
 
 class NamedGroups:
@@ -28,13 +28,13 @@ class NamedGroups:
         self._held: dict[str, tuple[float, float]] = {}
         """Group -> what its counter shows, and until when."""
 
-    def choose(self, conditions: Mapping[str, Condition], most: int, now_s: float, former: Mapping[str, float]) -> frozenset[str]:
+    def choose(self, conditions: Mapping[str, GroupCondition], most: int, now_s: float, former: Mapping[str, float]) -> frozenset[str]:
         """Returns the groups to name, at most `most`: the most urgent first, then those that were
         so lately, then those named the last time, then by name. `former`: what the counter of each
         group was then; groups that were not there are absent.
         """
         kept = {group: until_s for group, until_s in self._kept_until_s.items() if until_s > now_s and group in conditions}
-        kept.update((group, now_s + KEPT_S) for group, condition in conditions.items() if condition is not Condition.AT_REST)
+        kept.update((group, now_s + KEPT_S) for group, condition in conditions.items() if condition is not GroupCondition.AT_REST)
         self._kept_until_s = kept
         named = frozenset(conditions)
         if len(named) > most:

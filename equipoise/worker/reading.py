@@ -32,7 +32,7 @@ from equipoise.events.log.kafka.envelope import (
 )
 from equipoise.events.log.kafka.opening import APPEND_TIME, check_append_time, fill_holes, read_bases, reader
 from equipoise.events.log.kafka.topics import Topics
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.partition import Folded, PartitionLead
 from equipoise.statemachine.published import UnreadIdentity, identity_of
@@ -141,7 +141,7 @@ class PartitionReading:
                 mark(stored.row.caused_by, record.offset)
         return start
 
-    async def former(self, start: int, end: int) -> AsyncGenerator[tuple[Record, list[DecisionRecord]], None]:
+    async def former(self, start: int, end: int) -> AsyncGenerator[tuple[FactRecord, list[DecisionRecord]], None]:
         """The facts from offset `start` to `end`, as far as they are still there and can be read,
         each with the decisions that were published on it. Raises KafkaError.
         """
@@ -299,7 +299,7 @@ async def _place_at(consumer: Consumer, tp: TopicPartition, start: int, *, compa
     return end
 
 
-def next_fact(lead: PartitionLead, found: ConsumedRecord | NoRecord) -> Record | None:
+def next_fact(lead: PartitionLead, found: ConsumedRecord | NoRecord) -> FactRecord | None:
     """The record to fold next. None: this build cannot read it, and `lead` has halted its group
     (docs/protocol.md#l6). `found`: from a `FactReader`.
     """

@@ -15,7 +15,7 @@ import attrs
 from equipoise.assignors import MovementState
 from equipoise.events.decisions import AssignmentIssued, MemberExpired
 from equipoise.events.facts import LagReported, TaskReady, TasksRevoked
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.replay.sentences import tell
 from equipoise.statemachine.state import GroupPhase, GroupState
@@ -52,7 +52,7 @@ class TimedStep:
 
 
 @attrs.define(kw_only=True)
-class Rebalance:
+class WorkerRebalance:
     """A rebalance. `offset`: of the fact with which it began. `cause`: of its first round; "": it
     has had none. `taken_over`: it began before this worker led the group. `is_finished`: False when
     another worker leads the group since. Times are ms since 1970.
@@ -82,10 +82,10 @@ class RebalanceFollower:
     def __init__(self) -> None:
         self._open: dict[Step, tuple[int, int | None]] = {}
         """Step -> its begin, and the records left then."""
-        self._now: Rebalance | None = None
+        self._now: WorkerRebalance | None = None
         self._is_first = True
 
-    def fold(self, record: Record, decisions: Sequence[DecisionRecord], state: GroupState) -> Rebalance | None:
+    def fold(self, record: FactRecord, decisions: Sequence[DecisionRecord], state: GroupState) -> WorkerRebalance | None:
         """Takes a fact with its decisions. `state`: after it. Returns the rebalance that ends with
         it; None: none does.
         """
@@ -98,7 +98,7 @@ class RebalanceFollower:
         if self._now is None:
             if not ongoing and not any(isinstance(each.decision, AssignmentIssued) and each.decision.moves for each in decisions):
                 return None
-            self._now = Rebalance(
+            self._now = WorkerRebalance(
                 group=record.group, log_id=state.log_id, offset=record.offset, begin_ms=now_ms, end_ms=now_ms, taken_over=taken_over
             )
         self._note(self._now, record, decisions)
@@ -108,7 +108,7 @@ class RebalanceFollower:
             self._open.setdefault(step, (now_ms, lag))
         return None if ongoing else self._finish(now_ms)
 
-    def abandon(self, now_ms: int) -> Rebalance | None:
+    def abandon(self, now_ms: int) -> WorkerRebalance | None:
         """Returns the rebalance under way, unfinished; None: none is."""
         if self._now is None:
             return None
@@ -117,7 +117,7 @@ class RebalanceFollower:
             self._end(self._now, step, now_ms)
         return self._finish(now_ms)
 
-    def _note(self, rebalance: Rebalance, record: Record, decisions: Sequence[DecisionRecord]) -> None:
+    def _note(self, rebalance: WorkerRebalance, record: FactRecord, decisions: Sequence[DecisionRecord]) -> None:
         rebalance.end_ms = record.append_ms
         rebalance.said += [(record.append_ms, said.text) for said in tell(record, decisions)]
         for each in decisions:
@@ -130,14 +130,14 @@ class RebalanceFollower:
                 rebalance.last_generation = decision.generation
                 rebalance.changes_of_owner += sum(move.state == "granted" and move.source != move.destination for move in decision.moves)
 
-    def _end(self, rebalance: Rebalance, step: Step, now_ms: int) -> None:
+    def _end(self, rebalance: WorkerRebalance, step: Step, now_ms: int) -> None:
         begin_ms, lag = self._open.pop(step)
         if len(rebalance.steps) < MOST_STEPS:
             rebalance.steps.append(TimedStep(step=step, begin_ms=begin_ms, end_ms=now_ms, lag_records=lag))
         else:
             rebalance.steps_left_out += 1
 
-    def _finish(self, now_ms: int) -> Rebalance:
+    def _finish(self, now_ms: int) -> WorkerRebalance:
         assert self._now is not None, "a rebalance is under way"
         found, self._now = self._now, None
         found.end_ms = max(found.begin_ms, now_ms)

@@ -26,7 +26,7 @@ from typing import Any
 
 from aiohttp import web
 
-from equipoise.admission import Refused, is_loopback
+from equipoise.admission import RefusedRequest, is_loopback
 from equipoise.bridge.mapping import answer_of, facts_of, names_of, racks_of
 from equipoise.bridge.question import MOST_BODY_BYTES, Question, read_question
 from equipoise.console.admission import has_token
@@ -102,21 +102,21 @@ class Rounds:
         if status == 200:
             self._metrics.rounds.labels("200").inc()
         else:
-            self._refused(request, Refused(status, document["problem"]))
+            self._refused(request, RefusedRequest(status, document["problem"]))
         return web.json_response(document, status=status)
 
-    def _refuse(self, request: web.Request) -> Refused | None:
+    def _refuse(self, request: web.Request) -> RefusedRequest | None:
         token = self._settings.http_token
         if not token:
             if not is_loopback(self._settings.http_host):
                 fix = "set EQUIPOISE_HTTP_TOKEN to take questions"
-                return Refused(403, f"this worker is reachable from other machines and has no http_token; {fix}")
+                return RefusedRequest(403, f"this worker is reachable from other machines and has no http_token; {fix}")
             return None
         if not has_token(request, token):
-            return Refused(401, "the token is missing or wrong; send Authorization: Bearer TOKEN (equipoise.token)")
+            return RefusedRequest(401, "the token is missing or wrong; send Authorization: Bearer TOKEN (equipoise.token)")
         return None
 
-    def _refused(self, request: web.Request, refused: Refused) -> None:
+    def _refused(self, request: web.Request, refused: RefusedRequest) -> None:
         self._metrics.rounds.labels(str(refused.status)).inc()
         _LOG.warning("group %.100r: a round is not answered (%d): %s", request.match_info.get("name", ""), refused.status, refused.problem)
 

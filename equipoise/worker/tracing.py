@@ -10,10 +10,10 @@ from importlib import metadata
 from typing import Any
 
 from equipoise.events.errors import InputError
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.wording import cause_text
 from equipoise.statemachine.state import GroupState
-from equipoise.worker.rebalances import MOST_STEPS, Rebalance, RebalanceFollower
+from equipoise.worker.rebalances import MOST_STEPS, RebalanceFollower, WorkerRebalance
 
 _SEND_S = 2
 """Longest time for one request to the collector, retries included."""
@@ -45,7 +45,7 @@ class Tracing:
         self._groups: dict[str, RebalanceFollower] = {}
         self._last_ms: dict[str, int] = {}
 
-    def folded(self, record: Record, decisions: Sequence[DecisionRecord], state: GroupState) -> None:
+    def folded(self, record: FactRecord, decisions: Sequence[DecisionRecord], state: GroupState) -> None:
         """Takes a fact that no worker had answered before, with its decisions. `state`: after it.
         """
         if not record.group:
@@ -68,7 +68,7 @@ class Tracing:
         """Sends what waits. Blocks, for a few seconds where the collector does not answer."""
         self._provider.shutdown()
 
-    def _send(self, rebalance: Rebalance) -> None:
+    def _send(self, rebalance: WorkerRebalance) -> None:
         from opentelemetry import trace
 
         known: dict[str, Any] = {

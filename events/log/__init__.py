@@ -26,7 +26,7 @@ from equipoise.events.log.parquet.stores import check_scheme, is_object_location
 from equipoise.events.log.rows import Row
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.log.stored import Mode
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 
 __all__ = ["JsonLinesLog", "Log", "Mode", "PartitionedLog", "SqliteLog", "is_archive_location", "open_log"]
 
@@ -58,7 +58,7 @@ class Log(Protocol):
         """
         ...
 
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> FactRecord:
         """Appends a fact at the next offset and returns its record. `append_ms`: wall time of the
         log in milliseconds.
 
@@ -68,7 +68,7 @@ class Log(Protocol):
         """
         ...
 
-    def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
+    def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> FactRecord:
         """Appends a payload that a sender declares to be a fact, sound or not. The event of the
         record is `Undecodable` if it is unsound.
 

@@ -14,7 +14,7 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log import Log
 from equipoise.events.log.rows import DecisionRow, FactRow, note_unread
 from equipoise.events.log.stored import StoredLog
-from equipoise.events.records import Record, UnreadRecord
+from equipoise.events.records import FactRecord, UnreadRecord
 
 _ROWS_A_TRANSACTION = 200_000
 
@@ -64,4 +64,4 @@ def _must_be_the_same(source: Log, target: Log) -> None:
 
 def _opening(log: Log) -> LogOpened | None:
     first = next(iter(log.read()), None)
-    return first.event if isinstance(first, Record) and isinstance(first.event, LogOpened) else None
+    return first.event if isinstance(first, FactRecord) and isinstance(first.event, LogOpened) else None

@@ -18,7 +18,7 @@ from equipoise.events.decisions import Decision
 from equipoise.events.errors import DamagedError, GapError, RepeatError, UnknownEventError, UnknownKindError, UnsoundError
 from equipoise.events.facts import LogOpened, Undecodable
 from equipoise.events.fields import INT64_MAX, MOST_TEXT_CHARS
-from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord
 
 LOG_OPENED = codec.kind_of(LogOpened)
 UNDECODABLE = codec.kind_of(Undecodable)
@@ -233,7 +233,7 @@ class Order:
         order.bases = set(bases)
         return order
 
-    def record(self, row: FactRow | DecisionRow) -> Record | DecisionRecord:
+    def record(self, row: FactRow | DecisionRow) -> FactRecord | DecisionRecord:
         """Returns the record of the row just taken. Raises what `record_of` raises."""
         return record_of(row, self.log_id, self.fact_checksum)
 
@@ -244,7 +244,7 @@ class Order:
         return entry_of(row, self.log_id, self.fact_checksum, partition)
 
 
-def record_of(row: FactRow | DecisionRow, log_id: str, fact_checksum: int) -> Record | DecisionRecord:
+def record_of(row: FactRow | DecisionRow, log_id: str, fact_checksum: int) -> FactRecord | DecisionRecord:
     """Decodes a row. `log_id`, `fact_checksum`: not stored in the row of a decision.
 
     A fact that no constructor accepts becomes `Undecodable`, and its group goes on
@@ -253,7 +253,7 @@ def record_of(row: FactRow | DecisionRow, log_id: str, fact_checksum: int) -> Re
     """
     event = _decode(row)
     if isinstance(row, FactRow):
-        return Record(row.group, row.offset, row.append_ms, cast(Any, event), row.checksum)
+        return FactRecord(row.group, row.offset, row.append_ms, cast(Any, event), row.checksum)
     return DecisionRecord(log_id, row.group, row.number, row.caused_by, row.index, fact_checksum, cast(Decision, event))
 
 

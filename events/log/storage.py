@@ -40,7 +40,7 @@ def reason_of(error: Exception) -> str:
     return " ".join(str(error).split())[:200]  # of a damaged schema SQLite quotes whole statements
 
 
-class FileLock:
+class StorageLock:
     """An exclusive lock on a file, held from construction to `release`, which removes the file.
 
     A killed holder leaves the file, unlocked. Raises InputError with `refusal` when another process

@@ -13,7 +13,7 @@ from equipoise.events.errors import DamagedError, EquipoiseError, GapError, Inpu
 from equipoise.events.facts import Fact
 from equipoise.events.log.rows import LOG_OPENED, UNDECODABLE, BaseRow, DecisionRow, FactRow, Order, Row, is_count, is_group
 from equipoise.events.log.storage import is_out_of_space, reason_of
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 
 Mode = Literal["r", "w", "a"]
 
@@ -177,12 +177,12 @@ class StoredLog(abc.ABC):
 
     # ------------------------------------------------------------------------------------ appending
 
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> FactRecord:
         """Appends a fact at the next offset. See `equipoise.events.log.Log.append_fact`."""
         kind, version, payload = codec.encode(event)
         return self.append_payload(group, append_ms, kind, version, payload)
 
-    def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
+    def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> FactRecord:
         """Appends a payload that a sender declares to be a fact. See
         `equipoise.events.log.Log.append_payload`. Raises InputError for a time or a place that
         cannot be.
@@ -204,7 +204,7 @@ class StoredLog(abc.ABC):
             record = self._order.record(row)
             self._order.take(row)
             self._store(row)
-        return cast(Record, record)
+        return cast(FactRecord, record)
 
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
         """Appends decisions of the last fact. See `equipoise.events.log.Log.append_decisions`."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 
 import attrs
 
-from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember, kind_is_classic
+from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, kind_is_classic
 from equipoise.replay.incident.causes import Cause
 from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.incident.incidents import Incident
@@ -259,7 +259,7 @@ def events_of(history: GroupHistory, incident: Incident) -> list[ConsumerEvent]:
     return sorted(found)
 
 
-def _name_of_new(member: ObservedMember, before: ObservedGroup, names: Mapping[str, str]) -> str:
+def _name_of_new(member: ClusterMember, before: ObservedGroup, names: Mapping[str, str]) -> str:
     """Its process' name; the id where several have that name. One that takes the place of another,
     which was killed and is still known, has the name of that one.
     """

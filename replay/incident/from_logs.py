@@ -15,7 +15,7 @@ from equipoise.replay.importers.evidence.documents import BurrowStatus, Connecto
 from equipoise.replay.importers.evidence.reading import Evidence
 from equipoise.replay.importers.evidence.statements import Said, Statement
 from equipoise.replay.importers.evidence.tables import Look
-from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
+from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.history import GroupHistory, State
 from equipoise.replay.incident.told import STRENGTH, BrokerStory, ClientStory, Departure, clock_shifts, names, observed
@@ -462,14 +462,14 @@ def _with_looks(history: GroupHistory, evidence: Evidence, group: str, *, has_sa
 
 def group_of(look: Look) -> ObservedGroup:
     """The group as a table shows it."""
-    members: dict[str, ObservedMember] = {}
+    members: dict[str, ClusterMember] = {}
     for row in look.members:
-        members[row.member] = ObservedMember(
+        members[row.member] = ClusterMember(
             member_id=row.member, instance_id=row.instance or None, client_id=row.client, host=row.host, active=frozenset(row.work or ())
         )
     for part in look.partitions:
         if part.member:
-            known = members.get(part.member) or ObservedMember(member_id=part.member, client_id=part.client, host=part.host)
+            known = members.get(part.member) or ClusterMember(member_id=part.member, client_id=part.client, host=part.host)
             members[part.member] = attrs.evolve(known, active=known.active | {part.work})
     kind = GroupKind.CLASSIC_STREAMS if any("-StreamThread-" in name for name in members) else GroupKind.CLASSIC_CONSUMER
     return ObservedGroup(name=look.group, kind=kind, epoch=max(0, look.epoch), protocol=look.assignor, members=members)
@@ -530,7 +530,7 @@ def look_notes(look: Look) -> list[str]:
 def _name(member: str, client: str) -> str:
     from equipoise.replay.incident.rebalances import name_of
 
-    return name_of(ObservedMember(member_id=member, client_id=client)) if client else name_of(observed(member, "", ""))
+    return name_of(ClusterMember(member_id=member, client_id=client)) if client else name_of(observed(member, "", ""))
 
 
 def _progress_notes(looks: Sequence[Look]) -> list[str]:

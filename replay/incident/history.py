@@ -12,7 +12,7 @@ import attrs
 
 from equipoise.replay.importers.groups.dump import ReadableRecording
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedGroups
-from equipoise.replay.importers.groups.recording import Commit
+from equipoise.replay.importers.groups.recording import RecordedCommit
 from equipoise.replay.importers.offsets_topic.records import RawRecord
 from equipoise.replay.incident.causes import Rebalance
 
@@ -208,7 +208,7 @@ def with_sinks(history: GroupHistory, sinks: Mapping[str, GroupHistory]) -> Grou
 def read_history(
     group: str,
     records: Iterable[RawRecord],
-    committed: Iterable[Commit],
+    committed: Iterable[RecordedCommit],
     samples: Iterable[tuple[int, dict[str, list[int]]]],
     topics: Mapping[str, str],
     *,

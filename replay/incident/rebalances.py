@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember, kind_is_classic
+from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, kind_is_classic
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.wording import span_text
@@ -95,7 +95,7 @@ def _stored(history: GroupHistory) -> list[Rebalance]:
     found: list[Rebalance] = []
     states = history.states
     settled = ObservedGroup(name=history.group, kind=states[0].group.kind) if states else None
-    seen: dict[tuple[str, str], tuple[int, ObservedMember]] = {}
+    seen: dict[tuple[str, str], tuple[int, ClusterMember]] = {}
     """Key -> when the member was gone, and as what."""
     known: set[str] = set()
     """Work that some member had."""
@@ -154,7 +154,7 @@ def _rebalance(
     after: ObservedGroup,
     begin_ms: int,
     end_ms: int,
-    seen: dict[tuple[str, str], tuple[int, ObservedMember]],
+    seen: dict[tuple[str, str], tuple[int, ClusterMember]],
     known: set[str],
 ) -> Rebalance:
     gone = [member for name, member in before.members.items() if name not in after.members]
@@ -199,11 +199,11 @@ def _processes(group: ObservedGroup, names: Iterable[str]) -> set[str]:
     return {group.members[name].instance_id or name for name in names}
 
 
-def _names(members: Iterable[ObservedMember]) -> tuple[str, ...]:
+def _names(members: Iterable[ClusterMember]) -> tuple[str, ...]:
     return tuple(sorted({name_of(member) for member in members}))
 
 
-def name_of(member: ObservedMember) -> str:
+def name_of(member: ClusterMember) -> str:
     """The process as an operator knows it: instance id or client id, without the number of a thread
     of Kafka Streams; the member id where it has neither.
     """
@@ -220,12 +220,12 @@ def _cause(
     history: GroupHistory,
     before: ObservedGroup,
     after: ObservedGroup,
-    gone: list[ObservedMember],
-    joined: list[ObservedMember],
+    gone: list[ClusterMember],
+    joined: list[ClusterMember],
     at_ms: int,
-    seen: dict[tuple[str, str], tuple[int, ObservedMember]],
+    seen: dict[tuple[str, str], tuple[int, ClusterMember]],
     known: set[str],
-) -> tuple[Cause, list[ObservedMember], int]:
+) -> tuple[Cause, list[ClusterMember], int]:
     if not before.members and not seen:
         return Cause.FIRST, joined, -1
     if after.is_adopted and not before.is_adopted:
@@ -269,7 +269,7 @@ def _cause(
 
 def _without_change_of_members(
     before: ObservedGroup, after: ObservedGroup, at_ms: int, known: set[str]
-) -> tuple[Cause, list[ObservedMember], int]:
+) -> tuple[Cause, list[ClusterMember], int]:
     changed = [member for name, member in after.members.items() if _subscribed(member) != _subscribed(before.members[name])]
     if before.topology_epoch != after.topology_epoch or before.sources != after.sources:
         return Cause.TOPOLOGY, [], -1
@@ -285,7 +285,7 @@ def _without_change_of_members(
     return Cause.ASKED, [], -1
 
 
-def _is_out_by_poll(history: GroupHistory, group: ObservedGroup, member: ObservedMember, stopped_ms: int) -> bool:
+def _is_out_by_poll(history: GroupHistory, group: ObservedGroup, member: ClusterMember, stopped_ms: int) -> bool:
     """Returns whether a member was out because it did not poll: the silence is that interval, but
     for the time to its last commit; and it is not that of its session. aiokafka joins with its
     session timeout in its place, so equal ones say nothing.
@@ -301,24 +301,24 @@ def _is_out_by_poll(history: GroupHistory, group: ObservedGroup, member: Observe
     return is_near and not _EXPIRED_FROM * longest_session_ms <= stopped_ms <= longest_session_ms + slack_ms
 
 
-def _committed_since_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> float:
+def _committed_since_ms(history: GroupHistory, group: ObservedGroup, member: ClusterMember, at_ms: int) -> float:
     """Returns how long before `at_ms` the member had last committed anything, progress or not."""
     times = [history.last_sign_ms(partition, at_ms) for work in member.active for partition in group.partitions_of(work)]
     return at_ms - max((each for each in times if each is not None), default=-math.inf)
 
 
-def _key(member: ObservedMember) -> tuple[str, str]:
+def _key(member: ClusterMember) -> tuple[str, str]:
     """By which a process is known again, unless several have the same."""
     return (member.instance_id, "") if member.instance_id is not None else (member.client_id, member.host)
 
 
-def _unique(members: Iterable[ObservedMember]) -> set[tuple[str, str]]:
+def _unique(members: Iterable[ClusterMember]) -> set[tuple[str, str]]:
     """Keys that one of these members has alone: consumers may share a client id."""
     counts = Counter(map(_key, members))
     return {key for key, count in counts.items() if count == 1}
 
 
-def _takes_the_place(history: GroupHistory, before: ObservedGroup, member: ObservedMember, at_ms: int) -> bool:
+def _takes_the_place(history: GroupHistory, before: ObservedGroup, member: ClusterMember, at_ms: int) -> bool:
     """Returns whether a member joined under the client id of one that is still there and is removed
     soon: it was killed, and the coordinator does not know yet.
     """
@@ -334,7 +334,7 @@ def _takes_the_place(history: GroupHistory, before: ObservedGroup, member: Obser
     return False
 
 
-def _subscribed(member: ObservedMember) -> tuple[frozenset[str], str | None]:
+def _subscribed(member: ClusterMember) -> tuple[frozenset[str], str | None]:
     return frozenset(member.topics), member.pattern
 
 
@@ -345,7 +345,7 @@ def _revoked(group: ObservedGroup) -> bool:
     return group.protocol in _COOPERATIVE or any(member.revoking for member in group.members.values())
 
 
-def expired_from_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember) -> float:
+def expired_from_ms(history: GroupHistory, group: ObservedGroup, member: ClusterMember) -> float:
     """A member that was gone this long after its last commit has expired. Its last sign of life was
     up to a heartbeat and a commit interval later than that commit.
     """
@@ -355,7 +355,7 @@ def expired_from_ms(history: GroupHistory, group: ObservedGroup, member: Observe
     return max(_UNKNOWN_SESSION_MS, _UNKNOWN_INTERVALS * usual)
 
 
-def _committed_lately(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> bool:
+def _committed_lately(history: GroupHistory, group: ObservedGroup, member: ClusterMember, at_ms: int) -> bool:
     """Returns whether the member committed within a session timeout before `at_ms`, so that it
     cannot have expired.
     """
@@ -363,7 +363,7 @@ def _committed_lately(history: GroupHistory, group: ObservedGroup, member: Obser
     return _committed_since_ms(history, group, member, at_ms) < session_ms
 
 
-def last_heard_before_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> int | None:
+def last_heard_before_ms(history: GroupHistory, group: ObservedGroup, member: ClusterMember, at_ms: int) -> int | None:
     """Returns how long before `at_ms` the member had last committed something of which records were
     unread then, at most since it joined; None: there is nothing like it, so its commits say
     nothing.
@@ -372,7 +372,7 @@ def last_heard_before_ms(history: GroupHistory, group: ObservedGroup, member: Ob
     return at_ms - max(*unread, history.joined_ms.get(member.member_id, 0)) if unread else None
 
 
-def _all_stood_still(history: GroupHistory, group: ObservedGroup, member: ObservedMember, heard_before_ms: int, at_ms: int) -> bool:
+def _all_stood_still(history: GroupHistory, group: ObservedGroup, member: ClusterMember, heard_before_ms: int, at_ms: int) -> bool:
     """Returns whether the others had work and committed nothing since the member was heard of,
     either, so that its silence says nothing.
     """
@@ -381,7 +381,7 @@ def _all_stood_still(history: GroupHistory, group: ObservedGroup, member: Observ
     return not goes_on and any(is_behind for _, is_behind in others)
 
 
-def _last_commits(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> list[tuple[int, bool]]:
+def _last_commits(history: GroupHistory, group: ObservedGroup, member: ClusterMember, at_ms: int) -> list[tuple[int, bool]]:
     """Returns, of each partition of a member with commits: time of the last one, and whether
     records were unread.
     """

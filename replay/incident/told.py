@@ -14,7 +14,7 @@ from equipoise.replay.importers.evidence.patterns import partitions
 from equipoise.replay.importers.evidence.reading import client_of
 from equipoise.replay.importers.evidence.reasons import Why, classify, of_client
 from equipoise.replay.importers.evidence.statements import BEGINS, Said, Statement
-from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
+from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.rebalances import name_of
 from equipoise.replay.wording import span_text
@@ -66,12 +66,12 @@ class _Open:
 
     begin_ms: int
     number: int = -1
-    causes: list[tuple[Cause, ObservedMember | None, str]] = attrs.field(factory=list)
-    joined: dict[str, ObservedMember] = attrs.field(factory=dict)
-    gone: dict[str, ObservedMember] = attrs.field(factory=dict)
+    causes: list[tuple[Cause, ClusterMember | None, str]] = attrs.field(factory=list)
+    joined: dict[str, ClusterMember] = attrs.field(factory=dict)
+    gone: dict[str, ClusterMember] = attrs.field(factory=dict)
     places: list[str] = attrs.field(factory=list)
     stabilized_ms: int = -1
-    late: list[ObservedMember] = attrs.field(factory=list)
+    late: list[ClusterMember] = attrs.field(factory=list)
     has_begin: bool = True
     count: int = -1
 
@@ -93,10 +93,10 @@ class BrokerStory:
     """Member id -> client id, of members of KIP-848, whose ids do not begin with it."""
     found: list[Rebalance] = attrs.field(factory=list)
     groups: list[tuple[int, ObservedGroup]] = attrs.field(factory=list)
-    members: dict[str, ObservedMember] = attrs.field(factory=dict)
+    members: dict[str, ClusterMember] = attrs.field(factory=dict)
     counts: list[int] = attrs.field(factory=list)
     _open: _Open | None = None
-    _recent: list[tuple[int, Cause, ObservedMember | None, str, str]] = attrs.field(factory=list)
+    _recent: list[tuple[int, Cause, ClusterMember | None, str, str]] = attrs.field(factory=list)
     _last_gone: dict[tuple[str, str], tuple[int, str]] = attrs.field(factory=dict)
     _replaced: dict[str, list[int]] = attrs.field(factory=dict)
     _number: int = -1
@@ -195,7 +195,7 @@ class BrokerStory:
         self._open.note(each.place)
         self._take_recent(each.at_ms)
 
-    def _joined_as(self, member: ObservedMember, at_ms: int) -> Cause:
+    def _joined_as(self, member: ClusterMember, at_ms: int) -> Cause:
         gone = self._last_gone.get(_key(member))
         return Cause.BACK if gone is not None and 0 <= at_ms - gone[0] <= _BACK_WITHIN_MS else Cause.JOINED
 
@@ -208,7 +208,7 @@ class BrokerStory:
         self._open.note(each.place)
         return self._open
 
-    def _recently(self, each: Statement, cause: Cause, member: ObservedMember | None, detail: str = "") -> None:
+    def _recently(self, each: Statement, cause: Cause, member: ClusterMember | None, detail: str = "") -> None:
         """Something that a rebalance explains, which is open or begins now."""
         if cause in (Cause.JOINED, Cause.BACK) and member is not None:
             self.members.setdefault(member.member_id, member)
@@ -237,7 +237,7 @@ class BrokerStory:
         self._forget(member, each.at_ms, cause)
         self._recently(each, cause, member, detail)
 
-    def _forget(self, member: ObservedMember, at_ms: int, cause: Cause) -> None:
+    def _forget(self, member: ClusterMember, at_ms: int, cause: Cause) -> None:
         self.members.pop(member.member_id, None)
         self._last_gone[_key(member)] = at_ms, member.member_id
 
@@ -260,7 +260,7 @@ class BrokerStory:
         times.append(each.at_ms)
         del times[: -_RESTART_TIMES]
         often = len(times) == _RESTART_TIMES and times[-1] - times[0] <= _STATIC_AGAIN_MS
-        known = member or ObservedMember(member_id=detail.other, instance_id=detail.instance)
+        known = member or ClusterMember(member_id=detail.other, instance_id=detail.instance)
         cause = Cause.TWICE if often else Cause.STATIC_BACK
         if self._open is not None:
             self._recently(each, cause, known)
@@ -271,7 +271,7 @@ class BrokerStory:
 
     def _fence(self, each: Statement) -> None:
         """A second process with an instance id: it was refused, or the one before it was."""
-        known = ObservedMember(member_id=each.detail.member, instance_id=each.detail.instance or None)
+        known = ClusterMember(member_id=each.detail.member, instance_id=each.detail.instance or None)
         number = max(self._number, 0)
         self.found.append(Rebalance(
             number=number, begin_ms=each.at_ms, end_ms=each.at_ms, cause=Cause.TWICE, members=(name_of(known),), places=(each.place,),
@@ -299,7 +299,7 @@ class BrokerStory:
             places=tuple(dict.fromkeys((place, each.place))),
         ))  # fmt: skip
 
-    def _member(self, name: str, instance: str, client: str) -> ObservedMember:
+    def _member(self, name: str, instance: str, client: str) -> ClusterMember:
         known = self.members.get(name)
         if known is not None:
             return attrs.evolve(known, instance_id=known.instance_id or instance or None)
@@ -330,7 +330,7 @@ class BrokerStory:
             name=self.group, kind=self.kind, epoch=number, assignment_epoch=number, members=dict(self.members)
         )))  # fmt: skip
 
-    def _cause_of(self, current: _Open, at_ms: int, *, is_over: bool) -> tuple[Cause, list[ObservedMember], str]:
+    def _cause_of(self, current: _Open, at_ms: int, *, is_over: bool) -> tuple[Cause, list[ClusterMember], str]:
         waited_ms = (current.stabilized_ms if current.stabilized_ms >= 0 else at_ms) - current.begin_ms
         is_classic = self.kind not in (GroupKind.CONSUMER, GroupKind.STREAMS)
         first = "" if not current.causes else f"; it began when {_began(current.causes)}"
@@ -360,25 +360,25 @@ class BrokerStory:
         return cause, members, detail
 
 
-def _began(causes: Sequence[tuple[Cause, ObservedMember | None, str]]) -> str:
+def _began(causes: Sequence[tuple[Cause, ClusterMember | None, str]]) -> str:
     cause, member, _ = causes[0]
     return cause.value if member is None else f"{cause.value} ({name_of(member)})"
 
 
-def observed(name: str, instance: str, client: str) -> ObservedMember:
+def observed(name: str, instance: str, client: str) -> ClusterMember:
     """A member by what a line says of it."""
     found = client or client_of(name)
     if instance and found == instance:
         found = ""
-    return ObservedMember(member_id=name, instance_id=instance or None, client_id=found)
+    return ClusterMember(member_id=name, instance_id=instance or None, client_id=found)
 
 
-def names(members: Iterable[ObservedMember]) -> tuple[str, ...]:
+def names(members: Iterable[ClusterMember]) -> tuple[str, ...]:
     """Names of members, each once."""
     return tuple(sorted({name_of(member) for member in members}))
 
 
-def _key(member: ObservedMember) -> tuple[str, str]:
+def _key(member: ClusterMember) -> tuple[str, str]:
     return (member.instance_id or member.client_id or member.member_id, "")
 
 
@@ -409,7 +409,7 @@ class _Process:
     """Its lines do not name it, so it has the name of its file."""
 
     @property
-    def observed(self) -> ObservedMember:
+    def observed(self) -> ClusterMember:
         return observed(self.member, self.instance, "" if self.is_file and client_of(self.member) else self.name)
 
     @property

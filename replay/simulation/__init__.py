@@ -4,7 +4,7 @@ one seed.
 
 from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster, Sink
 from equipoise.replay.simulation.network import NetworkSettings
-from equipoise.replay.simulation.process import Exit, ProcessSettings, SimulatedProcess
+from equipoise.replay.simulation.process import Exit, ProcessSettings, ReplayedProcess
 from equipoise.replay.simulation.restore import RestoreModel
 from equipoise.replay.simulation.worker import SimulatedWorkerSettings
 from equipoise.replay.simulation.world import ChangelogGrowth, Ownership, steady
@@ -17,9 +17,9 @@ __all__ = [
     "NetworkSettings",
     "Ownership",
     "ProcessSettings",
+    "ReplayedProcess",
     "RestoreModel",
     "SimulatedCluster",
-    "SimulatedProcess",
     "SimulatedWorkerSettings",
     "Sink",
     "steady",

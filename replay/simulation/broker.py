@@ -11,9 +11,9 @@ import attrs
 
 from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import Fact, LogOpened
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.simulation.engine import Engine
-from equipoise.replay.simulation.network import Endpoint, SimulatedNetwork
+from equipoise.replay.simulation.network import NetworkEnd, SimulatedNetwork
 from equipoise.statemachine.group_lead import StoredCheckpoint
 
 T = TypeVar("T")
@@ -41,8 +41,8 @@ class SimulatedPartition(Generic[T]):
         self.parked: list[FetchRequest] = []
 
 
-MakeRecord = Callable[[str, int, int, Fact], Record]
-"""(group, offset, append_ms, event) -> record: `Record` itself, or
+MakeRecord = Callable[[str, int, int, Fact], FactRecord]
+"""(group, offset, append_ms, event) -> record: `FactRecord` itself, or
 `equipoise.events.codec.make_record` for records with checksums.
 """
 
@@ -52,12 +52,12 @@ class Broker:
     `clock_offset_ms`, which changes with a failover.
     """
 
-    def __init__(self, engine: Engine, network: SimulatedNetwork, *, group: str, make_record: MakeRecord = Record) -> None:
+    def __init__(self, engine: Engine, network: SimulatedNetwork, *, group: str, make_record: MakeRecord = FactRecord) -> None:
         self.engine = engine
         self.network = network
         self.group = group
         self.make_record = make_record
-        self.facts: SimulatedPartition[Record] = SimulatedPartition()
+        self.facts: SimulatedPartition[FactRecord] = SimulatedPartition()
         self.decisions: SimulatedPartition[DecisionRecord] = SimulatedPartition()
         self.published: list[DecisionRecord] = []
         """Each decision once: decision number n has index n - 1."""
@@ -85,7 +85,7 @@ class Broker:
                 fetch.open = False
             topic.parked.clear()
 
-    def append_fact(self, event: Fact) -> Record:
+    def append_fact(self, event: Fact) -> FactRecord:
         """Appends `event` to the facts partition and returns the record. `append_ms` is this
         broker's clock. See docs/protocol.md#l2.
         """
@@ -100,7 +100,7 @@ class Broker:
         """Answers the long polls parked at the end of the facts."""
         self._wake(self.facts)
 
-    def produce(self, producer: SimulatedProducer, batch_number: int, topic: SimulatedPartition[Any], items: list[Any]) -> None:
+    def produce(self, producer: ReplayedProducer, batch_number: int, topic: SimulatedPartition[Any], items: list[Any]) -> None:
         """Receives a batch: appends it unless it was appended before, and acknowledges it in either
         case.
         """
@@ -184,12 +184,12 @@ class Broker:
             self.network.send(endpoint, respond, tag, self.log_id, len(self.decisions.records), len(self.published))
 
 
-class SimulatedProducer:
+class ReplayedProducer:
     """Appends to one partition in order, as Kafka's idempotent producer does: one request under
     way, sent again until acknowledged, appended once.
     """
 
-    def __init__(self, owner: Endpoint, broker: Broker, topic: SimulatedPartition[Any], acknowledged: Callable[[Any, int], None]) -> None:
+    def __init__(self, owner: NetworkEnd, broker: Broker, topic: SimulatedPartition[Any], acknowledged: Callable[[Any, int], None]) -> None:
         self._owner = owner
         self._broker = broker
         self._topic = topic

@@ -20,13 +20,13 @@ import attrs
 from equipoise.events.codec import make_record
 from equipoise.events.errors import InputError, InvariantBroken
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberEnded, TopologyDeclared
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.simulation.broker import Broker
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.network import NetworkSettings, SimulatedNetwork
-from equipoise.replay.simulation.process import Exit, ProcessSettings, SessionFactory, SimulatedProcess
+from equipoise.replay.simulation.process import Exit, ProcessSettings, ReplayedProcess, SessionFactory
 from equipoise.replay.simulation.restore import Disk
-from equipoise.replay.simulation.worker import SimulatedWorker, SimulatedWorkerSettings
+from equipoise.replay.simulation.worker import ReplayedWorker, SimulatedWorkerSettings
 from equipoise.replay.simulation.world import EndOffsetCurve, PartitionKey, SimulatedWorld
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
@@ -36,7 +36,7 @@ from equipoise.statemachine.partition import MachineFactory, real_machine
 class Sink(Protocol):
     """Receives a complete log: `equipoise.events.log.Log` is one."""
 
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record: ...
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> FactRecord: ...
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None: ...
 
 
@@ -44,10 +44,10 @@ class MemorySink:
     """A complete log in memory, in stored order."""
 
     def __init__(self) -> None:
-        self.entries: list[Record | DecisionRecord] = []
+        self.entries: list[FactRecord | DecisionRecord] = []
         self._offset = 0
 
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> FactRecord:
         record = make_record(group, self._offset, append_ms, event)
         self._offset += 1
         self.entries.append(record)
@@ -74,7 +74,7 @@ class ClusterConfig:
     worker: SimulatedWorkerSettings = attrs.field(factory=SimulatedWorkerSettings)
 
 
-Watcher = Callable[[Record, list[DecisionRecord], GroupMachine], None]
+Watcher = Callable[[FactRecord, list[DecisionRecord], GroupMachine], None]
 """Called once for every fact, in the log's order, with its decisions and the machine that folded
 it.
 """
@@ -98,15 +98,15 @@ class SimulatedCluster:
         watcher: Watcher | None = None,
         session_factory: SessionFactory = MemberSession,
         machine_factory: MachineFactory = real_machine,
-        ended: Callable[[SimulatedProcess], None] | None = None,
+        ended: Callable[[ReplayedProcess], None] | None = None,
     ) -> None:
         self.config = config
         self.engine = Engine(seed=seed, start_ms=config.start_ms)
         self.network = SimulatedNetwork(self.engine, config.network)
-        self.broker = Broker(self.engine, self.network, group=config.group, make_record=Record if sink is None else make_record)
+        self.broker = Broker(self.engine, self.network, group=config.group, make_record=FactRecord if sink is None else make_record)
         self.world = SimulatedWorld(config.topology, config.growth)
-        self.workers: list[SimulatedWorker] = []
-        self.processes: list[SimulatedProcess] = []
+        self.workers: list[ReplayedWorker] = []
+        self.processes: list[ReplayedProcess] = []
         """Every process so far, in order of starting."""
         self.disks: dict[str, Disk] = {}
         self.exits: list[tuple[int, str, Exit]] = []
@@ -142,11 +142,11 @@ class SimulatedCluster:
 
     # Workers
 
-    def start_worker(self) -> SimulatedWorker:
+    def start_worker(self) -> ReplayedWorker:
         """Starts a worker that takes the partition, even when another worker believes that it
         leads.
         """
-        worker = SimulatedWorker(
+        worker = ReplayedWorker(
             f"worker-{len(self.workers) + 1}",
             self.engine,
             self.network,
@@ -160,7 +160,7 @@ class SimulatedCluster:
         worker.start()
         return worker
 
-    def live_workers(self) -> list[SimulatedWorker]:
+    def live_workers(self) -> list[ReplayedWorker]:
         return [worker for worker in self.workers if worker.alive]
 
     @property
@@ -173,7 +173,7 @@ class SimulatedCluster:
 
     # Processes
 
-    def start_process(self, settings: ProcessSettings, *, state_kept: bool = True, proven_dead: int | None = None) -> SimulatedProcess:
+    def start_process(self, settings: ProcessSettings, *, state_kept: bool = True, proven_dead: int | None = None) -> ReplayedProcess:
         """Starts a process on the disk of its member id. `proven_dead`: an earlier incarnation that
         the lock of its state directory proves to have ended.
         """
@@ -182,7 +182,7 @@ class SimulatedCluster:
         lives = sum(process.member_id == settings.member_id for process in self.processes)
         return self._start(settings, self.disks.setdefault(settings.member_id, Disk()), lives + 1, proven_dead)
 
-    def restart(self, member_id: str, *, proven: bool = True) -> SimulatedProcess:
+    def restart(self, member_id: str, *, proven: bool = True) -> ReplayedProcess:
         """Starts the member's last process, which has ended, again on its disk. `proven`: it proves
         that its predecessor is dead. See docs/protocol.md#m5. Raises InputError while the process
         is alive.
@@ -192,7 +192,7 @@ class SimulatedCluster:
             raise InputError(f"SimulatedCluster.restart: {before.name} is still alive; kill it first, or duplicate it")
         return self.start_process(before.settings, proven_dead=before.incarnation if proven else None)
 
-    def prove_end(self, process: SimulatedProcess) -> None:
+    def prove_end(self, process: ReplayedProcess) -> None:
         """A witness proves that the process, which has ended, is gone (docs/protocol.md#m11).
         Raises InputError while the process is alive.
         """
@@ -200,7 +200,7 @@ class SimulatedCluster:
             raise InputError(f"SimulatedCluster.prove_end: {process.name} is still alive")
         self.append(MemberEnded(member_id=process.member_id, incarnation=process.incarnation))
 
-    def duplicate(self, member_id: str) -> SimulatedProcess:
+    def duplicate(self, member_id: str) -> ReplayedProcess:
         """Starts a second process with the same member id on an empty disk, whether or not the
         first one runs.
         """
@@ -212,7 +212,7 @@ class SimulatedCluster:
         """Empties the member's disk. A running process keeps the stores it has open."""
         self.disks[member_id] = Disk()
 
-    def last_process(self, member_id: str) -> SimulatedProcess:
+    def last_process(self, member_id: str) -> ReplayedProcess:
         """Returns the member's process that was started last. Raises InputError when it never had
         one.
         """
@@ -221,11 +221,11 @@ class SimulatedCluster:
                 return process
         raise InputError(f"SimulatedCluster: {member_id!r} never had a process")
 
-    def live_processes(self) -> list[SimulatedProcess]:
+    def live_processes(self) -> list[ReplayedProcess]:
         return [process for process in self.processes if process.alive]
 
-    def _start(self, settings: ProcessSettings, disk: Disk, life: int, proven_dead: int | None) -> SimulatedProcess:
-        process = SimulatedProcess(
+    def _start(self, settings: ProcessSettings, disk: Disk, life: int, proven_dead: int | None) -> ReplayedProcess:
+        process = ReplayedProcess(
             f"{settings.member_id}#{life}",
             self.engine,
             self.network,
@@ -246,7 +246,7 @@ class SimulatedCluster:
         self._incarnation += 1
         return self._incarnation
 
-    def _process_ended(self, process: SimulatedProcess) -> None:
+    def _process_ended(self, process: ReplayedProcess) -> None:
         assert process.exit is not None, "a process that ended has ended somehow"
         self.exits.append((self.now_ms, process.name, process.exit))
         if self._ended is not None:
@@ -254,7 +254,7 @@ class SimulatedCluster:
 
     # The log
 
-    def append(self, fact: Fact) -> Record:
+    def append(self, fact: Fact) -> FactRecord:
         """Appends an operator's fact, such as a new configuration or topology, at once."""
         if isinstance(fact, TopologyDeclared) and fact.epoch > self._topology_epoch:
             self._topology_epoch = fact.epoch
@@ -269,7 +269,7 @@ class SimulatedCluster:
         """
         self.broker.forget(keep)
 
-    def _was_folded(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def _was_folded(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         if record.offset != self.folded:
             return
         self.folded += 1

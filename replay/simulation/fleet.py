@@ -21,7 +21,7 @@ from equipoise.events.facts import Fact, GroupConfigured, LogOpened, Subtopology
 from equipoise.events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, covering, is_archive, make_archive
 from equipoise.events.log.parquet.log import ArchiveLog, clear
 from equipoise.events.log.parquet.stores import store_at
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.parallel import in_processes
 from equipoise.replay.simulation import ClusterConfig, ProcessSettings, RestoreModel, SimulatedCluster
@@ -113,7 +113,7 @@ def _prepare_archive(fleet: Fleet, location: Path) -> None:
 
 def _log_id(archive: ArchiveLog, partition: int) -> str:
     first = next(archive.part(partition).read(), None)
-    return first.event.log_id if isinstance(first, Record) and isinstance(first.event, LogOpened) else ""
+    return first.event.log_id if isinstance(first, FactRecord) and isinstance(first.event, LogOpened) else ""
 
 
 @attrs.frozen
@@ -144,7 +144,7 @@ class _Counting:
         self._log = log
         self.records = 0
 
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> FactRecord:
         self.records += 1
         return self._log.append_fact(group, append_ms, event)
 

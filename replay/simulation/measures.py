@@ -16,7 +16,7 @@ import attrs
 
 from equipoise.events.decisions import AssignmentIssued, MemberAssigned
 from equipoise.events.parts import whole
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.world import CopyRestore, Ownership
 from equipoise.statemachine.machine import GroupMachine
@@ -68,7 +68,7 @@ class Notes:
         """(time in ms, begun | promoted | dropped) of every copy."""
         self._kept: dict[str, tuple[int, frozenset[TaskId]]] = {}
 
-    def __call__(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def __call__(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         for decision in whole(each.decision for each in decisions):
             if isinstance(decision, AssignmentIssued) and decision.part == 1:
                 self.rounds.append((record.append_ms, decision.cause))

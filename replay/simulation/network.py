@@ -68,7 +68,7 @@ class SimulatedNetwork:
         engine.after(delay_ms, deliver, *arguments)
 
 
-class Endpoint:
+class NetworkEnd:
     """An operating-system process that can be killed, or stopped (SIGSTOP) while its clock and the
     world go on.
     """

@@ -13,9 +13,9 @@ from equipoise.events import fields
 from equipoise.events.facts import Fact, LagReported, Load
 from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
-from equipoise.replay.simulation.broker import Broker, SimulatedProducer
+from equipoise.replay.simulation.broker import Broker, ReplayedProducer
 from equipoise.replay.simulation.engine import Engine
-from equipoise.replay.simulation.network import Endpoint, SimulatedNetwork
+from equipoise.replay.simulation.network import NetworkEnd, SimulatedNetwork
 from equipoise.replay.simulation.reader import PartitionReader
 from equipoise.replay.simulation.restore import Disk, RestoreModel, Restorer
 from equipoise.replay.simulation.world import SimulatedWorld
@@ -72,7 +72,7 @@ class Exit(enum.Enum):
 SessionFactory = Callable[[MemberSettings], MemberSession]
 
 
-class SimulatedProcess(Endpoint):
+class ReplayedProcess(NetworkEnd):
     """One process of a member, from start to end. It hosts one incarnation after another."""
 
     def __init__(
@@ -88,7 +88,7 @@ class SimulatedProcess(Endpoint):
         next_incarnation: Callable[[], int],
         proven_dead: int | None = None,
         session_factory: SessionFactory = MemberSession,
-        ended: Callable[[SimulatedProcess], None] = lambda process: None,
+        ended: Callable[[ReplayedProcess], None] = lambda process: None,
     ) -> None:
         super().__init__(name, engine, network)
         self.settings = settings
@@ -106,7 +106,7 @@ class SimulatedProcess(Endpoint):
         self._restorer = Restorer(settings.restore, world, settings.member_id, disk)
         self._restorer.advance(engine.now_ms)
         self._stateful = frozenset(task.subtopology for task, stateful in world.tasks.items() if stateful)
-        self._producer = SimulatedProducer(self, broker, broker.facts, self._acknowledged)
+        self._producer = ReplayedProducer(self, broker, broker.facts, self._acknowledged)
         self._reader = PartitionReader(self, broker, broker.decisions, wait_ms=settings.fetch_wait_ms, arrived=self._decisions_arrived)
         self._locating = 0
         self._located_sent_ms = 0

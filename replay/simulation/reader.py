@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from equipoise.replay.simulation.broker import Broker, SimulatedPartition
-from equipoise.replay.simulation.network import Endpoint
+from equipoise.replay.simulation.network import NetworkEnd
 
 
 class PartitionReader:
@@ -16,7 +16,7 @@ class PartitionReader:
     """
 
     def __init__(
-        self, owner: Endpoint, broker: Broker, topic: SimulatedPartition[Any], *, wait_ms: int, arrived: Callable[[list[Any], int, bool, int], None]
+        self, owner: NetworkEnd, broker: Broker, topic: SimulatedPartition[Any], *, wait_ms: int, arrived: Callable[[list[Any], int, bool, int], None]
     ) -> None:
         self._owner = owner
         self._broker = broker

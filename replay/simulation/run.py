@@ -31,7 +31,7 @@ from equipoise.replay.recorded_inputs import (
 )
 from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, SimulatedWorkerSettings, Sink
 from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime, WindowCost
-from equipoise.replay.simulation.process import SimulatedProcess
+from equipoise.replay.simulation.process import ReplayedProcess
 from equipoise.replay.simulation.world import SimulatedWorld
 
 Progress = Callable[[int, int], None]
@@ -179,11 +179,11 @@ def simulate(inputs: RecordedInputs, simulation: Simulation, *, sink: Sink | Non
 
 
 _ENDS = {
-    "killed": SimulatedProcess.kill,
-    "witnessed": SimulatedProcess.kill,
-    "silent": SimulatedProcess.close_silently,
-    "closed": SimulatedProcess.close,
-    "announced": SimulatedProcess.leave,
+    "killed": ReplayedProcess.kill,
+    "witnessed": ReplayedProcess.kill,
+    "silent": ReplayedProcess.close_silently,
+    "closed": ReplayedProcess.close,
+    "announced": ReplayedProcess.leave,
 }
 """How a process ended (`ProcessEnded.how`) -> method that ends it."""
 
@@ -240,7 +240,7 @@ class _SimulationRun:
         elif isinstance(happening, PartitionsPlaced):
             self.cluster.append(happening.observed)
 
-    def _process(self, member_id: str) -> SimulatedProcess | None:
+    def _process(self, member_id: str) -> ReplayedProcess | None:
         theirs = [process for process in self.cluster.processes if process.member_id == member_id]
         return theirs[-1] if theirs else None
 

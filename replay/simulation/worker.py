@@ -12,10 +12,10 @@ import attrs
 from equipoise.events import fields
 from equipoise.events.fact_parts import observed_in_parts
 from equipoise.events.facts import Fact
-from equipoise.events.records import DecisionRecord, Record
-from equipoise.replay.simulation.broker import Broker, SimulatedProducer
+from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.replay.simulation.broker import Broker, ReplayedProducer
 from equipoise.replay.simulation.engine import Engine
-from equipoise.replay.simulation.network import Endpoint, SimulatedNetwork
+from equipoise.replay.simulation.network import NetworkEnd, SimulatedNetwork
 from equipoise.replay.simulation.reader import PartitionReader
 from equipoise.replay.simulation.world import SimulatedWorld
 from equipoise.statemachine.group_lead import GroupLead
@@ -35,7 +35,7 @@ class SimulatedWorkerSettings:
     fetch_wait_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
 
 
-class SimulatedWorker(Endpoint):
+class ReplayedWorker(NetworkEnd):
     """One process of the leader."""
 
     def __init__(
@@ -57,8 +57,8 @@ class SimulatedWorker(Endpoint):
         self._world = world
         self._machine_factory = machine_factory
         self._folded = folded
-        self._decisions = SimulatedProducer(self, broker, broker.decisions, self._published)
-        self._facts = SimulatedProducer(self, broker, broker.facts, self._appended)
+        self._decisions = ReplayedProducer(self, broker, broker.decisions, self._published)
+        self._facts = ReplayedProducer(self, broker, broker.facts, self._appended)
         self._reader = PartitionReader(self, broker, broker.facts, wait_ms=settings.fetch_wait_ms, arrived=self._facts_arrived)
         self._tick_armed = False
         self._observing = False
@@ -117,7 +117,7 @@ class SimulatedWorker(Endpoint):
 
     # Folding
 
-    def _fold(self, lead: PartitionLead, record: Record) -> list[DecisionRecord]:
+    def _fold(self, lead: PartitionLead, record: FactRecord) -> list[DecisionRecord]:
         """Folds one fact and publishes its decisions. A halt of the only group ends the run."""
         group = self._group(lead)
         if lead.must_read_published(record):
@@ -127,7 +127,7 @@ class SimulatedWorker(Endpoint):
             raise group.halted
         return missing
 
-    def _facts_arrived(self, records: list[Record], first: int, reached_end: bool, sent_ms: int) -> None:
+    def _facts_arrived(self, records: list[FactRecord], first: int, reached_end: bool, sent_ms: int) -> None:
         lead = self._lead
         assert lead is not None, "facts are read once the group was taken over"
         for record in records:

@@ -22,7 +22,7 @@ from equipoise.events.log.kafka.bases import BaseStart
 from equipoise.events.log.kafka.envelope import StoredDecision, fact_record
 from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Row
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.replay.spark.stream import STATE_STORE, Starts, arrived
 from equipoise.replay.watch import InOrder
 
@@ -164,6 +164,6 @@ def _append(log: ArchiveLog, row: Row) -> bool:
     if isinstance(row, FactRow) and row.offset == 0 and log.position():
         there = next(log.read())
         opened = fact_record(row).event
-        if not isinstance(there, Record) or not isinstance(opened, LogOpened) or there.event != opened:
+        if not isinstance(there, FactRecord) or not isinstance(opened, LogOpened) or there.event != opened:
             raise InputError(f"{log.location}: holds another log than the one in Kafka; name another archive")
     return log.append_row(row)

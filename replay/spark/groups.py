@@ -20,7 +20,7 @@ from equipoise.events.log.parquet.store import ArchivePartition
 from equipoise.events.log.parquet.stores import split_location
 from equipoise.events.log.rows import Order
 from equipoise.events.records import Entry
-from equipoise.replay.spark.pieces import BEFORE, SCHEMA, Begin, Place, Scan, Targets, groups_in, pieces_of
+from equipoise.replay.spark.pieces import BEFORE, SCHEMA, Begin, PiecePlace, PieceScan, Targets, groups_in, pieces_of
 
 T = TypeVar("T")
 
@@ -141,9 +141,9 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, last
     buckets = dealt(units, most)
     places = _places_of(units, last_day)
     numbers, targets = targets_of(buckets, places)
-    ends = [End(place.partition, place.next_row) for place in places]
+    ends = [PartitionEnd(place.partition, place.next_row) for place in places]
     tasks = dealt(pieces_of(places), most, size=lambda piece: piece.next_row - piece.first_row)
-    scan = Scan(tasks, targets)
+    scan = PieceScan(tasks, targets)
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         return scan.read(batches)
@@ -166,14 +166,14 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, last
 
 
 @attrs.frozen
-class End:
+class PartitionEnd:
     """Of a partition. `next_row`: the row after its last one."""
 
     partition: int
     next_row: int
 
 
-def targets_of(buckets: Sequence[Sequence[Unit]], places: Sequence[Place]) -> tuple[dict[str, int], list[Targets]]:
+def targets_of(buckets: Sequence[Sequence[Unit]], places: Sequence[PiecePlace]) -> tuple[dict[str, int], list[Targets]]:
     """Returns location -> number of the partition, and where the rows of each partition go."""
     numbers = {place.location: number for number, place in enumerate(places)}
     targets = [Targets() for _ in places]
@@ -186,7 +186,7 @@ def targets_of(buckets: Sequence[Sequence[Unit]], places: Sequence[Place]) -> tu
     return numbers, targets
 
 
-def _places_of(units: Sequence[Unit], last_day: str | None = None) -> list[Place]:
+def _places_of(units: Sequence[Unit], last_day: str | None = None) -> list[PiecePlace]:
     """The partitions of the units, each archive listed once, without the files that are entirely
     after the last day.
     """
@@ -200,12 +200,12 @@ def _places_of(units: Sequence[Unit], last_day: str | None = None) -> list[Place
                 there[archive] = log.files()
         first = min(unit.first_row for unit in units if unit.location == location)
         parts = tuple(until_day(there[archive].get(partition, ()), last_day))
-        found.append(Place(location=location, partition=partition, parts=parts, first_row=first))
+        found.append(PiecePlace(location=location, partition=partition, parts=parts, first_row=first))
     return found
 
 
 def folded(
-    batches: Iterator[Any], buckets: Sequence[Sequence[Unit]], numbers: Numbers, ends: Sequence[End], work: Work
+    batches: Iterator[Any], buckets: Sequence[Sequence[Unit]], numbers: Numbers, ends: Sequence[PartitionEnd], work: Work
 ) -> Iterator[dict[str, Any]]:
     """Yields the row of each unit whose bucket is in these sorted rows of `pieces.SCHEMA`. A unit
     of which nothing could be read has one, too. `ends`: of each partition.
@@ -227,7 +227,7 @@ def folded(
         yield from (work(unit) for unit in buckets[bucket] if not unit.group)
 
 
-def _at_hand(unit: Unit, begin: Begin, rows: Iterator[tuple[Any, ...]], end: End) -> Unit:
+def _at_hand(unit: Unit, begin: Begin, rows: Iterator[tuple[Any, ...]], end: PartitionEnd) -> Unit:
     """The unit with its log. `rows`: its own, and before them what an earlier job has left."""
     order, saved = Order(), None
     if unit.first_row:

@@ -92,7 +92,7 @@ class Former:
 
 
 @attrs.frozen
-class Plan:
+class IncrementalPlan:
     """What a run has to do. `folded`: groups with rows that were not read; `unchanged`: those
     without, up to the end of their partitions.
     """
@@ -128,11 +128,11 @@ class Plan:
         return pa.Table.from_pylist(rows, schema=of_rows())
 
 
-def plan_of(units: Sequence[Unit], former: Former) -> Plan:
+def plan_of(units: Sequence[Unit], former: Former) -> IncrementalPlan:
     """Finds the groups with new rows, from what files say that they hold. Raises InputError for an
     archive that has fewer rows than were read of it.
     """
-    plan = Plan(former, [], [])
+    plan = IncrementalPlan(former, [], [])
     archives: dict[str, dict[int, list[Part]]] = {}
     by_location: dict[str, list[Unit]] = {}
     for unit in units:
@@ -147,7 +147,7 @@ def plan_of(units: Sequence[Unit], former: Former) -> Plan:
     return plan
 
 
-def _plan_partition(plan: Plan, location: str, parts: Sequence[Part], found: Sequence[Unit]) -> None:
+def _plan_partition(plan: IncrementalPlan, location: str, parts: Sequence[Part], found: Sequence[Unit]) -> None:
     known = {unit.group: plan.former.next_row(location, unit.group) for unit in found}
     rows = [row for row in known.values() if row is not None]
     end = parts[-1].next_row if parts else 0
@@ -207,7 +207,7 @@ def verify_on(unit: Unit) -> dict[str, Any]:
         return {**failed(unit, error), "next_row": 0, "saved": None}
 
 
-def spark_verify_on(spark: Any, plan: Plan) -> Any:
+def spark_verify_on(spark: Any, plan: IncrementalPlan) -> Any:
     """Returns a DataFrame with one row for each unit of the plan, as `STATE_COLUMNS`."""
     import pyarrow as pa
 

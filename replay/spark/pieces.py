@@ -39,7 +39,7 @@ _PROBLEMS: Mapping[str, type[Exception]] = {
 
 
 @attrs.frozen(kw_only=True)
-class Place:
+class PiecePlace:
     """One partition of one archive. `location`: of the partition, for any process. `parts`: its
     files, which cover its rows.
     """
@@ -96,7 +96,7 @@ class Piece:
             raise GapError(offsets.due, f"is missing; the next record has offset {self.ends_offset}. Restore the log from a copy")
 
 
-def pieces_of(places: Sequence[Place]) -> list[Piece]:
+def pieces_of(places: Sequence[PiecePlace]) -> list[Piece]:
     """Returns what there is to read, file by file."""
     found = []
     for number, place in enumerate(places):
@@ -127,7 +127,7 @@ class Targets:
 
 
 @attrs.frozen
-class Scan:
+class PieceScan:
     """What the tasks that read have to know. `pieces`: task -> what it reads. `targets`: of each
     partition.
     """

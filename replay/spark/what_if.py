@@ -21,7 +21,7 @@ from equipoise.replay.whatif.advice import advise, pareto_front
 from equipoise.replay.whatif.drift import Drift
 from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf, behaviour_versions, configured_as, what_if_recorded
 from equipoise.replay.whatif.ranking import LEADING, Ranking, compared
-from equipoise.replay.whatif.recording import METRICS, NotThereError, Recording, read_recording
+from equipoise.replay.whatif.recording import METRICS, NoFactInSpanError, Recording, read_recording
 
 COLUMNS = (
     ("group", "string"),
@@ -66,7 +66,7 @@ def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Se
         if not seeds:
             return {**nothing, "facts": recording.facts, "outcomes": _drifts_alone(recording, configurations)}
         answer = what_if_recorded(recording, configurations, seeds=seeds)
-    except NotThereError:
+    except NoFactInSpanError:
         return {**nothing, "facts": 0}
     except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
         return {**nothing, "problem": problem_of(error)}

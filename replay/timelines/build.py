@@ -73,7 +73,7 @@ class _OpenCopy:
     ready_ms: int | None
 
 
-class Source(Protocol):
+class TimelineSource(Protocol):
     """Where the steps come from: a `Replayer`, or the machine of a live group."""
 
     machine: GroupMachine
@@ -92,7 +92,7 @@ class TimelineBuilder:
     means than their facts.
     """
 
-    def __init__(self, source: Source, silences: SilenceFinder | None = None) -> None:
+    def __init__(self, source: TimelineSource, silences: SilenceFinder | None = None) -> None:
         self._replayer = source
         self._history = History(silences=silences)
         self._observes_all = silences is None

@@ -34,7 +34,7 @@ from equipoise.events.facts import (
     TaskReady,
     TopologyDeclared,
 )
-from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, UnreadRecord, from_the_start
+from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord, from_the_start
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.history import FAR_BEHIND
 from equipoise.replay.recorded_inputs import read_manifest
@@ -222,7 +222,7 @@ class Fitting:
             else:
                 self._fact(record)
 
-    def _fact(self, record: Record) -> None:
+    def _fact(self, record: FactRecord) -> None:
         event = record.event
         self.now_ms = max(self.now_ms, record.append_ms)
         if isinstance(event, LogOpened):

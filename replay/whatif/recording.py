@@ -24,7 +24,7 @@ from equipoise.replay.whatif.drift import Drift, DriftFinder
 from equipoise.replay.whatif.fit import Fit, Fitting
 
 
-class NotThereError(InputError):
+class NoFactInSpanError(InputError):
     """The group has no fact in the span."""
 
 
@@ -104,7 +104,7 @@ def read_recording(
     (`equipoise.replay.whatif.drift`). `span`: costs are those of that time, instead of the marked
     windows; what was before is simulated, too, and not counted.
 
-    Raises NotThereError when the group has no fact in the span; InputError for several groups of
+    Raises NoFactInSpanError when the group has no fact in the span; InputError for several groups of
     which none is named, for a group that is absent, or without configuration or topology. Raises
     GroupHalted as `build_timeline` does, and what reading the log raises.
     """
@@ -131,7 +131,7 @@ def read_recording(
         if span == ALWAYS or within.facts:
             raise
     if span != ALWAYS and not within.facts:
-        raise NotThereError("the log has no fact of the group in this span; name another one")
+        raise NoFactInSpanError("the log has no fact of the group in this span; name another one")
     timeline = builder.timeline()
     inputs = reader.inputs()
     if span != ALWAYS:

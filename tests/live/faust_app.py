@@ -13,14 +13,14 @@ from typing import Any
 import faust
 from faust.assignor.partition_assignor import PartitionAssignor
 
-from equipoise.faust import Assignor
+from equipoise.faust import FaustAssignor
 from equipoise.faust.corrections import correct
 
 TABLE = "seen"
 PARTITIONS = 6
 
 
-class Careful(Assignor):
+class Careful(FaustAssignor):
     """Copies must be nearer than by default, because the test has few records."""
 
     acceptable_lag = 100

@@ -17,7 +17,7 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact, partition_of
 from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, reader
 from equipoise.events.log.kafka.topics import Topics
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.machine import GroupMachine
 
 TICK_S = 0.3
@@ -31,7 +31,7 @@ class Leader:
         self.topics = Topics(prefix)
         self.group = group
         self.machine = GroupMachine()
-        self.facts: list[Record] = []
+        self.facts: list[FactRecord] = []
         self.decisions: list[DecisionRecord] = []
         self.failure: EquipoiseError | None = None
         self._producer: Any = None
@@ -72,7 +72,7 @@ class Leader:
                     await self._observe(consumer)
                     await self.say(ProbingTick())
 
-    async def _fold(self, record: Record) -> None:
+    async def _fold(self, record: FactRecord) -> None:
         try:
             decided = self.machine.step(record)
         except EquipoiseError as error:

@@ -28,7 +28,7 @@ from equipoise.events.log.kafka.envelope import StoredDecision, fact_row, pack_f
 from equipoise.events.log.kafka.log import KafkaLog
 from equipoise.events.log.kafka.opening import admin_client, ensure_topics, open_partitions, writer
 from equipoise.events.log.rows import FactRow
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.member.link import Link
 from equipoise.operations.follower import Follower
 from equipoise.replay.bases import read_as_one, stored_bases
@@ -276,12 +276,12 @@ async def test_group_that_has_halted_keeps_its_facts_until_a_build_can_read_them
 ) -> None:
     archive = ("archive", location(settings), "--to", str(tmp_path / "archive.db"), "--declare", "all")
 
-    def newer(key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> Record:
+    def newer(key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> FactRecord:
         try:
             return read_fact(key, value, offset, append_ms)
         except UnknownKindError:
             row = fact_row(key, value, offset, append_ms)
-            return Record(row.group, offset, append_ms, ProbingTick(), row.checksum)
+            return FactRecord(row.group, offset, append_ms, ProbingTick(), row.checksum)
 
     async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
         await led(settings, swarm, ("a", "b"))

@@ -21,7 +21,7 @@ import pytest
 
 from equipoise.events.facts import MemberJoined
 from equipoise.events.log import open_log
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
@@ -144,4 +144,4 @@ def joined(path: Path) -> list[str]:
     if not path.exists() or not path.stat().st_size:
         return []
     with open_log(path) as log:
-        return [entry.event.member_id for entry in log.read() if isinstance(entry, Record) and isinstance(entry.event, MemberJoined)]
+        return [entry.event.member_id for entry in log.read() if isinstance(entry, FactRecord) and isinstance(entry.event, MemberJoined)]

@@ -19,7 +19,7 @@ from equipoise.events.facts import LogOpened, MemberLeft, Undecodable
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import pack_fact, pack_payload, partition_of
 from equipoise.events.log.kafka.opening import writer
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
@@ -81,7 +81,7 @@ async def test_readers_print_the_same_for_a_kafka_log_and_its_archive(bootstrap:
     assert document("verify", str(archived))["verdict"] == "identical"
     with open_log(location) as live, open_log(archived) as copy:
         ours = list(copy.read())
-        theirs = [entry for entry in live.read(group=group) if not isinstance(entry, Record) or entry.offset < copied["next_offset"]]
+        theirs = [entry for entry in live.read(group=group) if not isinstance(entry, FactRecord) or entry.offset < copied["next_offset"]]
     assert ours == theirs[: len(ours)]
     dataset = f"{tmp_path / 'archive'}/"
     all_copied = document("archive", location, "--to", dataset)
@@ -90,7 +90,7 @@ async def test_readers_print_the_same_for_a_kafka_log_and_its_archive(bootstrap:
     assert document("verify", dataset)["groups"] == document("verify", str(archived))["groups"]
     with open_log(dataset) as copy:
         assert list(copy.read(group=group)) == ours
-    codes = [entry.event.code for entry in ours if isinstance(entry, Record) and isinstance(entry.event, Undecodable)]
+    codes = [entry.event.code for entry in ours if isinstance(entry, FactRecord) and isinstance(entry.event, Undecodable)]
     assert codes == ["no_envelope", "misshapen"]
     at = str(copied["next_offset"] - 1)
     for command in (("status",), ("explain", "--task", "0_3")):

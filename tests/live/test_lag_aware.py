@@ -18,7 +18,7 @@ from equipoise.assignors import registry
 from equipoise.events.facts import DealRequested, GroupConfigured, LagReported, PartitionsObserved, Subtopology, TopologyDeclared
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.member import Member, TaskContext
@@ -88,11 +88,11 @@ class Group:
         await until(lambda: sorted(map(len, self.shares().values())) == counts)
         return self.shares()
 
-    def facts(self) -> list[Record]:
+    def facts(self) -> list[FactRecord]:
         with open_log(f"kafka://{self.bootstrap}/{self.prefix}") as log:
             found = list(log.read())
         assert verify(found).verdict is Verdict.IDENTICAL
-        return [entry for entry in found if isinstance(entry, Record) and entry.group == self.prefix]
+        return [entry for entry in found if isinstance(entry, FactRecord) and entry.group == self.prefix]
 
     def said_lags(self) -> list[dict[int, int]]:
         events = [record.event for record in self.facts()]

@@ -16,7 +16,7 @@ import pytest
 
 from equipoise.events.facts import LeaveRequested, MemberJoined, MemberLeft
 from equipoise.events.log import open_log
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from tests.live.brokers import free_ports
 from tests.typed import Block, blocks, clone, run
 
@@ -66,7 +66,7 @@ def test_live_quickstart_runs_as_documented(tmp_path: Path) -> None:
         assert "it holds" in said.splitlines()
         assert "identical" in said
         with open_log(f"kafka://{broker}") as read:
-            facts = [entry.event for entry in read.read() if isinstance(entry, Record)]
+            facts = [entry.event for entry in read.read() if isinstance(entry, FactRecord)]
         assert {fact.member_id for fact in facts if isinstance(fact, MemberJoined)} == {"m1", "m2", "m3", "m4"}
         asked = [fact.members for fact in facts if isinstance(fact, LeaveRequested)]
         left = [fact.member_id for fact in facts if isinstance(fact, MemberLeft)]

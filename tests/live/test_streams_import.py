@@ -23,7 +23,7 @@ from equipoise.events.log import open_log
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client, reader
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.replay.importers.kafka_streams.broker import StreamsGroup, offsets_partition
 from equipoise.replay.verification import Verdict, verify
 from tests.json_schemas import check
@@ -115,7 +115,7 @@ async def test_imported_history_matches_the_application(bootstrap: str, prefix: 
                 await asyncio.to_thread(second.process.wait, 60)
 
     with open_log(log) as read:
-        facts = [entry for entry in read.read() if isinstance(entry, Record)]
+        facts = [entry for entry in read.read() if isinstance(entry, FactRecord)]
     observed = [record.event for record in facts if isinstance(record.event, AssignmentObserved)]
     (topology,) = [record.event for record in facts if isinstance(record.event, TopologyDeclared)]
     joined = {record.event.member_id for record in facts if isinstance(record.event, MemberJoined)}

@@ -26,7 +26,7 @@ from equipoise.events.facts import Fact, MemberLeft
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, partition_of, stored_decision
 from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, writer
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.group_view import show as show_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.group_lead import StoredCheckpoint
@@ -399,7 +399,7 @@ async def test_ticks_alone_end_the_initial_delay_begin_probing_rounds_and_end_se
         assert host.lead.groups["g"].machine.next_deadline_ms is None, "an empty group waits for nothing"
     with open_log(f"kafka://{settings.bootstrap}/{settings.prefix}") as log:
         records = list(log.read())
-    facts = [type(each.event).__name__ for each in records if isinstance(each, Record)]
+    facts = [type(each.event).__name__ for each in records if isinstance(each, FactRecord)]
     assert facts[:5] == ["LogOpened", "GroupConfigured", "TopologyDeclared", "MemberJoined", "MemberJoined"]
     assert set(facts[5:]) == {"ProbingTick"}
     decided = [each.decision for each in records if isinstance(each, DecisionRecord)]

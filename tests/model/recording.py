@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from unittest import mock
 
 from equipoise.events.facts import Fact, MemberLeft
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.simulation.broker import Broker
-from equipoise.replay.simulation.process import SimulatedProcess
+from equipoise.replay.simulation.process import ReplayedProcess
 from equipoise.statemachine.machine import GroupMachine
 from tests.model.trace import Followed, Happened, follow
 
@@ -18,20 +18,20 @@ class Recording:
     """A judge of `tests.storms.run_storm` that keeps the log and when it came to be."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[FactRecord] = []
         self.decisions: list[DecisionRecord] = []
         self._happened: list[Happened] = []
 
-    def __call__(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def __call__(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         self.records.append(record)
         self.decisions += decisions
 
     @contextmanager
     def on(self) -> Iterator[None]:
         """Run the storm within."""
-        append_fact, append_decision, say = Broker.append_fact, Broker._append_decision, SimulatedProcess._say
+        append_fact, append_decision, say = Broker.append_fact, Broker._append_decision, ReplayedProcess._say
 
-        def fact_appended(broker: Broker, event: Fact) -> Record:
+        def fact_appended(broker: Broker, event: Fact) -> FactRecord:
             record = append_fact(broker, event)
             self._happened.append(Happened(broker.engine.now_ms, offset=record.offset))
             return record
@@ -40,7 +40,7 @@ class Recording:
             append_decision(broker, record)
             self._happened.append(Happened(broker.engine.now_ms, number=record.number))
 
-        def said(process: SimulatedProcess, fact: Fact) -> None:
+        def said(process: ReplayedProcess, fact: Fact) -> None:
             if not isinstance(fact, MemberLeft):  # a process that is over may still say so
                 self._happened.append(Happened(process.engine.now_ms, sender=(process.member_id, process.incarnation)))
             say(process, fact)
@@ -48,7 +48,7 @@ class Recording:
         with (
             mock.patch.object(Broker, "append_fact", fact_appended),
             mock.patch.object(Broker, "_append_decision", decision_appended),
-            mock.patch.object(SimulatedProcess, "_say", said),
+            mock.patch.object(ReplayedProcess, "_say", said),
         ):
             yield
 

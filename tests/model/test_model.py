@@ -11,7 +11,7 @@ import pytest
 
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.scenarios import run_file
 from equipoise.statemachine.machine import GroupMachine
 from tests.model import lease, trace
@@ -24,7 +24,7 @@ from tests.storms import run_storm
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = ROOT / "tests" / "scenarios" / "protocol"
-Log = tuple[list[Record], list[DecisionRecord]]
+Log = tuple[list[FactRecord], list[DecisionRecord]]
 
 
 def test_results_of_the_model_are_on_the_page_and_complete() -> None:
@@ -47,11 +47,11 @@ def test_relation_in_python_without_a_rule_finds_two_owners(rule: str) -> None:
 
 
 def _stored(path: Path) -> Log:
-    records: list[Record] = []
+    records: list[FactRecord] = []
     decisions: list[DecisionRecord] = []
     with open_log(path) as log:
         for entry in log.read():
-            if isinstance(entry, Record):
+            if isinstance(entry, FactRecord):
                 records.append(entry)
             elif isinstance(entry, DecisionRecord):
                 decisions.append(entry)
@@ -67,10 +67,10 @@ def test_recorded_log_is_a_run_of_the_model(path: Path) -> None:
 
 def _of_scenario(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Log]:
     """The logs of a scenario: one for each group that begins in it."""
-    runs: list[dict[int, tuple[Record, list[DecisionRecord]]]] = [{}]
+    runs: list[dict[int, tuple[FactRecord, list[DecisionRecord]]]] = [{}]
     plain = GroupMachine.step
 
-    def step(self: GroupMachine, record: Record) -> list[DecisionRecord]:
+    def step(self: GroupMachine, record: FactRecord) -> list[DecisionRecord]:
         begins = self.state.seq == 0
         decisions = plain(self, record)
         if begins and record.offset in runs[-1] and runs[-1][record.offset][0] is not record:

@@ -43,7 +43,7 @@ from equipoise.events.facts import (
     TasksRevoked,
 )
 from equipoise.events.parts import whole
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
 from tests.model.configurations import Configuration, Process
 from tests.model.lease import FENCED, LIVE, NOT_STARTED, OUT, OVER, RUNS, At, Lease, NotAllowed, NotWaitedFor, TwoOwners
@@ -80,7 +80,7 @@ class Followed:
 class Step:
     """A fact and its decisions. `numbers`: incarnation -> the last decision that names it."""
 
-    record: Record
+    record: FactRecord
     decisions: Sequence[Decision]
     numbers: dict[Incarnation, int]
 
@@ -96,7 +96,7 @@ class Step:
 
 
 def follow(
-    records: Iterable[Record], decisions: Iterable[DecisionRecord], happened: Iterable[Happened] = (), *, which: int | None = None
+    records: Iterable[FactRecord], decisions: Iterable[DecisionRecord], happened: Iterable[Happened] = (), *, which: int | None = None
 ) -> Followed:
     """Follows one group's log from its first fact. `happened`: all of it, in order; or nothing.
     `which`: one of the tasks, counted round; None: all. Raises Refused.
@@ -117,7 +117,7 @@ def follow(
     return Followed(len(tasks), sum(_Run(task, steps, had[task], happened).follow() for task in tasks))
 
 
-def _step(record: Record, decided: Sequence[DecisionRecord]) -> Step:
+def _step(record: FactRecord, decided: Sequence[DecisionRecord]) -> Step:
     numbers: dict[Incarnation, int] = {}
     for each in decided:
         member_id, incarnation = getattr(each.decision, "member_id", None), getattr(each.decision, "incarnation", None)

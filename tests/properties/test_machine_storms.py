@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from equipoise.events.codec import encode, size_bytes
 from equipoise.events.decisions import MemberAssignedPart
 from equipoise.events.facts import GroupConfigured, LagReported, MemberJoined
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.reference_model.invariants import check_snapshot_replay
 from equipoise.reference_model.step_checker import StepChecker
 from equipoise.statemachine import snapshots
@@ -38,10 +38,10 @@ class Kept:
     """A judge that keeps its records."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[FactRecord] = []
         self.decisions: list[DecisionRecord] = []
 
-    def __call__(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def __call__(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         self.records.append(record)
         self.decisions += decisions
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from equipoise.events.codec import make_record
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberLeft, ProbingTick
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.partition import PartitionLead, real_machine
 from tests.groups import GROUP, configured, joined, topology
@@ -61,7 +61,7 @@ def test_builds_with_and_without_the_assignor_read_a_log_alike(facts: list[Fact]
 @given(facts=st.lists(FACTS, min_size=1, max_size=8), at=st.integers(0, 8))
 def test_checkpoint_after_a_rejection_continues_alike(facts: list[Fact], at: int) -> None:
     events: list[Fact] = [LogOpened(log_id="log-1"), configured(initial_delay_ms=0), topology(stateful=4), *facts]
-    records: list[Record] = [make_record("" if not offset else GROUP, offset, 2_000 * offset, event) for offset, event in enumerate(events)]
+    records: list[FactRecord] = [make_record("" if not offset else GROUP, offset, 2_000 * offset, event) for offset, event in enumerate(events)]
     whole, published = lead(records, LACKS)
     split = min(len(records), 3 + at)
     first, _ = lead(records[:split], LACKS)

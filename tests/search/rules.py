@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
 from equipoise.statemachine.state import FencedIncarnation, MemberState
@@ -58,7 +58,7 @@ class HoldsAreForgotten(GroupMachine):
     owner waits.
     """
 
-    def step(self, record: Record) -> list[DecisionRecord]:
+    def step(self, record: FactRecord) -> list[DecisionRecord]:
         decisions = super().step(record)
         self.state.holds.clear()
         self.state.fenced.clear()
@@ -68,7 +68,7 @@ class HoldsAreForgotten(GroupMachine):
 class MarginsDoNotCount(GroupMachine):
     """Without "max_step_ms stays within the margins of members and of fenced incarnations"."""
 
-    def step(self, record: Record) -> list[DecisionRecord]:
+    def step(self, record: FactRecord) -> list[DecisionRecord]:
         if not isinstance(record.event, GroupConfigured):
             return super().step(record)
         known = tuple(self._those())

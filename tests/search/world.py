@@ -28,7 +28,7 @@ import attrs
 from equipoise.events import codec
 from equipoise.events.decisions import Decision, EventRejected, MemberAssigned, MemberExpired
 from equipoise.events.facts import Fact, GroupConfigured, ProbingTick, Subtopology, TopologyDeclared
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.reference_model.step_checker import check_timers
@@ -215,8 +215,8 @@ class Stepper:
 
     def first_machine(self) -> int:
         machine = self._machine_class(load=load)
-        machine.step(Record(GROUP, 0, APPENDED, FIRST))
-        machine.step(Record(GROUP, 1, APPENDED, topology(0, len(TASKS))))
+        machine.step(FactRecord(GROUP, 0, APPENDED, FIRST))
+        machine.step(FactRecord(GROUP, 1, APPENDED, topology(0, len(TASKS))))
         return self._keep_machine(machine)
 
     def fold(self, machine_id: int, since: int, fact_id: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
@@ -225,7 +225,7 @@ class Stepper:
         if key not in self._folded:
             machine = self._machine_class.restore(self.machines.values[machine_id], load=load)
             fact: Any = codec.decode(*self.facts.values[fact_id])
-            decided = [each.decision for each in machine.step(Record(GROUP, 11, APPENDED + since, fact))]
+            decided = [each.decision for each in machine.step(FactRecord(GROUP, 11, APPENDED + since, fact))]
             check_timers(machine)
             named = tuple(tuple(self.decisions.id_of(codec.encode(each)) for each in decided if _names(each, who)) for who in self.incarnations)
             self._folded[key] = self._keep_machine(machine), named

@@ -32,8 +32,8 @@ from equipoise.testing.simulated.coordinator import SimulatedWorker, WorkerCoord
 from equipoise.testing.simulated.kafka.clients import SimulatedClients
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.log import Batch, StoredRecord
-from equipoise.testing.simulated.kafka.network import Connection, Network
-from equipoise.testing.simulated.kafka.state import Partition
+from equipoise.testing.simulated.kafka.network import BrokerConnection, Network
+from equipoise.testing.simulated.kafka.state import BrokerPartition
 from equipoise.testing.simulated.loops import S_US, Scheduler
 from equipoise.testing.simulated.process import DiskStore, Machine, SimulatedProcess
 from examples.orders.count import count
@@ -90,7 +90,7 @@ class FaultyNetwork(Network):
         super().__init__(random)
         self.late: set[str] = set()
         self.late_until_s = 0.0
-        self.kept: dict[str, list[tuple[Connection, Callable[[], None]]]] = {}
+        self.kept: dict[str, list[tuple[BrokerConnection, Callable[[], None]]]] = {}
         self.unheard: set[str] = set()
 
     def trip_us(self, process: str, broker: int, request: str, *, back: bool) -> int | None:
@@ -99,7 +99,7 @@ class FaultyNetwork(Network):
             return trip_us
         return None if back else trip_us + self.random.randrange(LATEST_S * 1_000_000)
 
-    def keeps(self, process: str, connection: Connection, request: str, arrive: Callable[[], None]) -> bool:
+    def keeps(self, process: str, connection: BrokerConnection, request: str, arrive: Callable[[], None]) -> bool:
         kept = self.kept.get(process)
         if kept is None:
             return False
@@ -418,7 +418,7 @@ class Deployment:
         """Of all members and workers."""
         return [*self.members.values(), *self.workers.values()]
 
-    def remember(self, partition: Partition) -> dict[int, StoredRecord]:
+    def remember(self, partition: BrokerPartition) -> dict[int, StoredRecord]:
         """Notes the committed records of a partition; returns these, and those that compaction has
         removed since.
         """

@@ -12,7 +12,7 @@ from equipoise.events.facts import AssignmentObserved, DealRequested, Fact, Grou
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.testing.simulated.kafka.log import Batch
-from equipoise.testing.simulated.kafka.state import Partition
+from equipoise.testing.simulated.kafka.state import BrokerPartition
 from tests import faults
 from tests.simulated.deployment import CONFIG, GROUP, LOG_PARTITIONS, MARGIN_MS, MEMBERS, PREFIXES, SESSION_MS, Deployment, Seat
 from tests.simulated.faults import SESSION_S, _member, _over, fault
@@ -59,7 +59,7 @@ def _write_waiting(deployment: Deployment) -> None:
     deployment.cluster.acknowledge(partition, offset, offset + 1, answered)
 
 
-def _open_partition(deployment: Deployment) -> Partition | None:
+def _open_partition(deployment: Deployment) -> BrokerPartition | None:
     opened = deployment.cluster.partition(TopicPartition(deployment.topics.facts, 0))
     partition = deployment.cluster.partition(TopicPartition(deployment.topics.facts, partition_of(GROUP, LOG_PARTITIONS)))
     return None if opened is None or not opened.log.end or partition is None or partition.leader < 0 else partition

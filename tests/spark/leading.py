@@ -19,7 +19,7 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact, partition_of
 from equipoise.events.log.kafka.opening import ensure_topics, open_partitions
 from equipoise.events.log.kafka.topics import Topics
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.machine import GroupMachine
 from tests.live.kafka import writer
 from tests.unit.replay.lived import lived
@@ -51,7 +51,7 @@ class Leader:
                 machine = self._machines.get(group)
                 if machine is None:
                     machine = self._machines[group] = GroupMachine()
-                    machine.step(Record("", 0, 0, opened))
+                    machine.step(FactRecord("", 0, 0, opened))
                 partition, key, value = partition_of(group, self._partitions), group_key(group), pack_fact(fact)
                 sent = await producer.send_and_wait(self._topics.facts, value, key=key, partition=partition)
                 for decision in machine.step(fact_record(fact_row(key, value, sent.offset, sent.timestamp))):
@@ -66,7 +66,7 @@ class Leader:
 
 def facts_of(first: int, last: int) -> list[tuple[str, Fact]]:
     """Returns facts [first, last) of a simulated group."""
-    facts = [entry.event for entry in lived() if isinstance(entry, Record)][1:]
+    facts = [entry.event for entry in lived() if isinstance(entry, FactRecord)][1:]
     return [(group, fact) for fact in facts[first:last] for group in GROUPS]
 
 

@@ -25,7 +25,7 @@ from equipoise.bridge.question import read_question
 from equipoise.cli import main
 from equipoise.cli.params import LOG
 from equipoise.events.decisions import RoundPlanned
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.replay.spark.timeline import TABLES
 from equipoise.scenarios import run_text
 from equipoise.testing import CONTRACT
@@ -252,7 +252,7 @@ def test_members_of_the_operations_page_take_their_options() -> None:
 
 def test_core_contract_of_the_architecture_page_holds() -> None:
     settings = GroupConfigured(behaviour_version=HighAvailability.version, solver=HighAvailability.solver)
-    record = Record("orders", 1, 1, settings)
+    record = FactRecord("orders", 1, 1, settings)
     names = run_python(text_of("docs/architecture.md", "python", "machine ="), GroupMachine=GroupMachine, record=record)
     assert GroupMachine.restore(names["checkpoint"]).snapshot() == names["machine"].snapshot()
 

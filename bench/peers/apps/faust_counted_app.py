@@ -51,6 +51,6 @@ if __name__ == "__main__":
     led = sys.argv.pop(1) == "led"
     parameters = given()
     parameters.state.mkdir(parents=True, exist_ok=True)
-    application = app_of(parameters, **({"PartitionAssignor": "equipoise.faust:Assignor"} if led else {}))
+    application = app_of(parameters, **({"PartitionAssignor": "equipoise.faust:FaustAssignor"} if led else {}))
     count_into(parameters.state / FILE, application)
     application.main()

@@ -27,7 +27,7 @@ from equipoise.events.errors import DamagedError, InputError, UnknownEventError,
 from equipoise.events.facts import Fact, Undecodable
 from equipoise.events.log.kafka.client import partition_of_key
 from equipoise.events.log.rows import LOG_OPENED, UNDECODABLE, DecisionRow, FactRow, is_group, record_of
-from equipoise.events.records import DecisionRecord, Record, UnreadDecision
+from equipoise.events.records import DecisionRecord, FactRecord, UnreadDecision
 
 _LOG = logging.getLogger(__name__)
 _FACT_FIELDS = 3
@@ -186,7 +186,7 @@ def rejected_record(key: bytes | None, value: bytes | None, code: str, topic: st
     return key_bytes[:MOST_KEY_BYTES] or None, value_bytes[:MOST_REJECTED_BYTES], json.dumps(why).encode()
 
 
-def read_fact(key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> Record:
+def read_fact(key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> FactRecord:
     """Returns the record of a fact, `fact_record(fact_row(...))`. Of nearly every record it makes
     no row, which would take a good part of the time of a heartbeat. Raises UnknownKindError.
     """
@@ -201,10 +201,10 @@ def read_fact(key: bytes | None, value: bytes | None, offset: int, append_ms: in
         event = codec.decode_lenient(kind, version, payload)
     except UnknownEventError as error:
         raise UnknownKindError(offset, str(error)) from None
-    return Record(group, offset, append_ms, event, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
+    return FactRecord(group, offset, append_ms, event, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
 
 
-def fact_record(row: FactRow) -> Record:
+def fact_record(row: FactRow) -> FactRecord:
     """Returns the record of a fact's row. Raises UnknownKindError for a kind or version that this
     build does not know.
     """
@@ -212,7 +212,7 @@ def fact_record(row: FactRow) -> Record:
         event = codec.decode_lenient(row.kind, row.version, row.payload)
     except UnknownEventError as error:
         raise UnknownKindError(row.offset, str(error)) from None
-    return Record(row.group, row.offset, row.append_ms, event, row.checksum)
+    return FactRecord(row.group, row.offset, row.append_ms, event, row.checksum)
 
 
 # ---------------------------------------------------------------------------------------- decisions

@@ -41,7 +41,7 @@ from equipoise.events.log.kafka.envelope import (
 from equipoise.events.log.kafka.opening import check_append_time, declare_archive, fill_holes, make_bases, reaching, read_bases, read_opening, reader
 from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
 from equipoise.events.log.rows import BaseRow, FactRow, Order, Row, entry_of, is_count
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 
 T = TypeVar("T")
 SCHEME = "kafka://"
@@ -87,7 +87,7 @@ class _Start:
     numbers: dict[str, int] = attrs.field(factory=dict)
 
 
-class Loop:
+class LogLoop:
     """An event loop on a thread of its own, so that a log can be read from anywhere, also inside
     another event loop.
     """
@@ -160,7 +160,7 @@ class KafkaLog:
         self._place = place or Place.parse(location)
         with reaching(self._place.connection):
             pass  # without the extra, say so before anything is begun
-        self._loop = Loop()
+        self._loop = LogLoop()
         self._closed = False
         self._has_bases = False
         """The topic of bases is known to be there."""
@@ -451,11 +451,11 @@ class KafkaLog:
 
     # ------------------------------------------------------------------------------------ appending
 
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> FactRecord:
         """Raises InputError: the log is read-only."""
         self._refuse()
 
-    def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
+    def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> FactRecord:
         """Raises InputError: the log is read-only."""
         self._refuse()
 
@@ -494,7 +494,7 @@ class KafkaLog:
 
 
 READ_ONLY = "a log in Kafka is written by its worker and its members; write to a file, as group.db"
-__all__ = ["MISSING", "READ_ONLY", "SCHEME", "KafkaLog", "Loop", "Place"]
+__all__ = ["MISSING", "READ_ONLY", "SCHEME", "KafkaLog", "LogLoop", "Place"]
 
 
 def _fact(record: ConsumedRecord | NoRecord) -> FactRow:

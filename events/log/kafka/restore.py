@@ -21,7 +21,7 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.client import NewTopic, SentBatch, TopicPartition, Unsent, acknowledged
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import StoredDecision, decision_value, fact_value
-from equipoise.events.log.kafka.log import KafkaLog, Loop, Place
+from equipoise.events.log.kafka.log import KafkaLog, LogLoop, Place
 from equipoise.events.log.kafka.opening import (
     RESTORED,
     admin_client,
@@ -36,7 +36,7 @@ from equipoise.events.log.kafka.opening import (
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.log.rows import DecisionRow, FactRow
 from equipoise.events.log.stored import StoredLog
-from equipoise.events.records import BaseState, Record
+from equipoise.events.records import BaseState, FactRecord
 
 _ROWS_A_BATCH = 5_000
 _BATCH_BYTES = 1_000_000
@@ -69,7 +69,7 @@ def restore(
     if place.partition is not None:
         raise InputError(f"{location}: a log is restored with all its partitions; leave out ?partition={place.partition}")
     opened = _opening(sources)
-    loop = Loop()
+    loop = LogLoop()
     try:
         made = loop.run(_make_topics(place.connection, place.topics, opened.partitions, replication))
         written = 0
@@ -85,7 +85,7 @@ def restore(
 def _opening(sources: Mapping[int, StoredLog]) -> LogOpened:
     """Returns what opened the log. Raises InputError unless every partition of it is there."""
     first = next((record for source in sources.values() for record in source.read()), None)
-    if not isinstance(first, Record) or not isinstance(first.event, LogOpened):
+    if not isinstance(first, FactRecord) or not isinstance(first.event, LogOpened):
         raise InputError("the archive holds no fact of the log; name another one")
     missing = set(range(first.event.partitions)) ^ set(sources)
     if missing or any(source.partition not in (None, partition) for partition, source in sources.items()):

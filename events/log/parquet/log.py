@@ -30,7 +30,7 @@ from equipoise.events.log.parquet.store import ArchivePartition
 from equipoise.events.log.parquet.stores import Store, split_location, store_at
 from equipoise.events.log.rows import Row
 from equipoise.events.log.stored import MissingRowError, Mode
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 
 
 class ArchiveLog:
@@ -128,7 +128,7 @@ class ArchiveLog:
         log_id = ""
         for partition in partitions:
             for record in self.part(partition).read(0, group):
-                if isinstance(record, Record) and isinstance(record.event, LogOpened):
+                if isinstance(record, FactRecord) and isinstance(record.event, LogOpened):
                     if log_id and record.event.log_id != log_id:
                         raise LogError(0, f"{self.location}: partition {partition} is of log {record.event.log_id!r}, others are of {log_id!r}")
                     if log_id:
@@ -176,11 +176,11 @@ class ArchiveLog:
 
     # ------------------------------------------------------------------------------------ appending
 
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> FactRecord:
         """See `equipoise.events.log.Log.append_fact`."""
         return self._to_append().append_fact(group, append_ms, event)
 
-    def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
+    def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> FactRecord:
         """See `equipoise.events.log.Log.append_payload`."""
         return self._to_append().append_payload(group, append_ms, kind, version, payload)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.storage import FileLock, cannot_write
+from equipoise.events.log.storage import StorageLock, cannot_write
 from equipoise.events.log.stored import BrokenStoreError
 
 MISSING = "a Parquet archive needs the extra: pip install 'equipoise[spark]'"
@@ -247,7 +247,7 @@ class FolderStore:
             path.unlink(missing_ok=True)
 
     def lock(self, name: str, refusal: str) -> Lock | None:
-        return FileLock(self.root / f".lock-{name}", refusal)
+        return StorageLock(self.root / f".lock-{name}", refusal)
 
 
 class _StagedFile:

@@ -136,7 +136,7 @@ def records_of_streams(group: DescribedStreamsGroup) -> dict[bytes, bytes]:
     found[key_of(20, name)] = write_value(values.TargetAssignmentMetadata(assignment_epoch=group.assignment_epoch))
     if group.topology is not None:
         parts = tuple(
-            values.Subtopology(
+            values.StreamsSubtopology(
                 subtopology_id=each.subtopology_id, source_topics=each.source_topics, source_topic_regex=(),
                 state_changelog_topics=each.state_changelog_topics, repartition_sink_topics=each.repartition_sink_topics,
                 repartition_source_topics=each.repartition_source_topics, copartition_groups=(),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol, Self
 
-from equipoise.replay.importers.groups.recording import Commit
+from equipoise.replay.importers.groups.recording import RecordedCommit
 from equipoise.replay.importers.kafka_streams.source import Source
 from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
 from equipoise.replay.importers.offsets_topic.records import GroupRecord, RawRecord, read_group_record
@@ -23,7 +23,7 @@ class ReadableRecording(Protocol):
     def has_every_commit(self) -> bool: ...
     def groups(self) -> list[str]: ...
     def records(self, group: str | None = None) -> Iterator[RawRecord]: ...
-    def commits(self, group: str | None = None) -> Iterator[Commit]: ...
+    def commits(self, group: str | None = None) -> Iterator[RecordedCommit]: ...
     def ends(self) -> Iterator[tuple[int, dict[str, list[int]]]]: ...
     def topics(self) -> dict[str, str]: ...
 
@@ -50,10 +50,12 @@ class Dump:
             if isinstance(found, GroupRecord) and group in (None, found.group):
                 yield raw
 
-    def commits(self, group: str | None = None) -> Iterator[Commit]:
+    def commits(self, group: str | None = None) -> Iterator[RecordedCommit]:
         for raw, found in self._read():
             if isinstance(found, OffsetCommit) and group in (None, found.group):
-                yield Commit(group=found.group, topic=found.topic, partition=found.partition, at_ms=raw.timestamp_ms, committed=found.committed)
+                yield RecordedCommit(
+                    group=found.group, topic=found.topic, partition=found.partition, at_ms=raw.timestamp_ms, committed=found.committed
+                )
 
     def ends(self) -> Iterator[tuple[int, dict[str, list[int]]]]:
         yield from self.source.end_offsets()

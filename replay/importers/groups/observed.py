@@ -41,7 +41,7 @@ class GroupKind(enum.StrEnum):
 
 
 @attrs.frozen(kw_only=True)
-class ObservedMember:
+class ClusterMember:
     """A member as its coordinator stored it. `epoch`: of its assignment, -1 in a classic group.
     `state`: ``stable``, ``unrevoked`` (it has to give something up first), ``unreleased`` (it waits
     for what others have), or "" where nothing is said. `active`: what it may work on. `revoking`:
@@ -90,7 +90,7 @@ class ObservedGroup:
     assignment_epoch: int = 0
     protocol: str = ""
     leader: str | None = None
-    members: Mapping[str, ObservedMember] = attrs.field(factory=dict)
+    members: Mapping[str, ClusterMember] = attrs.field(factory=dict)
     sources: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     stateful: Work = NOTHING
     topology_epoch: int = -1
@@ -215,7 +215,7 @@ class ObservedGroups:
     def _modern(self, group: ObservedGroup, record: GroupRecord) -> ObservedGroup:
         value, name = record.value, record.name or ""
         targets = self._targets.setdefault(record.group, {})
-        member = group.members.get(name) or ObservedMember(member_id=name, target=targets.get(name, NOTHING))
+        member = group.members.get(name) or ClusterMember(member_id=name, target=targets.get(name, NOTHING))
         match value:
             case values.ConsumerGroupMetadata() | values.StreamsGroupMetadata():
                 return attrs.evolve(group, epoch=value.epoch)
@@ -289,11 +289,11 @@ def _kind_of(record: GroupRecord) -> GroupKind:
     return GroupKind.SHARE if record.of_share else GroupKind.OTHER
 
 
-def _with(group: ObservedGroup, member: ObservedMember) -> ObservedGroup:
+def _with(group: ObservedGroup, member: ClusterMember) -> ObservedGroup:
     return attrs.evolve(group, members={**group.members, member.member_id: member})
 
 
-def _described(member: ObservedMember, value: values.ConsumerGroupMemberMetadata | values.StreamsGroupMemberMetadata) -> ObservedMember:
+def _described(member: ClusterMember, value: values.ConsumerGroupMemberMetadata | values.StreamsGroupMemberMetadata) -> ClusterMember:
     return attrs.evolve(
         member,
         instance_id=value.instance_id,
@@ -329,8 +329,8 @@ def _classic_kind(protocol_type: str, protocol: str | None) -> GroupKind:
     return GroupKind.OTHER if protocol_type else GroupKind.OFFSETS
 
 
-def _classic_member(member: ClassicMember, kind: GroupKind, at_ms: int) -> ObservedMember:
-    plain = ObservedMember(
+def _classic_member(member: ClassicMember, kind: GroupKind, at_ms: int) -> ClusterMember:
+    plain = ClusterMember(
         member_id=member.member_id,
         instance_id=member.static_id,
         client_id=member.client_id,
@@ -344,7 +344,7 @@ def _classic_member(member: ClassicMember, kind: GroupKind, at_ms: int) -> Obser
         return attrs.evolve(plain, problem=error.problem)
 
 
-def _read(plain: ObservedMember, member: ClassicMember, kind: GroupKind, at_ms: int) -> ObservedMember:
+def _read(plain: ClusterMember, member: ClassicMember, kind: GroupKind, at_ms: int) -> ClusterMember:
     if kind is GroupKind.CLASSIC_STREAMS:
         streams = streams_member(member)
         inputs: dict[str, tuple[str, ...]] = {}

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import attrs
 
-from equipoise.replay.importers.groups.recording import Commit, Recording
+from equipoise.replay.importers.groups.recording import RecordedCommit, Recording
 from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
 from equipoise.replay.importers.offsets_topic.reader import WireError
 from equipoise.replay.importers.offsets_topic.records import RawRecord, read_group_record
@@ -72,7 +72,7 @@ class Recorder:
         self._keep_ms = keep_ms
         self._monotonic, self._now_ms = monotonic, now_ms
         self._records: list[tuple[str, RawRecord]] = []
-        self._commits: dict[tuple[str, str, int], Commit] = {}
+        self._commits: dict[tuple[str, str, int], RecordedCommit] = {}
         """The newest of each partition since the last transaction."""
         self._wanted: dict[str, bool] = {}
         self._topics = recording.sampled_topics()
@@ -135,7 +135,7 @@ class Recorder:
             return
         if isinstance(commit, OffsetCommit) and self.is_wanted(commit.group):
             self._topics.add(commit.topic)
-            self._commits[commit.group, commit.topic, commit.partition] = Commit(
+            self._commits[commit.group, commit.topic, commit.partition] = RecordedCommit(
                 group=commit.group, topic=commit.topic, partition=commit.partition, at_ms=record.timestamp_ms, committed=commit.committed
             )
 

@@ -38,7 +38,7 @@ _SCHEMA = (
 
 
 @attrs.frozen(kw_only=True)
-class Commit:
+class RecordedCommit:
     """A committed offset. `committed` None: the commit was deleted."""
 
     group: str
@@ -79,7 +79,7 @@ class Recording:
         """Partition of `__consumer_offsets` -> offset of the next record to read."""
         return dict(self._db.execute("SELECT partition, next_offset FROM positions"))
 
-    def append(self, records: Iterable[tuple[str, RawRecord]], commits: list[Commit], positions: Mapping[int, int]) -> None:
+    def append(self, records: Iterable[tuple[str, RawRecord]], commits: list[RecordedCommit], positions: Mapping[int, int]) -> None:
         """Adds records with their groups, and commits, and moves the positions, in one transaction.
         """
         with self._transaction():
@@ -133,14 +133,14 @@ class Recording:
         ):
             yield RawRecord(partition, offset, at_ms, key, value)
 
-    def commits(self, group: str | None = None, from_ms: int = 0, until_ms: int = 2**62) -> Iterator[Commit]:
+    def commits(self, group: str | None = None, from_ms: int = 0, until_ms: int = 2**62) -> Iterator[RecordedCommit]:
         """Commits within a span of time, in the order in which they were recorded."""
         found: list[list[Any]]
         for (data,) in self._db.execute("SELECT data FROM commits WHERE until_ms >= ? AND from_ms <= ? ORDER BY id", (from_ms, until_ms)):
             found = msgpack.unpackb(zlib.decompress(data))
             for name, topic, partition, at_ms, committed in found:
                 if group in (None, name) and from_ms <= at_ms <= until_ms:
-                    yield Commit(group=name, topic=topic, partition=partition, at_ms=at_ms, committed=committed)
+                    yield RecordedCommit(group=name, topic=topic, partition=partition, at_ms=at_ms, committed=committed)
 
     def ends(self, from_ms: int = 0, until_ms: int = 2**62) -> Iterator[tuple[int, dict[str, list[int]]]]:
         """Time of each sample, and topic -> end of each partition."""

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator
 
 from equipoise.replay.importers.groups.dump import Dump
-from equipoise.replay.importers.groups.recording import Commit, Recording
+from equipoise.replay.importers.groups.recording import RecordedCommit, Recording
 from equipoise.replay.importers.kafka_streams.source import HeldSource, Source
 from equipoise.replay.importers.offsets_topic.records import RawRecord
 from equipoise.replay.importers.offsets_topic.writing import commit_record
@@ -38,5 +38,5 @@ def _in_time(records: Iterator[RawRecord]) -> Iterator[RawRecord]:
         yield raw if raw.timestamp_ms == last_ms else RawRecord(raw.partition, raw.offset, last_ms, raw.key, raw.value)
 
 
-def _commit(commit: Commit) -> RawRecord:
+def _commit(commit: RecordedCommit) -> RawRecord:
     return RawRecord(0, 0, commit.at_ms, *commit_record(commit.group, commit.topic, commit.partition, commit.at_ms, commit.committed))

@@ -27,7 +27,7 @@ from equipoise.events.facts import (
     ObservedMember,
     PartitionsObserved,
 )
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import topology
 from equipoise.replay.importers.kafka_streams.endoffsets import EndOffsetStream
@@ -44,7 +44,7 @@ from equipoise.replay.importers.kafka_streams.scan import (
     scan,
 )
 from equipoise.replay.importers.kafka_streams.source import EndOffsetSample, Source
-from equipoise.replay.importers.kafka_streams.wire import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMember, GroupMetadata, OffsetCommit
+from equipoise.replay.importers.kafka_streams.wire import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMetadata, OffsetCommit, WireMember
 
 TOPOLOGY_EPOCH = 1
 MOST_PARTITIONS = 50_000
@@ -56,7 +56,7 @@ MOST_EVIDENCE = 500
 class FactSink(Protocol):
     """Receives facts: a log."""
 
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> FactRecord:
         """Appends one fact and returns its record."""
 
 
@@ -125,13 +125,13 @@ class _Import:
                 counts[topic] = max(counts.get(topic, 0), len(ends))
         return counts
 
-    def _evidence(self, candidates: Sequence[str], topics: Mapping[str, int]) -> list[topology.Evidence]:
+    def _evidence(self, candidates: Sequence[str], topics: Mapping[str, int]) -> list[topology.TopologyEvidence]:
         """Collects offset sums with end offsets, when partition counts leave a choice."""
         counts = [self.task_counts.get(subtopology, 0) for subtopology in self.found.topology.stateful]
         if all(times == 1 for times in Counter(counts).values()) or not candidates:
             return []
         ends = EndOffsetStream(self.source.end_offsets(), self.options.end_offsets_every_ms)
-        evidence: list[topology.Evidence] = []
+        evidence: list[topology.TopologyEvidence] = []
         for raw, event in group_records(self.source, self.found.group):
             if isinstance(event, GroupMetadata) and len(evidence) < MOST_EVIDENCE:
                 for _ in ends.upto(raw.timestamp_ms):
@@ -141,7 +141,7 @@ class _Import:
                     for task, amount in sorted(member.subscription.task_offset_sums.items()):
                         if amount > 0:
                             known = {topic: now[topic][task.partition] for topic in candidates if task.partition < len(now.get(topic, ()))}
-                            evidence.append(topology.Evidence(task, amount, known))
+                            evidence.append(topology.TopologyEvidence(task, amount, known))
         return evidence
 
     def run(self, log: FactSink, progress: Progress | None) -> ImportSummary:
@@ -277,7 +277,7 @@ class _Import:
     def _grants(
         self,
         step: ObservedRound,
-        present: Sequence[tuple[ProcessLife, Sequence[GroupMember]]],
+        present: Sequence[tuple[ProcessLife, Sequence[WireMember]]],
         lags: Mapping[str, dict[TaskId, Lag]],
         now: Mapping[str, list[int]],
     ) -> None:
@@ -318,7 +318,7 @@ class _Import:
             lags=lags,
         )
 
-    def _lags(self, consumers: Sequence[GroupMember], ends: Mapping[str, list[int]]) -> dict[TaskId, Lag]:
+    def _lags(self, consumers: Sequence[WireMember], ends: Mapping[str, list[int]]) -> dict[TaskId, Lag]:
         """Returns the union of the reports of a process's threads. When two report one task, the
         one that runs it wins, then the one with the higher position.
         """
@@ -345,7 +345,7 @@ class _Import:
             self.counters.sums_past_end += 1
         return max(0, end - amount)
 
-    def _report(self, life: ProcessLife, consumers: Sequence[GroupMember], lags: dict[TaskId, Lag]) -> LagReported:
+    def _report(self, life: ProcessLife, consumers: Sequence[WireMember], lags: dict[TaskId, Lag]) -> LagReported:
         held: set[TaskId] = set()
         for member in consumers:
             for topic, partitions in member.subscription.owned_partitions.items():
@@ -366,7 +366,7 @@ class _Import:
         )
 
     def _observed(
-        self, event: GroupMetadata, step: ObservedRound, present: Sequence[tuple[ProcessLife, Sequence[GroupMember]]]
+        self, event: GroupMetadata, step: ObservedRound, present: Sequence[tuple[ProcessLife, Sequence[WireMember]]]
     ) -> AssignmentObserved:
         members = []
         for life, consumers in present:

@@ -24,9 +24,9 @@ from equipoise.replay.importers.kafka_streams.wire import (
     READABLE,
     RUNS_IT,
     UNKNOWN_SUM,
-    GroupMember,
     GroupMetadata,
     OffsetCommit,
+    WireMember,
     decode_record,
     other_kind,
 )
@@ -127,7 +127,7 @@ def group_records(source: Source, group: str | None) -> Iterator[tuple[RawRecord
         yield raw, decode_record(raw.offset, raw.key, raw.value, group)
 
 
-def client_name(member: GroupMember) -> str:
+def client_name(member: WireMember) -> str:
     """Returns the name of a process, from the client id of one of its consumers:
     ``i1-StreamThread-2-consumer`` -> ``i1``; else its process id.
     """
@@ -135,9 +135,9 @@ def client_name(member: GroupMember) -> str:
     return match[1] if match else member.subscription.process_id
 
 
-def processes(metadata: GroupMetadata) -> dict[str, list[GroupMember]]:
+def processes(metadata: GroupMetadata) -> dict[str, list[WireMember]]:
     """Returns process id -> its consumers, both in rising order of their ids."""
-    found: dict[str, list[GroupMember]] = {}
+    found: dict[str, list[WireMember]] = {}
     for member in sorted(metadata.members, key=lambda each: each.member_id):
         found.setdefault(member.subscription.process_id, []).append(member)
     return dict(sorted(found.items()))

@@ -11,7 +11,7 @@ import attrs
 from equipoise.events.decisions import AssignmentProposed
 from equipoise.events.facts import AssignmentObserved, Fact
 from equipoise.events.parts import whole
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.importers.kafka_streams.importer import import_history
 from equipoise.replay.importers.kafka_streams.options import ImportOptions
@@ -72,9 +72,9 @@ class _Shadow:
         self._machine = GroupMachine()
         self._offset = 0
 
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> FactRecord:
         """See `importer.FactSink`."""
-        record = Record(group, self._offset, append_ms, event)
+        record = FactRecord(group, self._offset, append_ms, event)
         self._offset += 1
         before = dict(self._machine.state.owner)
         decided = self._machine.step(record)
@@ -82,7 +82,7 @@ class _Shadow:
             self._observed(record, event, before, decided)
         return record
 
-    def _observed(self, record: Record, event: AssignmentObserved, before: dict[TaskId, str], decided: list[DecisionRecord]) -> None:
+    def _observed(self, record: FactRecord, event: AssignmentObserved, before: dict[TaskId, str], decided: list[DecisionRecord]) -> None:
         after = {task: each.member_id for each in event.members for task in each.active}
         present = {each.member_id for each in event.members}
         proposal = next((each for each in whole(each.decision for each in decided) if isinstance(each, AssignmentProposed)), None)

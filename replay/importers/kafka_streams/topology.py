@@ -25,7 +25,7 @@ open.
 """
 
 
-class Evidence(NamedTuple):
+class TopologyEvidence(NamedTuple):
     """A reported offset sum, with the end offsets of the task's partition in every candidate
     changelog at that time.
     """
@@ -100,7 +100,7 @@ def match_changelogs(
     stateful: Iterable[int],
     candidates: Sequence[str],
     topic_partitions: Mapping[str, int],
-    evidence: Sequence[Evidence],
+    evidence: Sequence[TopologyEvidence],
 ) -> Matching:
     """Pairs changelog topics with stateful sub-topologies.
 
@@ -131,7 +131,7 @@ def match_changelogs(
     return Matching(changelogs=changelogs, how=how, open_=tuple(sorted(still_open)))
 
 
-def _best_matching(owners: Sequence[int], topics: Sequence[str], evidence: Sequence[Evidence]) -> tuple[int, ...] | None:
+def _best_matching(owners: Sequence[int], topics: Sequence[str], evidence: Sequence[TopologyEvidence]) -> tuple[int, ...] | None:
     """Returns topic -> owner, in the order of `topics`; None when there are too many pairings, no
     evidence, or two pairings fit equally well.
     """

@@ -31,12 +31,12 @@ __all__ = [
     "NEVER_MS",
     "RUNS_IT",
     "UNKNOWN_SUM",
-    "GroupMember",
     "GroupMetadata",
     "OffsetCommit",
     "StreamsAssignment",
     "StreamsSubscription",
     "WireError",
+    "WireMember",
     "decode_record",
 ]
 
@@ -96,7 +96,7 @@ class StreamsAssignment:
 
 
 @attrs.frozen(kw_only=True)
-class GroupMember:
+class WireMember:
     """One consumer (a stream thread) in one generation."""
 
     member_id: str
@@ -122,7 +122,7 @@ class GroupMetadata:
     protocol: str | None = None
     leader: str | None = None
     state_timestamp: int = -1
-    members: tuple[GroupMember, ...] = ()
+    members: tuple[WireMember, ...] = ()
     deleted: bool = False
 
 
@@ -206,9 +206,9 @@ def _group_metadata(group: str, reader: ByteReader) -> GroupMetadata:
     )
 
 
-def streams_member(member: ClassicMember) -> GroupMember:
+def streams_member(member: ClassicMember) -> WireMember:
     """One thread of Kafka Streams, from what it joined with and was given. Raises WireError."""
-    return GroupMember(
+    return WireMember(
         member_id=member.member_id,
         static_id=member.static_id,
         client_id=member.client_id,

@@ -219,7 +219,7 @@ class CopartitionGroup:
 
 
 @attrs.frozen(kw_only=True)
-class Subtopology:
+class StreamsSubtopology:
     subtopology_id: str = wire(text)
     source_topics: tuple[str, ...] = wire(many(text))
     source_topic_regex: tuple[str, ...] = wire(many(text))
@@ -232,7 +232,7 @@ class Subtopology:
 @attrs.frozen(kw_only=True)
 class StreamsGroupTopology:
     epoch: int = wire(int32)
-    subtopologies: tuple[Subtopology, ...] = wire(many(part(Subtopology), 8))
+    subtopologies: tuple[StreamsSubtopology, ...] = wire(many(part(StreamsSubtopology), 8))
 
 
 CONSUMER_STATES = {0: "stable", 1: "unrevoked", 2: "unreleased"}

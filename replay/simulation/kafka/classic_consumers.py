@@ -12,7 +12,7 @@ from equipoise.replay.simulation.kafka.coordinator import Coordinator
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
 
 
-class ClassicGroup(SimulatedGroup):
+class ClassicConsumers(SimulatedGroup):
     def __init__(self, engine: Engine, owners: Mapping[str, str], settings: ConsumerSettings, idle: Iterable[str] = ()) -> None:
         self.protocol = KafkaProtocol(heartbeat_interval_ms=settings.heartbeat_interval_ms)
         self.coordinator: Coordinator[Joined, Partitions] = Coordinator(engine, self.protocol, lead=self._lead, noted=lambda cause: None)
@@ -84,7 +84,7 @@ class ClassicGroup(SimulatedGroup):
 class ClassicConsumer:
     """One consumer from its start to its end."""
 
-    def __init__(self, group: ClassicGroup, process: str, member: str) -> None:
+    def __init__(self, group: ClassicConsumers, process: str, member: str) -> None:
         self.name = member
         self.alive = True
         self.owned: Partitions = frozenset()

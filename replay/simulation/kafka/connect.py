@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from equipoise.replay.simulation.engine import Engine
-from equipoise.replay.simulation.kafka.classic_consumers import ClassicGroup
+from equipoise.replay.simulation.kafka.classic_consumers import ClassicConsumers
 from equipoise.replay.simulation.kafka.consumers import ConsumerSettings, Readers
 
 
@@ -30,7 +30,7 @@ class ConnectSettings:
 class Tasks(Readers):
     """Who runs each connector and task; a task of a sink is a consumer while it runs."""
 
-    def __init__(self, engine: Engine, tasks: Iterable[str], sinks: Mapping[str, ClassicGroup]) -> None:
+    def __init__(self, engine: Engine, tasks: Iterable[str], sinks: Mapping[str, ClassicConsumers]) -> None:
         super().__init__(engine, tasks)
         self.is_killed = False
         """Whether what stops now says nothing to its group."""
@@ -47,16 +47,16 @@ class Tasks(Readers):
         for task, sink in stopped:
             sink.stop(task, leaves=not self.is_killed)
 
-    def _of_sinks(self, tasks: Iterable[str]) -> Sequence[tuple[str, ClassicGroup]]:
+    def _of_sinks(self, tasks: Iterable[str]) -> Sequence[tuple[str, ClassicConsumers]]:
         return [(task, self._sinks[connector]) for task in sorted(tasks) if (connector := task.rpartition("-")[0]) in self._sinks]
 
 
-class ConnectWorkers(ClassicGroup):
+class ConnectWorkers(ClassicConsumers):
     """`owners`: connector or task -> worker."""
 
     readers: Tasks
 
-    def __init__(self, engine: Engine, owners: Mapping[str, str], settings: ConsumerSettings, sinks: Mapping[str, ClassicGroup]) -> None:
+    def __init__(self, engine: Engine, owners: Mapping[str, str], settings: ConsumerSettings, sinks: Mapping[str, ClassicConsumers]) -> None:
         super().__init__(engine, owners, settings)
         self.readers = Tasks(engine, self.partitions, sinks)
 

@@ -11,7 +11,7 @@ from equipoise.assignors.kafka_streams.assign import assign
 from equipoise.assignors.kafka_streams.assignor import settings_of
 from equipoise.assignors.kafka_streams.clients import LATEST, ClientState, RemainingWarmups
 from equipoise.assignors.kafka_streams.java import member_key
-from equipoise.assignors.kafka_streams.threads import Subscription, ThreadAssignment, to_threads
+from equipoise.assignors.kafka_streams.threads import ThreadAssignment, ThreadSubscription, to_threads
 from equipoise.events.facts import GroupConfigured, TopologyDeclared
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
@@ -49,7 +49,7 @@ class KafkaGroup:
         """Every instance so far, in order of starting."""
         self.notes = Notes()
         self._protocol = protocol
-        self._coordinator: Coordinator[Subscription, ThreadAssignment] = Coordinator(self.engine, protocol, lead=self._lead, noted=self._noted)
+        self._coordinator: Coordinator[ThreadSubscription, ThreadAssignment] = Coordinator(self.engine, protocol, lead=self._lead, noted=self._noted)
         self._racks: dict[str, dict[int, tuple[str, ...]]] = {}
         self._topology = topology
         self._disks: dict[str, Disk] = {}
@@ -111,12 +111,12 @@ class KafkaGroup:
     def _noted(self, cause: str) -> None:
         self.notes.rounds.append((self.engine.now_ms, cause))
 
-    def _lead(self, subscriptions: Sequence[Subscription], leader: str) -> Mapping[str, ThreadAssignment]:
+    def _lead(self, subscriptions: Sequence[ThreadSubscription], leader: str) -> Mapping[str, ThreadAssignment]:
         """``StreamsPartitionAssignor.assign`` with ``HighAvailabilityTaskAssignor``, or with
         equipoise's ``TaskAssignor``.
         """
         tasks = self._tasks()
-        by_process: dict[str, list[Subscription]] = {}
+        by_process: dict[str, list[ThreadSubscription]] = {}
         for each in sorted(subscriptions, key=lambda each: each.consumer):
             by_process.setdefault(each.process, []).append(each)
         settings = {each.settings.identity: each.settings for each in self.instances}
@@ -148,7 +148,7 @@ class KafkaGroup:
         self,
         rounds: SimulatedRounds,
         clients: Sequence[ClientState],
-        by_process: Mapping[str, Sequence[Subscription]],
+        by_process: Mapping[str, Sequence[ThreadSubscription]],
         tasks: Mapping[TaskId, Task],
         reported: Mapping[TaskId, Mapping[int, int]],
     ) -> bool:

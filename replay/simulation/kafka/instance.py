@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from equipoise.assignors.kafka_streams.clients import LATEST
-from equipoise.assignors.kafka_streams.threads import Subscription, ThreadAssignment
+from equipoise.assignors.kafka_streams.threads import ThreadAssignment, ThreadSubscription
 from equipoise.events import fields
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.engine import Engine
@@ -55,7 +55,7 @@ class KafkaStreamsInstance:
         self,
         name: str,
         engine: Engine,
-        coordinator: Coordinator[Subscription, ThreadAssignment],
+        coordinator: Coordinator[ThreadSubscription, ThreadAssignment],
         world: SimulatedWorld,
         settings: InstanceSettings,
         disk: Disk,
@@ -161,7 +161,7 @@ class KafkaStreamsInstance:
 
     # Tasks and copies
 
-    def subscription(self, thread: KafkaStreamsThread) -> Subscription:
+    def subscription(self, thread: KafkaStreamsThread) -> ThreadSubscription:
         """Returns what `thread` sends when it joins: its own tasks, and the task folders that it
         can lock.
         """
@@ -184,7 +184,7 @@ class KafkaStreamsInstance:
             elif task in self._disk.positions:
                 sums[task] = self._restorer.position(task, now_ms)
         sums.update({task: self._disk.positions[task] for task, locker in self._locked.items() if locker is thread})
-        return Subscription(consumer=thread.name, process=self.settings.identity, owned=frozenset(thread.owned), offset_sums=sums)
+        return ThreadSubscription(consumer=thread.name, process=self.settings.identity, owned=frozenset(thread.owned), offset_sums=sums)
 
     def unlock(self, thread: KafkaStreamsThread) -> None:
         """The rebalance is over: task folders are free again."""

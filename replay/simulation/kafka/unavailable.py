@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.kafka.broker_led import BrokerLedGroup
-from equipoise.replay.simulation.kafka.classic_consumers import ClassicGroup
+from equipoise.replay.simulation.kafka.classic_consumers import ClassicConsumers
 from equipoise.replay.simulation.kafka.connect import ConnectSettings, ConnectWorkers
 from equipoise.replay.simulation.kafka.consumers import ConsumerEvent, ConsumerSettings, SimulatedGroup
 
@@ -22,7 +22,7 @@ def unavailable_ms(
     nothing at first. An event of a member that is not there, or is there already, changes nothing.
     """
     engine = _engine(events, seed, until_ms)
-    kind = BrokerLedGroup if settings.is_broker_led else ClassicGroup
+    kind = BrokerLedGroup if settings.is_broker_led else ClassicConsumers
     group = kind(engine, owners, settings, idle)
     _run(engine, group, events, until_ms)
     return group.readers.silent_ms(_begin_ms(events, until_ms), until_ms)
@@ -45,7 +45,7 @@ def connect_unavailable_ms(
     for connector in sorted({task.rpartition("-")[0] for task in readers.values()}):
         owners = {partition: task for partition, task in readers.items() if task.rpartition("-")[0] == connector}
         idle = [task for task in workers if task.rpartition("-")[0] == connector]
-        sinks[connector] = ClassicGroup(engine, owners, settings.sinks, idle)
+        sinks[connector] = ClassicConsumers(engine, owners, settings.sinks, idle)
     group = ConnectWorkers(engine, workers, settings.workers, sinks)
     _run(engine, group, events, until_ms)
     silent = [sink.readers.silent_ms(_begin_ms(events, until_ms), until_ms) for sink in sinks.values()]

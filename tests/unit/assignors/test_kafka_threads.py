@@ -14,7 +14,7 @@ import pytest
 
 from equipoise.assignors import Task
 from equipoise.assignors.kafka_streams.clients import ClientState
-from equipoise.assignors.kafka_streams.threads import Subscription, to_threads
+from equipoise.assignors.kafka_streams.threads import ThreadSubscription, to_threads
 from equipoise.events.tasks import TaskId, parse_task
 
 DATA = Path(__file__).parents[2] / "data" / "kafka_streams"
@@ -31,10 +31,10 @@ def tasks_of(names: Any) -> frozenset[TaskId]:
     return frozenset(map(parse_task, names))
 
 
-def subscription(member: dict[str, Any]) -> Subscription:
+def subscription(member: dict[str, Any]) -> ThreadSubscription:
     said = member["subscription"]
     owned = (TaskId(SUBTOPOLOGY[topic], partition) for topic, partitions in said["owned_partitions"].items() for partition in partitions)
-    return Subscription(
+    return ThreadSubscription(
         consumer=member["member_id"],
         process=member["process_id"],
         owned=frozenset(owned),

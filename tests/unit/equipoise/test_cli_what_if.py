@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from equipoise.cli import main
 from equipoise.events.facts import LogOpened
 from equipoise.events.log import open_log
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.replay.whatif.evaluate import FACTUAL
 from tests.unit.replay.lived import lived, write
 
@@ -75,7 +75,7 @@ def test_what_if_covers_all_groups_or_the_named_one(tmp_path: Path) -> None:
     path = tmp_path / "two.db"
     with open_log(path, "w") as made:
         for entry in lived():
-            if isinstance(entry, Record):
+            if isinstance(entry, FactRecord):
                 made.append_fact(entry.group, entry.append_ms, entry.event)
                 if not isinstance(entry.event, LogOpened):
                     made.append_fact("another", entry.append_ms, entry.event)

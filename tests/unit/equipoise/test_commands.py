@@ -25,7 +25,7 @@ from equipoise.cli.spark import SPARK_COMMANDS
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import GroupConfigured, LeaveIntended, MemberJoined
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from tests.commands_page import count
 from tests.unit.replay.lived import lived, write
 
@@ -219,7 +219,7 @@ def test_simulate_announces_closes_by_default_and_says_so(recorded: Path, tmp_pa
     intents = {}
     for name in ("a", "b"):
         with open_log(tmp_path / f"{name}.db") as log:
-            intents[name] = sum(isinstance(entry, Record) and isinstance(entry.event, LeaveIntended) for entry in log.read())
+            intents[name] = sum(isinstance(entry, FactRecord) and isinstance(entry.event, LeaveIntended) for entry in log.read())
     assert intents == {"a": 4, "b": 0}, "three bounces and one that leaves"
 
 
@@ -345,7 +345,7 @@ def test_tail_prints_sentences_and_whole_decisions_as_json(log: Path) -> None:
     assert all(re.match(r"\d\d:\d\d:\d\d\.\d{3} #\d+ orders: ", line) for line in shown)
     assert not any("{" in line for line in shown)
     said = [line.partition("orders: ")[2] for line in shown]
-    joins = [entry.event.member_id for entry in lived() if isinstance(entry, Record) and isinstance(entry.event, MemberJoined)]
+    joins = [entry.event.member_id for entry in lived() if isinstance(entry, FactRecord) and isinstance(entry.event, MemberJoined)]
     assert [line.partition(" joined")[0] for line in said if " joined, incarnation" in line] == joins
     rounds = [each["event"]["generation"] for each in decided if each["kind"] == "AssignmentIssued"]
     assert [int(found[1]) for line in said if (found := re.match(r"round (\d+), because", line))] == rounds

@@ -19,7 +19,7 @@ from equipoise.cli.spark import SPARK_COMMANDS
 from equipoise.events.decisions import MemberAssigned, MemberExpired
 from equipoise.events.facts import GroupConfigured, LeaveIntended, LogOpened, TaskParked
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import parse_task
 from tests.group_logs import EXAMPLE
 from tests.json_schemas import NOT_MET, SHARED, Coverage, check, closed_objects, properties_of, references_in, schemas
@@ -33,7 +33,7 @@ PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
 def drains_at(log: Path) -> int:
     """Offset at which a member says that it is leaving."""
     with open_log(log) as read:
-        return next(entry.offset for entry in read.read() if isinstance(entry, Record) and isinstance(entry.event, LeaveIntended))
+        return next(entry.offset for entry in read.read() if isinstance(entry, FactRecord) and isinstance(entry.event, LeaveIntended))
 
 
 def printed(*args: str | Path, code: int = 0) -> Any:
@@ -64,7 +64,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     with open_log(strange, "w") as made:
         made.append_fact("", 0, LogOpened(log_id="strange"))
         made.append_fact("orders", 0, GroupConfigured(assignor="nobody", solver=""))
-    warming = max(entry.offset for entry in lived() if isinstance(entry, Record) and entry.append_ms <= JOINED_MS + 10_000)
+    warming = max(entry.offset for entry in lived() if isinstance(entry, FactRecord) and entry.append_ms <= JOINED_MS + 10_000)
     decisions = [entry for entry in lived() if isinstance(entry, DecisionRecord)]
     revoking = next(entry for entry in decisions if isinstance(entry.decision, MemberAssigned) and entry.decision.revoke).caused_by
     moving = next(row["task"] for row in printed("status", log, *OF_ORDERS, "--at", str(warming))["state"]["tasks"] if row["movement"] == "warming")

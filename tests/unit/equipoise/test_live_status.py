@@ -120,7 +120,7 @@ def test_groups_are_sorted_by_trouble() -> None:
 
 def test_operations_page_shows_a_view_as_it_is_drawn() -> None:
     page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
-    block = page.partition("`--watch` fills the screen with one of them:\n\n```\n")[2].partition("```")[0].splitlines()
+    block = re.split(r"`--watch` fills the screen with one of\s+them:\n\n```\n", page)[1].partition("```")[0].splitlines()
     drawn = screen(of(restoring()), 100, 30)
 
     def columns(lines: list[str]) -> list[str]:

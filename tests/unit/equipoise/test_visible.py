@@ -24,7 +24,7 @@ from equipoise.events.errors import FieldError
 from equipoise.events.facts import MemberJoined, Subtopology, TopologyDeclared
 from equipoise.events.fields import check_name, is_hidden
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.replay.sentences import tell
 from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.process import ProcessSettings
@@ -223,7 +223,7 @@ def test_json_log_line_is_one_document_that_fits_its_schema() -> None:
     except ValueError:
         logger.exception("group %s halted", GROUP)
     joined = MemberJoined(member_id="m1", incarnation=7, join_nonce="n")
-    (told,) = tell(Record(GROUP, 5, 0, joined), [])
+    (told,) = tell(FactRecord(GROUP, 5, 0, joined), [])
     logger.warning("%s", told.text, extra={"decided": {"partition": 0, **told.values}})
     assert stream.getvalue().isascii()
     failed, said = map(json.loads, stream.getvalue().splitlines())

@@ -25,7 +25,7 @@ from equipoise.cli import main
 from equipoise.cli.params import Number, WholeNumber
 from equipoise.events.facts import LogOpened
 from equipoise.events.log import open_log
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.scenarios.__main__ import scenario
 from tests.live.brokers import main as broker
 from tests.unit.replay.lived import lived, write
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write(log, lived())
     with open_log(place / "two.db", "w") as log, log.transaction():
         for entry in lived():
-            if isinstance(entry, Record):
+            if isinstance(entry, FactRecord):
                 log.append_fact(entry.group, entry.append_ms, entry.event)
                 if entry.group:
                     log.append_fact("payments", entry.append_ms, entry.event)
@@ -273,7 +273,7 @@ def test_every_number_of_every_command_says_how_to_write_one() -> None:
 def test_tail_of_a_log_without_decisions_says_so(folder: Path, tmp_path: Path) -> None:
     with open_log(tmp_path / "facts.db", "w") as log, log.transaction():
         for entry in lived():
-            if isinstance(entry, Record):
+            if isinstance(entry, FactRecord):
                 log.append_fact(entry.group, entry.append_ms, entry.event)
     result = run(f"tail {tmp_path}/facts.db --json")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
@@ -285,7 +285,7 @@ def test_tail_of_a_log_without_decisions_says_so(folder: Path, tmp_path: Path) -
 
 def test_at_takes_a_time_which_stands_for_the_last_fact_until_then(folder: Path) -> None:
     with open_log(folder / "group.db") as log:
-        facts = [entry for entry in log.read() if isinstance(entry, Record)]
+        facts = [entry for entry in log.read() if isinstance(entry, FactRecord)]
     middle = facts[len(facts) // 2]
     last = max(entry.offset for entry in facts if entry.append_ms <= middle.append_ms)
     time_text = dt.datetime.fromtimestamp(middle.append_ms / 1000, dt.UTC).isoformat()

@@ -27,7 +27,7 @@ from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.parquet.stores import store_at
 from equipoise.events.log.rows import BaseRow, FactRow
 from equipoise.events.log.sqlite import SqliteLog
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from tests.unit.events.logs_under_test import fill, put, read_all, rows_of
 
 OLD = Path(__file__).parents[2] / "data" / "archive"
@@ -79,7 +79,7 @@ def test_archive_files_hold_one_day_when_the_clock_went_back(path: Path) -> None
         ("1970-01-02", 2, 5),
         ("1970-01-04", 5, 6),
     ]
-    assert [record.append_ms for record in read_all(path) if isinstance(record, Record)] == [5, 6, DAY_MS, DAY_MS + 1, 7, 3 * DAY_MS]
+    assert [record.append_ms for record in read_all(path) if isinstance(record, FactRecord)] == [5, 6, DAY_MS, DAY_MS + 1, 7, 3 * DAY_MS]
 
 
 def test_archive_writer_killed_leftovers_are_invisible_and_removed_by_next(path: Path) -> None:
@@ -97,7 +97,7 @@ def test_archive_writer_killed_leftovers_are_invisible_and_removed_by_next(path:
         assert log.count() == 3
     ticks(str(path), 9)
     assert not list(path.glob("date=*/.p*"))
-    assert [record.append_ms for record in read_all(path) if isinstance(record, Record)] == [1, 1, 2, 9]
+    assert [record.append_ms for record in read_all(path) if isinstance(record, FactRecord)] == [1, 1, 2, 9]
 
 
 def test_open_archive_foreign_folder_is_refused(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_partitions_are_read_one_after_the_other_with_one_opening(parted: Path) 
     with ArchiveLog(str(parted), "r") as log:
         assert log.groups() == {"g": (0, 2), "h": (2, 2), "i": (2, 1)}
         assert log.count() == 7
-        assert [(record.group, record.offset) for record in log.read() if isinstance(record, Record)] == [
+        assert [(record.group, record.offset) for record in log.read() if isinstance(record, FactRecord)] == [
             ("", 0), ("g", 1), ("g", 2), ("h", 1), ("h", 2), ("i", 3),
         ]  # fmt: skip
         assert [record.group for record in log.read(group="i")] == ["", "i"]
@@ -334,7 +334,7 @@ def test_archive_another_log_is_refused(tmp_path: Path, path: Path) -> None:
 def test_archive_of_past_versions_is_upcast() -> None:
     """The files were written when MemberJoined had versions 1 and 2; do not rewrite them."""
     with open_log(OLD) as log:
-        joins = [record.event for record in log.read() if isinstance(record, Record) and isinstance(record.event, MemberJoined)]
+        joins = [record.event for record in log.read() if isinstance(record, FactRecord) and isinstance(record.event, MemberJoined)]
     assert {row.version for row in rows_of_old() if row.kind == codec.kind_of(MemberJoined)} == {1, 2, 3}
     assert joins == [
         MemberJoined(member_id="m1", incarnation=1, join_nonce="a"),

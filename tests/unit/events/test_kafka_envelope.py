@@ -22,7 +22,7 @@ from equipoise.events.log.kafka.connection import Connection, connection_to
 from equipoise.events.log.kafka.settings import build
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.log.rows import UNDECODABLE
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 
 LEFT = MemberLeft(member_id="m1", incarnation=3)
 DECISION = DecisionRecord("log", "orders", 7, 41, 2, 99, EventRejected(kind=5, code="unknown_member", numbers=(1,)))
@@ -67,7 +67,7 @@ def test_fact_row_of_unsound_record_is_undecodable(key: bytes | None, value: byt
     assert code in codec.UNDECODABLE_CODES
 
 
-def read(of: Callable[[], Record]) -> Record | str:
+def read(of: Callable[[], FactRecord]) -> FactRecord | str:
     try:
         return of()
     except UnknownKindError as error:

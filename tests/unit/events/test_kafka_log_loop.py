@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.log.kafka.log import Loop
+from equipoise.events.log.kafka.log import LogLoop
 
 
 @contextlib.asynccontextmanager
@@ -39,7 +39,7 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch, *, done: bool) -> None:
 
 
 def test_context_is_left_at_the_end_of_its_block() -> None:
-    loop, said = Loop(), list[str]()
+    loop, said = LogLoop(), list[str]()
     with loop.within(noted(said)) as client:
         assert (client, said) == ("client", ["entered"])
     assert said == ["entered", "left"]
@@ -47,7 +47,7 @@ def test_context_is_left_at_the_end_of_its_block() -> None:
 
 
 def test_context_is_left_if_an_interrupt_comes_just_when_it_was_entered(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, said = Loop(), list[str]()
+    loop, said = LogLoop(), list[str]()
     interrupt_once(monkeypatch, done=True)
     with pytest.raises(KeyboardInterrupt), loop.within(noted(said)):
         pytest.fail("it was interrupted before")
@@ -56,7 +56,7 @@ def test_context_is_left_if_an_interrupt_comes_just_when_it_was_entered(monkeypa
 
 
 def test_context_of_a_reading_that_was_given_up_is_left_when_the_loop_closes() -> None:
-    loop, said = Loop(), list[str]()
+    loop, said = LogLoop(), list[str]()
     block = loop.within(noted(said))
     block.__enter__()
     loop.close()
@@ -66,7 +66,7 @@ def test_context_of_a_reading_that_was_given_up_is_left_when_the_loop_closes() -
 
 def test_work_that_is_interrupted_ends_before_the_loop_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client whose start is called off is closed by another task."""
-    loop, said = Loop(), list[str]()
+    loop, said = LogLoop(), list[str]()
 
     async def close_client() -> None:
         await asyncio.sleep(0.05)
@@ -87,7 +87,7 @@ def test_work_that_is_interrupted_ends_before_the_loop_closes(monkeypatch: pytes
 
 def test_work_that_does_not_end_is_called_off_when_the_loop_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("equipoise.events.log.kafka.log._STOP_S", 0.05)
-    loop, said = Loop(), list[str]()
+    loop, said = LogLoop(), list[str]()
 
     async def go_on() -> None:
         try:

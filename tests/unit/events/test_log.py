@@ -23,7 +23,7 @@ from equipoise.events.facts import LogOpened, MemberJoined, ProbingTick, Undecod
 from equipoise.events.log import Log, Mode, open_log, seal
 from equipoise.events.log.jsonl import JsonLinesLog, parse, render
 from equipoise.events.log.rows import Row
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from tests.strategies import any_fact, instances
 from tests.unit.events.logs_under_test import FORMS, decision_row, fact_row, fill, put, read_all, rows_of
 
@@ -115,13 +115,13 @@ def test_append_continues_at_the_end(path: Path) -> None:
             log.append_decisions([decision])
             written += [fact, decision]
     assert read_all(path) == written
-    assert [record.offset for record in written[-4:] if isinstance(record, Record)] == [6, 7]
+    assert [record.offset for record in written[-4:] if isinstance(record, FactRecord)] == [6, 7]
 
 
 def test_decisions_of_the_last_fact_may_follow_after_reopening(path: Path) -> None:
     written = fill(path)
     fact = written[-1]
-    assert isinstance(fact, Record)
+    assert isinstance(fact, FactRecord)
     with open_log(path, "a") as log:
         log.append_decisions([DecisionRecord("a1", "orders", 4, fact.offset, 0, fact.checksum, EventRejected(kind=12, code="x"))])
     with open_log(path, "a") as log:
@@ -195,7 +195,7 @@ def test_transaction_large_failed_leaves_nothing(path: Path) -> None:
 def test_decisions_that_do_not_follow_on_are_not_appended(path: Path, changes: dict[str, Any], error: type[Exception]) -> None:
     written = fill(path)
     fact = written[-1]
-    assert isinstance(fact, Record)
+    assert isinstance(fact, FactRecord)
     sound = DecisionRecord("a1", "orders", 4, fact.offset, 0, fact.checksum, EventRejected(kind=12, code="x"))
     with open_log(path, "a") as log:
         with pytest.raises(error):

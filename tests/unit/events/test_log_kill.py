@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from tests.unit.events.logs_under_test import FORMS
 
 ROOT = Path(__file__).parents[3]
@@ -63,8 +63,8 @@ def complete(read: list[Entry]) -> tuple[int, int]:
     """Facts after the opening, and decisions, of a log that is dense and sound (its reader would
     have stopped).
     """
-    assert [record.offset for record in read if isinstance(record, Record)] == list(range(len([r for r in read if isinstance(r, Record)])))
-    return sum(isinstance(record, Record) for record in read) - 1, sum(isinstance(record, DecisionRecord) for record in read)
+    assert [record.offset for record in read if isinstance(record, FactRecord)] == list(range(len([r for r in read if isinstance(r, FactRecord)])))
+    return sum(isinstance(record, FactRecord) for record in read) - 1, sum(isinstance(record, DecisionRecord) for record in read)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -94,7 +94,7 @@ def finish(path: Path, read: list[Entry]) -> None:
     """
     from equipoise.events.decisions import EventRejected
 
-    fact = [record for record in read if isinstance(record, Record)][-1]
+    fact = [record for record in read if isinstance(record, FactRecord)][-1]
     there = [record for record in read if isinstance(record, DecisionRecord) and record.caused_by == fact.offset]
     number = sum(isinstance(record, DecisionRecord) for record in read)
     missing = range(len(there), 2)

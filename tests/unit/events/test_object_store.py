@@ -30,7 +30,7 @@ from equipoise.events.log.parquet.files import all_parts, covering
 from equipoise.events.log.parquet.log import ArchiveLog, next_offsets
 from equipoise.events.log.parquet.stores import store_at
 from equipoise.events.log.sqlite import SqliteLog
-from equipoise.events.records import Entry, Record
+from equipoise.events.records import Entry, FactRecord
 from tests.object_store import BUCKET, ObjectStoreServer, serving
 from tests.unit.events.logs_under_test import fill
 
@@ -66,7 +66,7 @@ def read_all(location: str) -> list[Entry]:
 
 
 def offsets(location: str) -> list[int]:
-    return [each.offset for each in read_all(location) if isinstance(each, Record)]
+    return [each.offset for each in read_all(location) if isinstance(each, FactRecord)]
 
 
 def names(location: str) -> list[str]:
@@ -83,7 +83,7 @@ def test_archive_in_a_bucket_is_the_log_that_was_copied(location: str, tmp_path:
     assert read_all(location) == written
     with open_log(f"{location}/") as log:
         assert (log.count(), log.position()) == (10, 6)
-        assert list(log.read(4)) == written[written.index(next(each for each in written if isinstance(each, Record) and each.offset == 4)) :]
+        assert list(log.read(4)) == written[written.index(next(each for each in written if isinstance(each, FactRecord) and each.offset == 4)) :]
     shown = CliRunner().invoke(main, ["status", f"{location}/", "--group", "orders"])
     assert (shown.exit_code, "m1" in shown.output) == (0, True)
 

@@ -14,7 +14,7 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from faust.assignor.partition_assignor import PartitionAssignor
 
-from equipoise.faust import Assignor
+from equipoise.faust import FaustAssignor
 from equipoise.faust.report import Report, told_in, with_report
 
 SOURCE, CHANGELOG = "orders", "app-counts-changelog"
@@ -64,7 +64,7 @@ class Group:
         """Records that tasks had to restore before they could process."""
         self._disks: dict[str, dict[int, int]] = {}
 
-    def start(self, name: str, kind: type[PartitionAssignor] = Assignor) -> Process:
+    def start(self, name: str, kind: type[PartitionAssignor] = FaustAssignor) -> Process:
         """A new process of the worker, on its disk."""
         app = faust.App(
             "app", broker="kafka://nowhere", store="rocksdb://", datadir=str(self.folder / name), web_host=name, PartitionAssignor=kind,
@@ -77,7 +77,7 @@ class Group:
 
     def stop(self, name: str) -> None:
         process = self.processes.pop(name)
-        if isinstance(process.assignor, Assignor):
+        if isinstance(process.assignor, FaustAssignor):
             process.assignor._close_log()
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Group:
         """All join, and are assigned. Whoever is the first leads, or `leader`."""
         self.generation += 1
         leading = self.processes[leader or min(self.processes)].assignor
-        if isinstance(leading, Assignor):
+        if isinstance(leading, FaustAssignor):
             leading._ends = {(CHANGELOG, number): self.records for number in range(self.partitions)}
         assigned = leading.assign(Topics(self.partitions), {name: self._metadata(process) for name, process in self.processes.items()})
         for name, process in self.processes.items():
@@ -97,7 +97,7 @@ class Group:
 
     def _metadata(self, process: Process) -> ConsumerProtocolMemberMetadata:
         stock = PartitionAssignor.metadata(process.assignor, set(TOPICS))
-        if not isinstance(process.assignor, Assignor):
+        if not isinstance(process.assignor, FaustAssignor):
             return stock
         offsets = {CHANGELOG: dict(process.offsets if process.reported is None else process.reported)}
         report = Report(worker=process.name, generation=process.generation, group=process.group, is_current=process.is_current, offsets=offsets)

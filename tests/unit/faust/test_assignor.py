@@ -12,14 +12,14 @@ from faust.assignor.partition_assignor import PartitionAssignor
 
 from equipoise.cli import main
 from equipoise.events.log import open_log
-from equipoise.faust import Assignor
+from equipoise.faust import FaustAssignor
 from equipoise.replay.verification import Verdict, verify
 from tests.unit.faust.group import Group
 
 NAMES = ("w1", "w2", "w3", "w4")
 
 
-@pytest.fixture(params=[PartitionAssignor, Assignor], ids=["stock", "equipoise"])
+@pytest.fixture(params=[PartitionAssignor, FaustAssignor], ids=["stock", "equipoise"])
 def kind(request: pytest.FixtureRequest) -> type[PartitionAssignor]:
     found: type[PartitionAssignor] = request.param
     return found
@@ -32,7 +32,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
     made.close()
 
 
-def running(group: Group, kind: type[PartitionAssignor] = Assignor, names: tuple[str, ...] = NAMES) -> Group:
+def running(group: Group, kind: type[PartitionAssignor] = FaustAssignor, names: tuple[str, ...] = NAMES) -> Group:
     """All workers have run for a while."""
     for name in names:
         group.start(name, kind)
@@ -79,7 +79,7 @@ def test_returning_worker_gets_nothing_or_restores_with_stock_and_does_neither_w
     group.check()
     got = group.counts()[names[-1]]
     group.close()
-    if kind is Assignor:
+    if kind is FaustAssignor:
         assert (got, group.restored) == (partitions // workers, 0)
     elif partitions == 100:
         assert got == 0
@@ -131,7 +131,7 @@ def test_group_with_a_stock_worker_is_assigned_by_stock_and_by_equipoise_once_al
         group.rebalance()
         group.check()
         warned = [each.getMessage() for each in caplog.records if each.name.startswith("equipoise")]
-        leads_as_stock = not isinstance(group.processes["w1"].assignor, Assignor)
+        leads_as_stock = not isinstance(group.processes["w1"].assignor, FaustAssignor)
         assert warned == [] if leads_as_stock or name == "w4" else ["do not report" in text for text in warned] == [True]
     for name in NAMES:  # and back
         group.stop(name)

@@ -16,7 +16,7 @@ from equipoise.events.codec import make_record
 from equipoise.events.decisions import AssignmentIssued, Decision, MemberAssigned, MemberExpired, Move
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import Fact, LagReported, LeaveIntended, MemberLeft, ProbingTick
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.reference_model.invariants import Validator, check_snapshot_replay
 from equipoise.reference_model.step_checker import StepChecker, check_sizes
@@ -425,4 +425,4 @@ def test_check_sizes_finds_a_fact_above_the_limit():
     fact = LagReported("m1", 1, 0, 0, lags={TaskId(0, partition): 2**40 for partition in range(90_000)})
     checker = StepChecker()
     with broken(9, "at offset 7 LagReported has 1[0-9]{6} bytes"):
-        checker(Record(GROUP, 7, 0, fact), [], GroupMachine())
+        checker(FactRecord(GROUP, 7, 0, fact), [], GroupMachine())

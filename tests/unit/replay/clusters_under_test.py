@@ -6,7 +6,7 @@ from typing import Any
 
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, SimulatedCluster, SimulatedWorkerSettings, steady
@@ -86,7 +86,7 @@ class Memory:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def append_fact(self, group: str, append_ms: int, event: Any) -> Record:
+    def append_fact(self, group: str, append_ms: int, event: Any) -> FactRecord:
         from equipoise.events.codec import make_record
 
         offset = sum(line.startswith("fact") for line in self.lines)
@@ -102,10 +102,10 @@ class RecordingWatcher:
     """A watcher that keeps facts and decisions."""
 
     def __init__(self) -> None:
-        self.facts: list[Record] = []
+        self.facts: list[FactRecord] = []
         self.decisions: list[DecisionRecord] = []
 
-    def __call__(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def __call__(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         self.facts.append(record)
         self.decisions += decisions
 

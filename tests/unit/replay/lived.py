@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from equipoise.assignors import registry
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, Subtopology, TopologyDeclared
 from equipoise.events.log import Log
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
@@ -73,7 +73,7 @@ def write(log: Log, entries: Iterable[Entry]) -> None:
     """Appends them all to `log`."""
     with log.transaction():
         for entry in entries:
-            if isinstance(entry, Record):
+            if isinstance(entry, FactRecord):
                 log.append_fact(entry.group, entry.append_ms, entry.event)
             else:
                 assert isinstance(entry, DecisionRecord)

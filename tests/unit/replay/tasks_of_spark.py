@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from equipoise.replay.spark.groups import Before, End, Unit, Work, _places_of, dealt, folded, targets_of
-from equipoise.replay.spark.pieces import Scan, pieces_of
+from equipoise.replay.spark.groups import Before, PartitionEnd, Unit, Work, _places_of, dealt, folded, targets_of
+from equipoise.replay.spark.pieces import PieceScan, pieces_of
 
 
 def on_tasks(units: Sequence[Unit], work: Work, *, tasks: int = 3, begun: Before | None = None) -> list[dict[str, Any]]:
@@ -17,10 +17,10 @@ def on_tasks(units: Sequence[Unit], work: Work, *, tasks: int = 3, begun: Before
     buckets = dealt(units, tasks)
     numbers, targets = targets_of(buckets, places)
     reading = dealt(pieces_of(places), tasks, size=lambda piece: piece.next_row - piece.first_row)
-    read = list(Scan(reading, targets).read(iter([pa.RecordBatch.from_pydict({"id": list(range(len(reading)))})])))
+    read = list(PieceScan(reading, targets).read(iter([pa.RecordBatch.from_pydict({"id": list(range(len(reading)))})])))
     before = [] if begun is None else begun(numbers, targets).to_batches()
     by_bucket: Iterator[Any] = iter(_sorted(pa.Table.from_batches([*read, *before])).to_batches(max_chunksize=100))
-    return list(folded(by_bucket, buckets, numbers, [End(place.partition, place.next_row) for place in places], work))
+    return list(folded(by_bucket, buckets, numbers, [PartitionEnd(place.partition, place.next_row) for place in places], work))
 
 
 def _sorted(rows: Any) -> Any:

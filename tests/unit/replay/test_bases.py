@@ -17,7 +17,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.bases import BaseStart
 from equipoise.events.log.rows import BaseRow, FactRow
-from equipoise.events.records import BaseState, DecisionRecord, Entry, Record
+from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.bases import StoredBases, read_as_one, stored_bases
 from equipoise.replay.explanation import explain
@@ -37,7 +37,7 @@ def place() -> tuple[int, int, bytes]:
     """Fact, number and state of the second `Checkpointed` of `lived`."""
     machine, found = GroupMachine(), 0
     for entry in lived():
-        if isinstance(entry, Record) and any(isinstance(each.decision, Checkpointed) for each in machine.step(entry) or ()):
+        if isinstance(entry, FactRecord) and any(isinstance(each.decision, Checkpointed) for each in machine.step(entry) or ()):
             found += 1
             if found == 2:
                 return entry.offset, machine.state.number, machine.snapshot()
@@ -55,7 +55,7 @@ def based(entries: tuple[Entry, ...] = (), begins: int | None = None) -> list[En
     offset, number, state = place()
     begins = offset + 1 if begins is None else begins
     opened, *rest = entries or lived()
-    first = next(each for each in rest if isinstance(each, Record))
+    first = next(each for each in rest if isinstance(each, FactRecord))
     base = BaseState(group=first.group, offset=offset, number=number, begins_offset=begins, append_ms=1_000, state=state)
     return [opened, base, *(entry for entry in rest if offset_of(entry) >= begins)]
 
@@ -140,7 +140,7 @@ def test_explanation_from_the_base_has_the_same_state_and_future() -> None:
 
 def test_timeline_from_the_base_is_the_end_of_the_whole_one() -> None:
     part, whole = build_timeline(based()), build_timeline(lived())
-    begin_ms = next(each.append_ms for each in lived() if isinstance(each, Record) and each.offset == place()[0] + 1)
+    begin_ms = next(each.append_ms for each in lived() if isinstance(each, FactRecord) and each.offset == place()[0] + 1)
     ended = [(each.task, each.member_id, each.condition, each.to_ms) for each in whole.intervals if each.from_ms > begin_ms]
     assert ended
     assert set(ended) <= {(each.task, each.member_id, each.condition, each.to_ms) for each in part.intervals}
@@ -163,7 +163,7 @@ def row_of(base: Entry) -> BaseRow:
 
 def test_watch_from_a_base_verifies_what_follows() -> None:
     opened, base, *rest = based()
-    assert isinstance(opened, Record)
+    assert isinstance(opened, FactRecord)
     assert isinstance(base, BaseState)
     (first, *arrived) = arrivals([opened, *rest])
     from equipoise.events.log.kafka.envelope import fact_row

@@ -11,7 +11,7 @@ from equipoise.events.decisions import AssignmentIssued, EventRejected, MemberEx
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import LagReported, MemberJoined, ProbingTick
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.recorded_inputs import ProcessStarted, read_recorded_inputs
 from equipoise.replay.simulation import NetworkSettings, SimulatedCluster
@@ -158,7 +158,7 @@ def test_cluster_log_replays_to_the_same_decisions(tmp_path):
             if isinstance(record, DecisionRecord):
                 assert record == pending.pop(0)
             else:
-                assert isinstance(record, Record)
+                assert isinstance(record, FactRecord)
                 assert pending == []
                 pending = machine.step(record)
                 facts += 1

@@ -13,10 +13,10 @@ from equipoise.events.facts import LeaveIntended, LogOpened, Subtopology, Topolo
 from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation import ChangelogGrowth, NetworkSettings, RestoreModel, steady
-from equipoise.replay.simulation.broker import Broker, SimulatedProducer
+from equipoise.replay.simulation.broker import Broker, ReplayedProducer
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime, active_moves, fewest_moves, owners_at, silences
-from equipoise.replay.simulation.network import Endpoint, SimulatedNetwork
+from equipoise.replay.simulation.network import NetworkEnd, SimulatedNetwork
 from equipoise.replay.simulation.restore import Disk, Restorer
 from equipoise.replay.simulation.world import CopyRestore, Ownership, SimulatedWorld
 from tests.unit.replay.clusters_under_test import member, running_cluster, small_config
@@ -198,12 +198,12 @@ def test_world_older_token_after_newer_raises():
 # The network and the broker
 
 
-def office(**settings: Any) -> tuple[Engine, Broker, Endpoint]:
+def office(**settings: Any) -> tuple[Engine, Broker, NetworkEnd]:
     engine = Engine(seed=1)
     network = SimulatedNetwork(engine, NetworkSettings(least_delay_ms=1, most_delay_ms=1, resend_after_ms=100, **settings))
     broker = Broker(engine, network, group="g")
     broker.append_fact(LogOpened(log_id="x"))
-    return engine, broker, Endpoint("p", engine, network)
+    return engine, broker, NetworkEnd("p", engine, network)
 
 
 def leave_of(number: int) -> LeaveIntended:
@@ -214,7 +214,7 @@ def leave_of(number: int) -> LeaveIntended:
 def test_producer_under_losses_appends_once_in_order(loss: int):
     engine, broker, owner = office(loss_per_million=loss)
     acknowledged: list[tuple[int, int]] = []
-    producer = SimulatedProducer(owner, broker, broker.facts, lambda fact, sent_ms: acknowledged.append((fact.incarnation, sent_ms)))
+    producer = ReplayedProducer(owner, broker, broker.facts, lambda fact, sent_ms: acknowledged.append((fact.incarnation, sent_ms)))
     for number in range(50):
         engine.at(number * 7, producer.send, leave_of(number))
     engine.run_until(20_000)
@@ -225,7 +225,7 @@ def test_producer_under_losses_appends_once_in_order(loss: int):
 
 def test_failover_answers_only_afterwards_with_the_next_clock():
     engine, broker, owner = office()
-    producer = SimulatedProducer(owner, broker, broker.facts, lambda fact, sent_ms: None)
+    producer = ReplayedProducer(owner, broker, broker.facts, lambda fact, sent_ms: None)
     broker.fail_over(down_ms=1_000, clock_jump_ms=40_000)
     producer.send(leave_of(0))
     engine.run_until(999)
@@ -237,7 +237,7 @@ def test_failover_answers_only_afterwards_with_the_next_clock():
 def test_dead_endpoint_messages_arrive_answers_do_not():
     engine, broker, owner = office()
     acknowledged: list[Any] = []
-    producer = SimulatedProducer(owner, broker, broker.facts, lambda fact, sent_ms: acknowledged.append(fact))
+    producer = ReplayedProducer(owner, broker, broker.facts, lambda fact, sent_ms: acknowledged.append(fact))
     producer.send(leave_of(0))
     owner.kill()
     engine.run_until(1_000)
@@ -275,7 +275,7 @@ def test_fetch_waits_for_record_or_timeout():
 
 def test_decision_number_conflict_or_gap_halts_the_group():
     _, broker, owner = office()
-    producer = SimulatedProducer(owner, broker, broker.decisions, lambda decision, sent_ms: None)
+    producer = ReplayedProducer(owner, broker, broker.decisions, lambda decision, sent_ms: None)
 
     def decision(number: int, index: int = 0) -> DecisionRecord:
         return DecisionRecord("x", "g", number, 1, index, 0, leave_of(0))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from equipoise.events.codec import make_record
 from equipoise.events.decisions import Decision, EventRejected, MemberExpired
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import GroupConfigured, ProbingTick
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.replay import replayer as replayer_module
 from equipoise.replay.recorded_inputs import ConfigurationChanged, read_recorded_inputs
 from equipoise.replay.replayer import ConfigurationAnswers, Replayer
@@ -26,7 +26,7 @@ REFUSAL = EventRejected(kind=2, code=ASSIGNOR_UNAVAILABLE)
 EXPIRED = MemberExpired(member_id="m1", incarnation=1, cause="session_timeout", silent_ms=1, hold_ms=0)
 
 
-def fact(offset: int, event: GroupConfigured | ProbingTick) -> Record:
+def fact(offset: int, event: GroupConfigured | ProbingTick) -> FactRecord:
     return make_record(GROUP, offset, offset, event)
 
 
@@ -35,7 +35,7 @@ def decision(number: int, caused_by: int, event: Decision) -> DecisionRecord:
 
 
 def refused_of(entries: list[Entry]) -> dict[int, bool]:
-    return {entry.offset: entry.refused for entry in entries if isinstance(entry, Record)}
+    return {entry.offset: entry.refused for entry in entries if isinstance(entry, FactRecord)}
 
 
 def test_facts_wait_until_a_decision_shows_the_answer() -> None:

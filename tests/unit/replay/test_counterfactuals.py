@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from equipoise.cli.incident_text import document, story
-from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
+from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident import Cause, Counterfactual, GroupHistory, counterfactual, incidents
 from equipoise.replay.incident.counterfactuals import events_of
 from equipoise.replay.incident.history import with_sinks
@@ -56,12 +56,12 @@ def test_incident_without_consumers_that_come_or_go_is_not_simulated() -> None:
 STREAMS: dict[str, Any] = {"kind": GroupKind.STREAMS, "sources": {"0": ("orders",)}, "stateful": frozenset({"0"}), "protocol": ""}
 
 
-def tasks(name: str, *numbers: int, standby: tuple[int, ...] = ()) -> ObservedMember:
+def tasks(name: str, *numbers: int, standby: tuple[int, ...] = ()) -> ClusterMember:
     active, copies = (frozenset(f"0_{number}" for number in each) for each in (numbers, standby))
     return attrs.evolve(member(name), session_timeout_ms=-1, epoch=1, state="stable", active=active, standby=copies)
 
 
-def of_streams(number: int, *members: ObservedMember) -> ObservedGroup:
+def of_streams(number: int, *members: ClusterMember) -> ObservedGroup:
     return attrs.evolve(group(number, *(attrs.evolve(each, epoch=number) for each in members)), **STREAMS)
 
 
@@ -116,10 +116,10 @@ def of_connect(session_s: float) -> GroupHistory:
     consumers of the sink have sessions of their own.
     """
 
-    def workers(number: int, *members: ObservedMember) -> ObservedGroup:
+    def workers(number: int, *members: ClusterMember) -> ObservedGroup:
         return attrs.evolve(group(number, *members), kind=GroupKind.CONNECT, name="connect")
 
-    def task(number: int, *partitions: int) -> ObservedMember:
+    def task(number: int, *partitions: int) -> ClusterMember:
         return member(f"connector-consumer-sink-{number}", *partitions, session_timeout_ms=round(session_s * SECOND))
 
     w1, w2 = (attrs.evolve(member(name), active=frozenset(work)) for name, work in (("w1", ("sink", "sink-0")), ("w2", ("sink-1",))))

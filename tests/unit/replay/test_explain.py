@@ -25,7 +25,7 @@ from equipoise.events.facts import (
     TopologyDeclared,
 )
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.explanation import explain
 from equipoise.replay.history import Condition
@@ -204,7 +204,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
 
 def test_explain_recorded_group_has_its_leaders_moves_and_ours(observed: list[Entry]) -> None:
     answer = explain(observed, task("0_3"))
-    rounds = [entry.event for entry in observed if isinstance(entry, Record) and isinstance(entry.event, AssignmentObserved)]
+    rounds = [entry.event for entry in observed if isinstance(entry, FactRecord) and isinstance(entry.event, AssignmentObserved)]
     owners = [next((member.member_id for member in each.members if task("0_3") in member.active), None) for each in rounds]
     had = [owner for owner in owners if owner is not None]
     changes = [(before, after) for before, after in itertools.pairwise(had) if before != after]
@@ -215,7 +215,7 @@ def test_explain_recorded_group_has_its_leaders_moves_and_ours(observed: list[En
 
 
 def test_explain_recorded_unassigned_task_says_so(observed: list[Entry]) -> None:
-    rounds = [entry for entry in observed if isinstance(entry, Record) and isinstance(entry.event, AssignmentObserved)]
+    rounds = [entry for entry in observed if isinstance(entry, FactRecord) and isinstance(entry.event, AssignmentObserved)]
     for record in rounds:
         assert isinstance(record.event, AssignmentObserved)
         given = {each for member in record.event.members for each in member.active}
@@ -229,7 +229,7 @@ def test_explain_recorded_unassigned_task_says_so(observed: list[Entry]) -> None
 @pytest.mark.slow
 def test_explain_any_task_and_offset_gives_json(observed: list[Entry]) -> None:
     for entries in (list(lived()), observed):
-        offsets = [entry.offset for entry in entries if isinstance(entry, Record)]
+        offsets = [entry.offset for entry in entries if isinstance(entry, FactRecord)]
         for at_offset in (*offsets[5 :: len(offsets) // 12], offsets[-1]):
             for which in ("0_0", "0_7", "1_2"):
                 document = json.loads(json.dumps(explain(entries, task(which), at_offset=at_offset).document(), allow_nan=False))

@@ -15,7 +15,7 @@ import pytest
 
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, PartitionsObserved, Subtopology, TaskReady, TopologyDeclared
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import import_history
@@ -34,7 +34,7 @@ def observation(low: float, high: float | None = None) -> Observation:
     return Observation(member_id="m", from_ms=0, to_ms=1, copies=1, records=1, low=low, high=high, basis="reports")
 
 
-def group(*entries: tuple[int, Fact | MemberAssigned]) -> list[Record | DecisionRecord]:
+def group(*entries: tuple[int, Fact | MemberAssigned]) -> list[FactRecord | DecisionRecord]:
     """A log that equipoise led: one stateful sub-topology of two tasks, changelogs of 100,000
     records, acceptable lag 1,000.
     """
@@ -45,14 +45,14 @@ def group(*entries: tuple[int, Fact | MemberAssigned]) -> list[Record | Decision
         (0, PartitionsObserved(end_offsets={"c": {0: 100_000, 1: 100_000}})),
         (0, MemberJoined(member_id="m", incarnation=1, join_nonce="n")),
     ]
-    found: list[Record | DecisionRecord] = []
+    found: list[FactRecord | DecisionRecord] = []
     offset = number = 0
     for append_ms, event in [*start, *entries]:
         if isinstance(event, MemberAssigned):
             number += 1
             found.append(DecisionRecord("log", "g", number, offset - 1, 0, 0, event))
         else:
-            found.append(Record("g", offset, append_ms, event))
+            found.append(FactRecord("g", offset, append_ms, event))
             offset += 1
     return found
 
@@ -85,7 +85,7 @@ def test_fit_first_observation_of_an_end_is_no_growth() -> None:
     """The changelog was as long as that all the time."""
     observed = PartitionsObserved(end_offsets={"c": {0: 100_000}})
     entries = group((0, told(TASK)), (1_000, report(1, {TASK: 80_000})), (2_000, observed), (4_000, report(2, {TASK: 50_000})))
-    late = [each for each in entries if not (isinstance(each, Record) and isinstance(each.event, PartitionsObserved) and each.append_ms == 0)]
+    late = [each for each in entries if not (isinstance(each, FactRecord) and isinstance(each.event, PartitionsObserved) and each.append_ms == 0)]
     assert [each.records for each in fit(late).observations] == [30_000]
 
 

@@ -19,7 +19,7 @@ import pytest
 from equipoise.events.errors import InputError
 from equipoise.replay.importers.groups.described import records_of_consumers
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedGroups, Work
-from equipoise.replay.importers.groups.recording import Commit, open_recording
+from equipoise.replay.importers.groups.recording import RecordedCommit, open_recording
 from equipoise.replay.importers.offsets_topic import values
 from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
 from equipoise.replay.importers.offsets_topic.form import write_value
@@ -253,7 +253,7 @@ def tasks(*numbers: int) -> tuple[Any, ...]:
 
 def test_streams_of_kip_1071() -> None:
     observed = ObservedGroups()
-    topology = values.Subtopology(
+    topology = values.StreamsSubtopology(
         subtopology_id="0", source_topics=("orders",), source_topic_regex=(), state_changelog_topics=(), repartition_sink_topics=(),
         repartition_source_topics=(values.TopicInfo(name="by-key", partitions=2, replication_factor=1, topic_configs=()),), copartition_groups=(),
     )  # fmt: skip
@@ -293,7 +293,7 @@ def raw(offset: int, at_ms: int, key: bytes = b"k", value: bytes | None = b"v") 
 
 def test_recording_goes_on_where_its_last_transaction_ended(tmp_path: Path) -> None:
     place = str(tmp_path / "r.db")
-    commit = Commit(group="g", topic="orders", partition=2, at_ms=50, committed=7)
+    commit = RecordedCommit(group="g", topic="orders", partition=2, at_ms=50, committed=7)
     with open_recording(place, write=True) as recording:
         recording.begin("cluster-1")
         recording.append([("g", raw(4, 10)), ("h", raw(5, 20, value=None))], [commit], {1: 6, 2: 0})
@@ -318,7 +318,7 @@ def test_recording_goes_on_where_its_last_transaction_ended(tmp_path: Path) -> N
 def test_recording_keeps_the_newest_record_of_each_key_when_it_deletes(tmp_path: Path) -> None:
     with open_recording(str(tmp_path / "r.db"), write=True) as recording:
         recording.append([("g", raw(1, 10)), ("g", raw(2, 20)), ("g", raw(3, 30, key=b"l")), ("g", raw(4, 90))], [], {1: 5})
-        recording.append([], [Commit(group="g", topic="t", partition=0, at_ms=at_ms, committed=1) for at_ms in (10, 20)], {})
+        recording.append([], [RecordedCommit(group="g", topic="t", partition=0, at_ms=at_ms, committed=1) for at_ms in (10, 20)], {})
         recording.add_ends(20, {})
         recording.add_ends(95, {})
         recording.delete_before(50)

@@ -19,8 +19,8 @@ from click.testing import CliRunner
 from equipoise.cli import main
 from equipoise.cli.incident_text import escaped
 from equipoise.replay.importers.groups.dump import Dump
-from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
-from equipoise.replay.importers.groups.recording import Commit, open_recording
+from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
+from equipoise.replay.importers.groups.recording import RecordedCommit, open_recording
 from equipoise.replay.importers.groups.source import recorded_source
 from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, import_history, shipped_runs
 from equipoise.replay.incident import Cause, GroupHistory, Incident, at_once, gaps, history_of, incidents, rebalances
@@ -138,7 +138,7 @@ def test_restarts() -> None:
 
 
 def test_consumers_that_share_a_client_id_are_not_taken_for_each_other() -> None:
-    def same(number: int, *partitions: int) -> ObservedMember:
+    def same(number: int, *partitions: int) -> ClusterMember:
         return member("app", *partitions, member_id=f"app-{number}")
 
     pair = group(1, same(1, 0, 1), same(2, 2, 3))
@@ -147,7 +147,7 @@ def test_consumers_that_share_a_client_id_are_not_taken_for_each_other() -> None
 
 
 def test_consumer_that_was_killed_and_joined_before_the_coordinator_knew() -> None:
-    def consumers(epoch: int, *members: ObservedMember) -> ObservedGroup:
+    def consumers(epoch: int, *members: ClusterMember) -> ObservedGroup:
         at_rest = (attrs.evolve(each, epoch=epoch, state="stable") for each in members)
         return attrs.evolve(group(epoch, *at_rest), kind=GroupKind.CONSUMER)
 
@@ -224,7 +224,7 @@ def test_partition_without_records_is_not_unavailable() -> None:
 
 
 def test_consumers_of_kip_848_store_each_step() -> None:
-    def consumers(epoch: int, target: int, *members: ObservedMember) -> ObservedGroup:
+    def consumers(epoch: int, target: int, *members: ClusterMember) -> ObservedGroup:
         return attrs.evolve(group(epoch, *members), kind=GroupKind.CONSUMER, assignment_epoch=target)
 
     first = consumers(1, 1, member("a", 0, 1, 2, 3, epoch=1, state="stable"))
@@ -239,7 +239,7 @@ def test_consumers_of_kip_848_store_each_step() -> None:
 
 def test_adopted_group_is_not_unavailable_because_its_members_commit_elsewhere() -> None:
     def held(prefix: str) -> ObservedGroup:
-        plain = ObservedMember(member_id=f"{prefix}-1", client_id=prefix)
+        plain = ClusterMember(member_id=f"{prefix}-1", client_id=prefix)
         return attrs.evolve(group(2, plain, protocol="equipoise"), kind=GroupKind.OTHER)
 
     stopped = {partition: [(100, 999)] for partition in range(4)}
@@ -298,13 +298,13 @@ def check_page(written: str) -> None:
 
 
 def test_worker_of_connect_is_judged_by_what_its_sinks_commit() -> None:
-    def workers(number: int, *members: ObservedMember) -> ObservedGroup:
+    def workers(number: int, *members: ClusterMember) -> ObservedGroup:
         return attrs.evolve(group(number, *members), kind=GroupKind.CONNECT, name="connect")
 
-    def worker(name: str, *tasks: str) -> ObservedMember:
+    def worker(name: str, *tasks: str) -> ClusterMember:
         return attrs.evolve(member(name), active=frozenset(tasks))
 
-    def task(number: int, *partitions: int) -> ObservedMember:
+    def task(number: int, *partitions: int) -> ClusterMember:
         return member(f"connector-consumer-sink-{number}", *partitions)
 
     connect = attrs.evolve(
@@ -393,7 +393,7 @@ def test_page_of_a_hostile_group_shows_names_as_text() -> None:
 
 # -- commits that are no work, poll intervals, instance ids
 
-def polls(name: str, *partitions: int, poll_s: int = 30, **settings: Any) -> ObservedMember:
+def polls(name: str, *partitions: int, poll_s: int = 30, **settings: Any) -> ClusterMember:
     return member(name, *partitions, rebalance_timeout_ms=poll_s * 1_000, **settings)
 
 
@@ -409,7 +409,7 @@ def test_silence_of_a_poll_interval_is_a_poll_timeout_and_that_of_a_session_is_n
 
 
 def test_commits_of_the_same_offset_are_no_work_and_show_that_a_member_lives() -> None:
-    raw = [Commit(group="g", topic="orders", partition=0, at_ms=second * 1_000, committed=min(second, 20) * 10) for second in range(1, 60)]
+    raw = [RecordedCommit(group="g", topic="orders", partition=0, at_ms=second * 1_000, committed=min(second, 20) * 10) for second in range(1, 60)]
     read = read_history("g", [], raw, [], {})
     assert read.commits["orders-0"][-1] == (20_000, 200)
     assert (len(read.repeats["orders-0"]), read.last_sign_ms("orders-0", 60_000)) == (39, 59_000)
@@ -449,7 +449,7 @@ def test_long_history_takes_time_in_proportion() -> None:
 
 
 def test_member_that_takes_long_to_give_up_its_work_is_named() -> None:
-    def led(epoch: int, *members: ObservedMember) -> ObservedGroup:
+    def led(epoch: int, *members: ClusterMember) -> ObservedGroup:
         return attrs.evolve(group(epoch, *members), kind=GroupKind.CONSUMER, assignment_epoch=epoch)
 
     a, b = member("a", 0, 1, epoch=1, state="stable"), member("b", 2, 3, epoch=1, state="stable")
@@ -462,10 +462,10 @@ def test_member_that_takes_long_to_give_up_its_work_is_named() -> None:
 
 
 def test_adopted_group_is_no_outage_and_new_connectors_are_no_partitions() -> None:
-    seats = [ObservedMember(member_id=f"equipoise-member-{name}", client_id=name) for name in "ab"]
+    seats = [ClusterMember(member_id=f"equipoise-member-{name}", client_id=name) for name in "ab"]
     held = ObservedGroup(name="g", kind=GroupKind.OTHER, epoch=2, members={each.member_id: each for each in seats})
     assert [each.cause for each in incidents(history((0, BOTH), (100, held)))][1] is Cause.ADOPTED
-    workers = ObservedMember(member_id="w-1", client_id="w", active=frozenset({"sink-0"}))
+    workers = ClusterMember(member_id="w-1", client_id="w", active=frozenset({"sink-0"}))
     more = attrs.evolve(workers, active=frozenset({"sink-0", "other-0"}))
     first, second = (ObservedGroup(name="g", kind=GroupKind.CONNECT, epoch=epoch, members={"w-1": each}) for epoch, each in ((1, workers), (2, more)))
     states = ((0, first), (100, second))

@@ -28,7 +28,7 @@ from equipoise.events.decisions import AssignmentProposed, EventRejected
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOpened, MemberJoined, TopologyDeclared
 from equipoise.events.log import open_log
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, WireError, import_history, options_of
 from equipoise.replay.importers.kafka_streams.manifest import MOST_MANIFEST_CHARS
@@ -43,14 +43,14 @@ RUNS = ("scale-out", "rolling")
 PLAIN = ImportOptions(solver="")
 
 
-def imported(folder: Path, options: ImportOptions | None = None) -> tuple[list[Record], ImportSummary]:
+def imported(folder: Path, options: ImportOptions | None = None) -> tuple[list[FactRecord], ImportSummary]:
     log = MemoryLog()
     summary = import_history(folder, log, options=options)
     return log.records, summary
 
 
 @functools.cache
-def shipped(run: str) -> tuple[list[Record], ImportSummary]:
+def shipped(run: str) -> tuple[list[FactRecord], ImportSummary]:
     """Read only: every test gets the same import."""
     return imported(SHIPPED / run)
 
@@ -135,7 +135,7 @@ def test_import_twice_writes_equal_logs(run: str, form: str, tmp_path: Path) -> 
         with open_log(path) as log:
             contents.append(list(log.read()))
     assert contents[0] == contents[1]
-    assert [each.event for each in contents[0] if isinstance(each, Record)] == [each.event for each in imported(SHIPPED / run)[0]]
+    assert [each.event for each in contents[0] if isinstance(each, FactRecord)] == [each.event for each in imported(SHIPPED / run)[0]]
     if form == "group.jsonl":
         assert (tmp_path / "first" / form).read_bytes() == (tmp_path / "second" / form).read_bytes()
 
@@ -367,7 +367,7 @@ def test_mutated_histories_import_or_say_why(tmp_path: Path, where: int, changes
         return record
 
     folder = rewritten(tmp_path / "mutated", change)
-    records: list[Record] = []
+    records: list[FactRecord] = []
     problem = ""
     try:
         records, _ = imported(folder, PLAIN)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from equipoise.events.tasks import TaskId
 from equipoise.replay.importers.kafka_streams.endoffsets import EndOffsetStream
 from equipoise.replay.importers.kafka_streams.source import EndOffsetSample
-from equipoise.replay.importers.kafka_streams.topology import Evidence, TopologySeen, changelog_candidates, declare, match_changelogs
+from equipoise.replay.importers.kafka_streams.topology import TopologyEvidence, TopologySeen, changelog_candidates, declare, match_changelogs
 
 
 def test_changelogs_are_known_by_their_names() -> None:
@@ -27,7 +27,7 @@ def test_offset_sums_decide_between_equal_counts() -> None:
     """Sub-topology 0 has two stores (100 + 40 records), sub-topology 1 has one (900)."""
     topics = {"app-a-changelog": 2, "app-b-changelog": 2, "app-c-changelog": 2}
     ends = {"app-a-changelog": 100, "app-b-changelog": 900, "app-c-changelog": 40}
-    evidence = [Evidence(TaskId(0, 0), 138, ends), Evidence(TaskId(1, 0), 880, ends)]
+    evidence = [TopologyEvidence(TaskId(0, 0), 138, ends), TopologyEvidence(TaskId(1, 0), 880, ends)]
     found = match_changelogs({0: 2, 1: 2}, {0, 1}, sorted(topics), topics, evidence)
     assert found.changelogs == {0: ("app-a-changelog", "app-c-changelog"), 1: ("app-b-changelog",)}
     assert "fit this one best" in found.how[0]
@@ -36,7 +36,7 @@ def test_offset_sums_decide_between_equal_counts() -> None:
 def test_topology_ambiguous_changelogs_stay_unmatched() -> None:
     topics = {"app-a-changelog": 2, "app-b-changelog": 2}
     same = {"app-a-changelog": 50, "app-b-changelog": 50}
-    tie = [Evidence(TaskId(0, 0), 50, same), Evidence(TaskId(1, 0), 50, same)]
+    tie = [TopologyEvidence(TaskId(0, 0), 50, same), TopologyEvidence(TaskId(1, 0), 50, same)]
     for evidence in ([], tie[:1], tie):
         found = match_changelogs({0: 2, 1: 2}, {0, 1}, sorted(topics), topics, evidence)
         assert found.open_ == (0, 1)

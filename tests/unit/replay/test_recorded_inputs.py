@@ -28,7 +28,7 @@ from equipoise.events.facts import (
     Subtopology,
     TopologyDeclared,
 )
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.importers.kafka_streams import import_history
 from equipoise.replay.recorded_inputs import (
@@ -47,7 +47,7 @@ from tests.import_check import MemoryLog
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 
 
-def imported(run: str, *, manifest: bool = True) -> list[Record]:
+def imported(run: str, *, manifest: bool = True) -> list[FactRecord]:
     log = MemoryLog()
     import_history(SHIPPED / run, log)
     if not manifest:
@@ -177,10 +177,10 @@ def report(member_id: str, number: int, *, leaving: bool = False) -> LagReported
 
 def native(*facts: tuple[int, Fact], expired: tuple[tuple[int, str], ...] = (), announce_closes: bool = True) -> RecordedInputs:
     """A log with its decisions: `expired` = (offset of the fact that caused it, member)."""
-    records: list[Record | DecisionRecord] = []
+    records: list[FactRecord | DecisionRecord] = []
     told: list[tuple[int, Fact]] = [(0, CONFIG), (0, TOPOLOGY), *facts]
     for offset, (append_ms, fact) in enumerate(told):
-        records.append(Record("g", offset, append_ms, fact))
+        records.append(FactRecord("g", offset, append_ms, fact))
         for number, (caused_by, member_id) in enumerate(expired, start=1):
             if caused_by == offset:
                 gone = MemberExpired(member_id=member_id, incarnation=1, cause="session_timeout", silent_ms=1)
@@ -255,13 +255,13 @@ def test_read_recorded_inputs_of_a_log_without_the_group_is_refused() -> None:
     with pytest.raises(InputError, match="no fact of any group"):
         read_recorded_inputs([])
     with pytest.raises(InputError, match="no TopologyDeclared fact of g"):
-        read_recorded_inputs([Record("g", 0, 0, CONFIG)], group="g")
+        read_recorded_inputs([FactRecord("g", 0, 0, CONFIG)], group="g")
     with pytest.raises(InputError, match="--group: the log holds several groups, 'g' and 'h' among them; name one"):
-        read_recorded_inputs([Record("g", 0, 0, CONFIG), Record("h", 1, 0, CONFIG)])
+        read_recorded_inputs([FactRecord("g", 0, 0, CONFIG), FactRecord("h", 1, 0, CONFIG)])
     for manifest, problem in (("{", "not JSON"), ("[]", "not a JSON object")):
         with pytest.raises(InputError, match=rf"LogOpened\.manifest: {problem}"):
-            read_recorded_inputs([Record("", 0, 0, LogOpened(log_id="l", manifest=manifest))])
-    both = [Record("g", 0, 0, CONFIG), Record("h", 1, 7, CONFIG), Record("h", 2, 8, TOPOLOGY), Record("g", 3, 9, TOPOLOGY)]
+            read_recorded_inputs([FactRecord("", 0, 0, LogOpened(log_id="l", manifest=manifest))])
+    both = [FactRecord("g", 0, 0, CONFIG), FactRecord("h", 1, 7, CONFIG), FactRecord("h", 2, 8, TOPOLOGY), FactRecord("g", 3, 9, TOPOLOGY)]
     assert read_recorded_inputs(both, group="h").start.at_ms == 7
 
 

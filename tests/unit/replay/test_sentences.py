@@ -34,7 +34,7 @@ from equipoise.events.facts import (
     TaskParked,
     TopologyDeclared,
 )
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.sentences import MOST_LINES, TOLD_FACTS, VALUES, Sentence, of_decision, of_fact, tell
 from equipoise.replay.wording import EXPIRIES
@@ -47,13 +47,13 @@ BEFORE = "30.0 s, by what restarts took before"
 M: dict[str, Any] = {"member_id": "m1", "incarnation": 7}
 
 
-def told() -> Iterator[tuple[Record, list[Sentence]]]:
+def told() -> Iterator[tuple[FactRecord, list[Sentence]]]:
     """Every fact of a group's life, with what is said of it."""
     entries = list(lived())
     for index, fact in enumerate(entries):
-        if isinstance(fact, Record):
+        if isinstance(fact, FactRecord):
             following = entries[index + 1 :]
-            ends = next((at for at, each in enumerate(following) if isinstance(each, Record)), len(following))
+            ends = next((at for at, each in enumerate(following) if isinstance(each, FactRecord)), len(following))
             yield fact, list(tell(fact, [each for each in following[:ends] if isinstance(each, DecisionRecord)]))
 
 
@@ -83,7 +83,7 @@ def test_heartbeats_and_ticks_are_not_told() -> None:
 
 
 def test_rejected_join_is_no_join() -> None:
-    joined = Record("g", 5, 0, MemberJoined(**M, join_nonce="n"))
+    joined = FactRecord("g", 5, 0, MemberJoined(**M, join_nonce="n"))
     no = DecisionRecord("log", "g", 9, 5, 0, 0, EventRejected(kind=1, code="incarnation_too_low", member_id="m1", incarnation=7, numbers=(7, 8)))
     (said,) = tell(joined, [no])
     assert said.text.startswith("MemberJoined of m1 is rejected (incarnation_too_low): incarnation 7 is not above 8")

@@ -10,7 +10,7 @@ from equipoise.cli.group_tables import group_lines, tasks_table
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.errors import InputError
 from equipoise.events.facts import MemberJoined, MemberLeft, PartitionsObserved
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.group_view import show, view_of
 from equipoise.replay.simulation.cluster import MemorySink
 from equipoise.replay.wording import span_text
@@ -22,12 +22,12 @@ from tests.unit.replay.lived import JOINED_MS, TOPOLOGY, configured, decided, li
 
 def offset_at(append_ms: int) -> int:
     """The first fact at or after that time."""
-    return next(entry.offset for entry in lived() if isinstance(entry, Record) and entry.append_ms >= append_ms)
+    return next(entry.offset for entry in lived() if isinstance(entry, FactRecord) and entry.append_ms >= append_ms)
 
 
 @pytest.mark.parametrize("part", [0.1, 0.35, 0.5, 0.8, 1.0])
 def test_show_equals_the_machine_state_at_offset(part: float) -> None:
-    facts = [entry for entry in lived() if isinstance(entry, Record)]
+    facts = [entry for entry in lived() if isinstance(entry, FactRecord)]
     at_offset = int((len(facts) - 1) * part)
     machine = GroupMachine()
     for fact in facts[: at_offset + 1]:
@@ -86,7 +86,7 @@ def test_show_divergent_log_has_first_divergence() -> None:
 
 
 def test_show_wrong_group_or_offset_error_names_the_choices() -> None:
-    last = max(entry.offset for entry in lived() if isinstance(entry, Record))
+    last = max(entry.offset for entry in lived() if isinstance(entry, FactRecord))
     with pytest.raises(InputError, match=f"--at: the log ends at offset {last}"):
         show(lived(), at_offset=last + 1)
     with pytest.raises(InputError, match="no fact of group 'nobody'"):

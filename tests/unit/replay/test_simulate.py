@@ -17,7 +17,7 @@ from equipoise.events.decisions import AssignmentIssued
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured, PartitionsObserved
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.importers.kafka_streams import import_history
 from equipoise.replay.recorded_inputs import PartitionsPlaced, ProcessEnded, ProcessStarted, RecordedInputs, read_recorded_inputs
 from equipoise.replay.simulation import RestoreModel
@@ -109,7 +109,7 @@ def test_simulate_near_copies_take_over_without_warm_up(recorded: dict[str, Reco
     log = MemorySink()
     result = simulate(recorded["rolling"], attrs.evolve(FITTED, overrides={"acceptable_recovery_ms": 1_000}), sink=log)
     by_records, in_time = window(results, "B3"), window({"rolling": result}, "B3")
-    facts = {entry.offset: entry.append_ms for entry in log.entries if isinstance(entry, Record)}
+    facts = {entry.offset: entry.append_ms for entry in log.entries if isinstance(entry, FactRecord)}
     rounds = [
         entry.decision
         for entry in log.entries
@@ -250,7 +250,7 @@ def test_simulate_racks_and_weights_come_when_recorded(recorded: dict[str, Recor
         simulate(told, FITTED, sink=log)
     with open_log(tmp_path / "one.db") as log:
         again = read_recorded_inputs(log.read())
-        facts = [each.event for each in log.read() if isinstance(each, Record)]
+        facts = [each.event for each in log.read() if isinstance(each, FactRecord)]
     observed = [fact for fact in facts if isinstance(fact, PartitionsObserved)]
     assert [(fact.racks, fact.weights) for fact in observed if fact.racks or fact.weights] == [
         ({source: {0: ("a",)}}, {}),

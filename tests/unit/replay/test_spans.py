@@ -17,7 +17,7 @@ from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ProbingTick
 from equipoise.events.log import open_log
-from equipoise.events.records import Entry, Record
+from equipoise.events.records import Entry, FactRecord
 from equipoise.replay import spans
 from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.groups import Unit, _places_of, units_of
@@ -71,7 +71,7 @@ def test_span_reads_no_further_than_what_began_in_it_may_last(monkeypatch: pytes
 
     def entries() -> Iterator[Entry]:
         for entry in lived():
-            if isinstance(entry, Record):
+            if isinstance(entry, FactRecord):
                 read.append(entry.append_ms)
             yield entry
 

@@ -20,7 +20,7 @@ from equipoise.assignors.common.shares import Shares
 from equipoise.events.decisions import AssignmentIssued, MemberExpired
 from equipoise.events.facts import AssignmentObserved, MemberJoined, MemberLeft
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.replay.history import Condition
 from equipoise.replay.importers.kafka_streams.importer import import_history
 from equipoise.replay.replayer import Replayer
@@ -65,7 +65,7 @@ def test_timeline_owners_equal_the_machines_at_rounds(timeline: Timeline) -> Non
     machine = GroupMachine()
     rounds = {each.offset for each in timeline.rounds}
     for entry in lived():
-        if not isinstance(entry, Record):
+        if not isinstance(entry, FactRecord):
             continue
         machine.step(entry)
         if entry.offset in rounds and entry.append_ms < timeline.to_ms:
@@ -164,7 +164,7 @@ def test_moves_and_rounds_are_those_of_the_log(timeline: Timeline) -> None:
 
 def test_timeline_dead_member_is_silent_from_last_fact(timeline: Timeline) -> None:
     expiry = next(entry for entry in lived() if isinstance(entry, DecisionRecord) and isinstance(entry.decision, MemberExpired))
-    expired_ms = next(entry.append_ms for entry in lived() if isinstance(entry, Record) and entry.offset == expiry.caused_by)
+    expired_ms = next(entry.append_ms for entry in lived() if isinstance(entry, FactRecord) and entry.offset == expiry.caused_by)
     silent = [interval for interval in timeline.intervals if interval.condition is Condition.SILENT]
     assert {interval.member_id for interval in silent} == {"m2"}
     assert {interval.to_ms for interval in silent} == {expired_ms}

@@ -17,7 +17,7 @@ from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Check
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import LagReported, LogOpened, MemberJoined
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.replay.simulation.cluster import MemorySink
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.machine import GroupMachine
@@ -122,13 +122,13 @@ def test_verify_compares_envelope(field: str) -> None:
 
 def test_verify_changed_fact_is_a_divergence() -> None:
     entries = lived()
-    index = next(i for i, entry in enumerate(entries) if isinstance(entry, Record) and isinstance(entry.event, MemberJoined))
+    index = next(i for i, entry in enumerate(entries) if isinstance(entry, FactRecord) and isinstance(entry.event, MemberJoined))
     cause = first(entries, MemberExpired)
     expiry = entries[cause]
     assert isinstance(expiry, DecisionRecord)
-    fact_index = next(i for i, entry in enumerate(entries) if isinstance(entry, Record) and entry.offset == expiry.caused_by)
+    fact_index = next(i for i, entry in enumerate(entries) if isinstance(entry, FactRecord) and entry.offset == expiry.caused_by)
     fact = entries[fact_index]
-    assert isinstance(fact, Record)
+    assert isinstance(fact, FactRecord)
     changed = replaced(entries, fact_index, make_record(fact.group, fact.offset, fact.append_ms + 1, fact.event))
     divergence = verify(changed).groups[0].divergence
     assert divergence is not None
@@ -164,7 +164,7 @@ def test_verify_unwritten_decisions_are_counted() -> None:
 
 def test_decisions_may_lag_behind_their_facts() -> None:
     entries = lived()
-    facts = [entry for entry in entries if isinstance(entry, Record)]
+    facts = [entry for entry in entries if isinstance(entry, FactRecord)]
     decisions = [entry for entry in entries if isinstance(entry, DecisionRecord)]
     assert verify([*facts, *decisions]).verdict is Verdict.IDENTICAL
 
@@ -211,7 +211,7 @@ def test_verify_other_solver_without_unique_plan_cannot_verify() -> None:
 def test_verify_unknown_assignor_cannot_verify() -> None:
     entries = list(of_another_solver())
     config = entries[1]
-    assert isinstance(config, Record)
+    assert isinstance(config, FactRecord)
     gone = attrs.evolve(configured(), assignor="gone")
     verification = verify(replaced(entries, 1, make_record(config.group, config.offset, config.append_ms, gone)))
     assert verification.verdict is Verdict.CANNOT_VERIFY
@@ -222,7 +222,7 @@ def test_verify_unknown_assignor_cannot_verify() -> None:
 def test_verify_divergence_hides_no_other_group() -> None:
     sink, machine = MemorySink(), GroupMachine()
     for entry in lived():
-        if isinstance(entry, Record):
+        if isinstance(entry, FactRecord):
             decisions = machine.step(sink.append_fact(entry.group, entry.append_ms, entry.event))
             sink.append_decisions(decisions)
             if not isinstance(entry.event, LogOpened):
@@ -272,7 +272,7 @@ def reports(count: int) -> Iterator[Entry]:
     yield from start
     for number in range(count):
         report = LagReported(member_id="m1", incarnation=1, number=number, assignment_epoch=1)
-        yield Record("g", 4 + number, 1_003 + number, report)
+        yield FactRecord("g", 4 + number, 1_003 + number, report)
 
 
 def test_memory_does_not_grow_with_the_log() -> None:

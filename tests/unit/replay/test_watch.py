@@ -12,7 +12,7 @@ import pytest
 
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.log.kafka.envelope import group_key, pack_decision, pack_fact
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.replay.verification import GroupVerifier, Verdict, verify
 from equipoise.replay.watch import Alert, Arrived, Watch
 from tests.unit.replay.lived import lived
@@ -23,7 +23,7 @@ def arrivals(entries: Sequence[Entry]) -> list[Arrived]:
     found: list[Arrived] = []
     number = 0
     for entry in entries:
-        if isinstance(entry, Record):
+        if isinstance(entry, FactRecord):
             key = group_key(entry.group) if entry.group else b""
             found.append(Arrived(True, entry.offset, key, pack_fact(entry.event), entry.append_ms))
         else:
@@ -122,7 +122,7 @@ def test_bytes_that_are_no_decision_stop_the_partition() -> None:
 
 def test_watch_log_without_opening_is_alert() -> None:
     configured = lived()[1]
-    assert isinstance(configured, Record)
+    assert isinstance(configured, FactRecord)
     alerts, groups = watched([arrivals([attrs.evolve(configured, offset=0)])])
     assert [alert.group for alert in alerts] == [""]
     assert groups == {}

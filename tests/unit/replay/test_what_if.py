@@ -13,7 +13,7 @@ import pytest
 from equipoise.assignors import AssignmentProblem, DelegatingAssignor, Plan, registry
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured, LogOpened, TopologyDeclared
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.replay.recorded_inputs import ProcessEnded, read_recorded_inputs
 from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, Outcome, WhatIf, what_if, what_if_recorded
 from equipoise.replay.whatif.recording import METRICS, Metrics, read_recording
@@ -140,11 +140,11 @@ def test_what_if_many_groups_need_name() -> None:
     two: list[Entry] = []
     for entry in lived():
         two.append(entry)
-        if isinstance(entry, Record) and isinstance(entry.event, GroupConfigured):
+        if isinstance(entry, FactRecord) and isinstance(entry.event, GroupConfigured):
             two.append(attrs.evolve(entry, group="other"))
     with pytest.raises(InputError, match="--group"):
         what_if(two)
-    group = next(entry.group for entry in lived() if isinstance(entry, Record) and not isinstance(entry.event, LogOpened))
+    group = next(entry.group for entry in lived() if isinstance(entry, FactRecord) and not isinstance(entry.event, LogOpened))
     alone = what_if(two, group=group)
     assert alone.factual == answer().factual
     with pytest.raises(InputError, match="no fact of group 'nobody'"):
@@ -152,7 +152,7 @@ def test_what_if_many_groups_need_name() -> None:
 
 
 def test_whatif_of_a_momentary_log_is_refused() -> None:
-    start = [entry for entry in lived() if isinstance(entry, Record) and entry.offset <= 2]
+    start = [entry for entry in lived() if isinstance(entry, FactRecord) and entry.offset <= 2]
     assert isinstance(start[-1].event, TopologyDeclared)
     with pytest.raises(InputError, match="spans 0 ms; there is nothing to play"):
         what_if(start)

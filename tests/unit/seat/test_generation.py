@@ -15,10 +15,10 @@ from equipoise.events.errors import InputError
 from equipoise.events.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.seat import log as seat_log
-from equipoise.seat.consumer_protocol import Subscription, TopicPartition
+from equipoise.seat.consumer_protocol import SeatSubscription, TopicPartition
 from equipoise.seat.generation import Answer, JoinedClient, SeatSettings, answer, without_doubles
 from equipoise.seat.log import SeatLog, assigned_changes
-from equipoise.seat.metadata import TopicMetadata
+from equipoise.seat.metadata import SeatTopicMetadata
 from equipoise.seat.names import client_of
 
 PARTITIONS = 6
@@ -47,14 +47,14 @@ class Group:
     def joined(self, name: str) -> JoinedClient:
         held = self.has.get(self.key(name), frozenset())
         owned: Held = frozenset() if self.eager else held
-        return JoinedClient(client=client_of(self.key(name), None), subscription=Subscription(topics=("in",), owned=owned), held=held)
+        return JoinedClient(client=client_of(self.key(name), None), subscription=SeatSubscription(topics=("in",), owned=owned), held=held)
 
     def generation(
         self, *names: str, lags: dict[TopicPartition, int] | None = None, partitions: int = PARTITIONS, before: tuple[JoinedClient, ...] = ()
     ) -> Answer:
         self.number += 1
         joined = [self.joined(name) for name in names]
-        metadata = TopicMetadata(counts={"in": partitions}, racks={})
+        metadata = SeatTopicMetadata(counts={"in": partitions}, racks={})
         protocol = "range" if self.eager else "cooperative-sticky"
         found = answer(
             self.log, self.settings, number=self.number, protocol=protocol, eager=self.eager, joined=joined, metadata=metadata, lags=lags or {},
@@ -249,8 +249,8 @@ def test_configuration_with_an_option_that_there_is_not_is_refused(folder: Path)
 
 
 def test_without_doubles_newest_generation_has_it() -> None:
-    def owning(generation: int, *partitions: int) -> Subscription:
-        return Subscription(topics=("in",), owned=places(*partitions), generation=generation)
+    def owning(generation: int, *partitions: int) -> SeatSubscription:
+        return SeatSubscription(topics=("in",), owned=places(*partitions), generation=generation)
 
     owned = without_doubles({"a": owning(3, 0, 1), "b": owning(4, 1, 2), "c": owning(4, 2)})
     assert owned == {"a": places(0), "b": places(1), "c": frozenset()}

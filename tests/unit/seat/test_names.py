@@ -5,18 +5,18 @@ from __future__ import annotations
 import uuid
 
 from equipoise.events.facts import GroupRejoined, RejoinedMember
-from equipoise.seat.names import Client, Names, client_of, is_static
+from equipoise.seat.names import Names, SeatClient, client_of, is_static
 
 FIRST, SECOND, THIRD = (f"app-{uuid.UUID(int=each)}" for each in (1, 2, 3))
 
 
-def app(member_id: str) -> Client:
+def app(member_id: str) -> SeatClient:
     return client_of(member_id, None)
 
 
 def test_client_of_dynamic_and_static_members() -> None:
-    assert app(FIRST) == Client(FIRST, "app")
-    assert client_of(f"i1-{uuid.UUID(int=1)}", "i1") == Client("i1", "i1")
+    assert app(FIRST) == SeatClient(FIRST, "app")
+    assert client_of(f"i1-{uuid.UUID(int=1)}", "i1") == SeatClient("i1", "i1")
     assert is_static("i1")
     assert not is_static(FIRST)
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.cli.lead import configuration
-from equipoise.seat.consumer_protocol import Subscription
+from equipoise.seat.consumer_protocol import SeatSubscription
 from equipoise.seat.generation import JoinedClient, SeatSettings, answer, without_doubles
 from equipoise.seat.log import SeatLog
-from equipoise.seat.metadata import TopicMetadata
+from equipoise.seat.metadata import SeatTopicMetadata
 from equipoise.seat.names import client_of
 from tests.unit.seat.test_generation import Held
 
@@ -47,7 +47,7 @@ class Clients:
         """One generation, which members `told` hear. Returns whether it makes another one."""
         self.number += 1
         subscriptions = {
-            key: Subscription(topics=("in",), owned=frozenset() if self.eager else owned, generation=self._generations[key])
+            key: SeatSubscription(topics=("in",), owned=frozenset() if self.eager else owned, generation=self._generations[key])
             for key, owned in sorted(self.owned.items())
         }
         if self.eager:
@@ -56,7 +56,7 @@ class Clients:
         joined = [JoinedClient(client=client_of(key, None), subscription=each, held=held[key]) for key, each in subscriptions.items()]
         decided = answer(
             self.log, SeatSettings(hold_ms=0, capacities={}), number=self.number, protocol="range" if self.eager else "cooperative-sticky",
-            eager=self.eager, joined=joined, metadata=TopicMetadata(counts={"in": PARTITIONS}, racks={}), lags={},
+            eager=self.eager, joined=joined, metadata=SeatTopicMetadata(counts={"in": PARTITIONS}, racks={}), lags={},
         )  # fmt: skip
         self._assigned = {key: frozenset(("in", each) for each in assigned.get("in", ())) for key, assigned in decided.assigned.items()}
         revokes = False

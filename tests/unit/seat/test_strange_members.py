@@ -20,7 +20,7 @@ from equipoise.replay.verification import Verdict, verify
 from equipoise.seat.consumer_protocol import read_assignment, write_assignment
 from equipoise.seat.generation import SeatSettings, answer, read_members
 from equipoise.seat.log import SeatLog
-from equipoise.seat.metadata import TopicMetadata
+from equipoise.seat.metadata import SeatTopicMetadata
 from equipoise.seat.names import MOST_KEY_CHARS, clients_of, is_static
 from tests.unit.seat.test_consumer_protocol import text
 
@@ -75,7 +75,7 @@ def test_members_get_their_partitions_whatever_others_send(eager: bool, generati
                 read = read_members(members, assigned, eager=eager)
                 decided = answer(
                     log, SeatSettings(hold_ms=1_000 * (seed % 2)), number=number, protocol=protocol, eager=eager, joined=read.joined,
-                    metadata=TopicMetadata(counts=COUNTS, racks={}), lags={},
+                    metadata=SeatTopicMetadata(counts=COUNTS, racks={}), lags={},
                 )  # fmt: skip
                 answers = {name: read_assignment(write_assignment(decided.assigned.get(client.key, {}))) for name, client in read.clients.items()}
                 assert answers.keys() == {name for name, _, _ in members}, "everybody is answered"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from equipoise.events.tasks import TaskId
-from equipoise.seat.topics import Topics, arrange
+from equipoise.seat.topics import Arrangement, arrange
 
 IN, OTHER = ("in",), ("other",)
 BOTH = ("in", "other")
 
 
-def remembered(topics: Topics) -> dict[int, object]:
+def remembered(topics: Arrangement) -> dict[int, object]:
     return {each.epoch: each for each in topics.declared}
 
 

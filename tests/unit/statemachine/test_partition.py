@@ -17,7 +17,7 @@ from equipoise.events.codec import checksum_of, make_record
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import GapError, RepeatError
 from equipoise.events.facts import BaseRequested, Fact, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
-from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.group_lead import GroupLead, StoredCheckpoint
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
@@ -28,7 +28,7 @@ from tests.groups import configured, joined, topology
 CONFIG = configured(checkpoint_every_records=4, initial_delay_ms=500, max_step_ms=1_000)
 
 
-def history() -> list[Record]:
+def history() -> list[FactRecord]:
     """Two groups in one partition, with a record of no group between them."""
     facts: list[tuple[str, Fact]] = [("", LogOpened(log_id="log-1"))]
     for group in ("a", "b"):
@@ -39,7 +39,7 @@ def history() -> list[Record]:
     return [make_record(group, offset, 1_000 * offset, fact) for offset, (group, fact) in enumerate(facts)]
 
 
-def folded(lead: PartitionLead, records: list[Record]) -> list[DecisionRecord]:
+def folded(lead: PartitionLead, records: list[FactRecord]) -> list[DecisionRecord]:
     return [decision for record in records for decision in lead.fold(record, 0)]
 
 
@@ -367,14 +367,14 @@ def test_decision_above_the_size_limit_halts_its_group_before_publishing() -> No
 # What a lead keeps of each group
 
 
-def running(**settings: Any) -> list[Record]:
+def running(**settings: Any) -> list[FactRecord]:
     """One group with a member, from offset 1 on; the last fact is at 1_003 ms."""
     facts: list[tuple[str, Fact]] = [("", LogOpened(log_id="log-1"))]
     facts += [("a", configured(**{"initial_delay_ms": 0, **settings})), ("a", topology(stateless=2)), ("a", joined("m1"))]
     return [make_record(group, offset, 1_000 + offset, fact) for offset, (group, fact) in enumerate(facts)]
 
 
-def checkpointed(records: list[Record]) -> StoredCheckpoint:
+def checkpointed(records: list[FactRecord]) -> StoredCheckpoint:
     lead = PartitionLead()
     folded(lead, records)
     lead.take_checkpoint("a")
@@ -417,7 +417,7 @@ def test_copies_that_differ_halt_the_group_at_the_next_fact() -> None:
 def test_opened_log_reaches_groups_that_have_not_folded_it() -> None:
     seen: list[tuple[int, str, str]] = []
 
-    def hears(record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    def hears(record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         seen.append((record.offset, machine.state.group, machine.state.log_id))
 
     lead = PartitionLead(4, opened=running()[0], folded=hears)
@@ -481,7 +481,7 @@ def test_unreadable_fact_of_before_the_checkpoint_does_not_halt() -> None:
 class Fails(GroupMachine):
     """A defect: a member that joins as m9 ends the step."""
 
-    def step(self, record: Record) -> list[DecisionRecord]:
+    def step(self, record: FactRecord) -> list[DecisionRecord]:
         if record.event == joined("m9"):
             raise ZeroDivisionError("a defect")
         return super().step(record)
@@ -671,7 +671,7 @@ def test_base_that_is_asked_for_is_the_state_behind_the_request() -> None:
     assert not any(each.is_base for each in checkpoints_of(history()))
 
 
-def checkpoints_of(records: list[Record]) -> list[StoredCheckpoint]:
+def checkpoints_of(records: list[FactRecord]) -> list[StoredCheckpoint]:
     lead = PartitionLead()
     folded(lead, records)
     return [checkpoint for group in lead.groups.values() for checkpoint in group.waiting]

@@ -15,7 +15,7 @@ from equipoise.events.codec import checksum_of, make_record
 from equipoise.events.decisions import EventRejected, MemberExpired
 from equipoise.events.errors import GroupHalted, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.partition import MachineFactory, PartitionLead, real_machine
@@ -43,7 +43,7 @@ def build(load: AssignorLoader) -> MachineFactory:
 LACKS = build(lacking("learner"))
 
 
-def log(*facts: Fact, every_ms: int = 1_000) -> list[Record]:
+def log(*facts: Fact, every_ms: int = 1_000) -> list[FactRecord]:
     """A running group, followed by these facts."""
     before: list[Fact] = [LogOpened(log_id="log-1"), RUNNING, topology(stateless=4), joined("m1")]
     return [
@@ -52,7 +52,7 @@ def log(*facts: Fact, every_ms: int = 1_000) -> list[Record]:
 
 
 def lead(
-    records: list[Record], factory: MachineFactory, published: Sequence[DecisionRecord] = (), **given: Any
+    records: list[FactRecord], factory: MachineFactory, published: Sequence[DecisionRecord] = (), **given: Any
 ) -> tuple[PartitionLead, list[DecisionRecord]]:
     """A worker that takes over from the log's start, and everything it publishes."""
     taken = PartitionLead(machine_factory=factory, **given)
@@ -65,7 +65,7 @@ def tell(taken: PartitionLead, published: Sequence[DecisionRecord]) -> None:
         taken.take_published(each.group, each.number, checksum_of(each), refused_fact(each.decision, each.caused_by))
 
 
-def stored(records: list[Record], decisions: list[DecisionRecord]) -> list[Entry]:
+def stored(records: list[FactRecord], decisions: list[DecisionRecord]) -> list[Entry]:
     """The log as read: each fact followed by its decisions."""
     entries: list[Entry] = []
     for record in records:

@@ -18,7 +18,7 @@ import pytest
 
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.statemachine import snapshots
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.published import Match, compare
@@ -65,7 +65,7 @@ def test_machine_from_an_earlier_form_decides_what_is_stored_without_the_facts_b
         machine, whole = GroupMachine.restore(snapshot), GroupMachine()
         decisions = []
         for entry in entries:
-            if isinstance(entry, Record):
+            if isinstance(entry, FactRecord):
                 whole.step(entry)
                 if entry.offset > offset:
                     decisions += machine.step(entry)

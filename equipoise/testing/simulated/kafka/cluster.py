@@ -18,8 +18,17 @@ from equipoise.events.log.kafka.aiokafka_client import InvalidRecordError
 from equipoise.events.log.kafka.client import LeaderEnd, NewTopic, TopicPartition
 from equipoise.testing.simulated.kafka.coordinators import Coordinators
 from equipoise.testing.simulated.kafka.log import Batch, LeaderEpochs, PartitionLog
-from equipoise.testing.simulated.kafka.network import Network, Reply, Scheduler
-from equipoise.testing.simulated.kafka.state import Broker, ErrorClass, Fetched, FetchLimits, FrozenView, Partition, Topic, TopicDescription
+from equipoise.testing.simulated.kafka.network import CallsLater, Network, Reply
+from equipoise.testing.simulated.kafka.state import (
+    BrokerPartition,
+    ErrorClass,
+    Fetched,
+    FetchLimits,
+    FrozenView,
+    SimulatedBroker,
+    SimulatedTopic,
+    TopicDescription,
+)
 
 EPOCH_MS = 1_700_000_000_000
 """Wall-clock time of the scheduler's zero."""
@@ -42,12 +51,12 @@ class Cluster:
     watermark. `tell_us`: until the other replicas know it.
     """
 
-    def __init__(self, scheduler: Scheduler, random: Random, *, brokers: int = 1, network: Network | None = None) -> None:
+    def __init__(self, scheduler: CallsLater, random: Random, *, brokers: int = 1, network: Network | None = None) -> None:
         self.scheduler = scheduler
         self.random = random
         self.network = network or Network(random)
-        self.brokers = [Broker(number, f"rack-{number}") for number in range(brokers)]
-        self.topics: dict[str, Topic] = {}
+        self.brokers = [SimulatedBroker(number, f"rack-{number}") for number in range(brokers)]
+        self.topics: dict[str, SimulatedTopic] = {}
         self.most_fetch_bytes: int | None = None
         """Of a partition's records in an answer, after the first one; None: what the fetch asks."""
         self.election_us = (500_000, 3_000_000)
@@ -60,19 +69,19 @@ class Cluster:
         """With what a leader refuses a batch for this topic; None: it takes it."""
         self.coordinators = Coordinators(self)
 
-    def now_ms(self, broker: Broker | None = None) -> int:
+    def now_ms(self, broker: SimulatedBroker | None = None) -> int:
         """The wall clock of a broker; None: of a correct clock."""
         return EPOCH_MS + self.scheduler.now_us // 1_000 + (0 if broker is None else broker.clock_ms)
 
     def between_us(self, bounds: tuple[int, int]) -> int:
         return bounds[0] + int(self.random.random() * (bounds[1] - bounds[0]))
 
-    def every_partition(self) -> Iterable[Partition]:
+    def every_partition(self) -> Iterable[BrokerPartition]:
         for topic in self.topics.values():
             yield from topic.partitions
         yield from self.coordinators.partitions
 
-    def partition(self, place: TopicPartition) -> Partition | None:
+    def partition(self, place: TopicPartition) -> BrokerPartition | None:
         topic = self.topics.get(place[0])
         return topic.partitions[place[1]] if topic is not None and 0 <= place[1] < len(topic.partitions) else None
 
@@ -98,16 +107,16 @@ class Cluster:
             made = [self.new_partition(name, index, replicas[index]) for index in range(len(replicas))]
         else:
             made = [self.new_partition(name, index, self.spread(index, replication)) for index in range(partitions)]
-        self.topics[name] = Topic(name, topic_id, {**DEFAULTS, **(configs or {})}, made)
+        self.topics[name] = SimulatedTopic(name, topic_id, {**DEFAULTS, **(configs or {})}, made)
         return None
 
     def spread(self, index: int, replication: int) -> list[int]:
         return [(index + step) % len(self.brokers) for step in range(replication)]
 
-    def new_partition(self, topic: str, index: int, brokers: Sequence[int]) -> Partition:
+    def new_partition(self, topic: str, index: int, brokers: Sequence[int]) -> BrokerPartition:
         replicas = list(brokers)
         well = [each for each in replicas if self.brokers[each].is_well]
-        return Partition(TopicPartition(topic, index), replicas, PartitionLog(topic, index), well[0] if well else -1, well or replicas)
+        return BrokerPartition(TopicPartition(topic, index), replicas, PartitionLog(topic, index), well[0] if well else -1, well or replicas)
 
     def grow_topic(self, name: str, partitions: int) -> None:
         topic = self.topics[name]
@@ -209,10 +218,10 @@ class Cluster:
         each = self.topics[place[0]].partitions[place[1]]
         self._elect(each, [number for number in each.isr if number != each.leader])
 
-    def _lost(self, broker: Broker) -> None:
+    def _lost(self, broker: SimulatedBroker) -> None:
         self.scheduler.call_later(self.between_us(self.election_us), self._elect_without, broker)
 
-    def _elect_without(self, broker: Broker) -> None:
+    def _elect_without(self, broker: SimulatedBroker) -> None:
         if broker.is_well:
             return
         for each in self.every_partition():
@@ -223,7 +232,7 @@ class Cluster:
             else:
                 self._replicated(each, each.epoch, each.log.end)
 
-    def _elect(self, each: Partition, candidates: Sequence[int]) -> None:
+    def _elect(self, each: BrokerPartition, candidates: Sequence[int]) -> None:
         well = [number for number in candidates if self.brokers[number].is_well]
         if not well:
             if each.leader >= 0 and not self.brokers[each.leader].is_well:
@@ -239,16 +248,16 @@ class Cluster:
         self._bound_moved(each)
         self.scheduler.call_later(self.between_us(self.settle_us), self._settled, each, each.epoch)
 
-    def _begin_epoch(self, each: Partition) -> None:
+    def _begin_epoch(self, each: BrokerPartition) -> None:
         each.epoch += 1
         each.log.begin_epoch(each.epoch)
 
-    def _settled(self, each: Partition, epoch: int) -> None:
+    def _settled(self, each: BrokerPartition, epoch: int) -> None:
         if each.epoch == epoch:
             each.is_settling = False
             self._replicated(each, epoch, each.log.end)
 
-    def _rejoin(self, broker: Broker) -> None:
+    def _rejoin(self, broker: SimulatedBroker) -> None:
         if not broker.is_well:
             return
         for each in self.every_partition():
@@ -262,7 +271,7 @@ class Cluster:
 
     # Replication
 
-    def append(self, each: Partition, batch: Batch) -> int:
+    def append(self, each: BrokerPartition, batch: Batch) -> int:
         """Appends a batch at the leader, and begins to replicate it. Returns its first offset."""
         broker = self.brokers[each.leader]
         topic = self.topics.get(each.place.topic)
@@ -276,7 +285,7 @@ class Cluster:
             self.scheduler.call_later(self.between_us(self.replicate_us), self._replicated, each, each.epoch, each.log.end)
         return offset
 
-    def acknowledge(self, each: Partition, offset: int, end: int, reply: Reply) -> None:
+    def acknowledge(self, each: BrokerPartition, offset: int, end: int, reply: Reply) -> None:
         """Replies with `offset` when all replicas have the records before `end`; with an error if
         the leader changes before.
         """
@@ -285,7 +294,7 @@ class Cluster:
         else:
             each.unacknowledged.append((end, reply, offset))
 
-    def _replicated(self, each: Partition, epoch: int, end: int) -> None:
+    def _replicated(self, each: BrokerPartition, epoch: int, end: int) -> None:
         if epoch != each.epoch or each.is_settling or not all(self.brokers[number].is_well for number in each.isr):
             return
         log = each.log
@@ -297,32 +306,32 @@ class Cluster:
                     reply(offset)
             self._bound_moved(each)
 
-    def _fail_unacknowledged(self, each: Partition, error: ErrorClass) -> None:
+    def _fail_unacknowledged(self, each: BrokerPartition, error: ErrorClass) -> None:
         waiting, each.unacknowledged = each.unacknowledged, []
         for _, reply, _ in waiting:
             reply(error)
 
-    def _bound_moved(self, each: Partition) -> None:
+    def _bound_moved(self, each: BrokerPartition) -> None:
         for fetch in list(each.fetches):
             fetch()
         if self.has_near_readers:
             self.scheduler.call_later(self.between_us(self.tell_us), self._told, each, each.log.high_watermark, each.log.last_stable_offset)
 
-    def _told(self, each: Partition, high_watermark: int, stable: int) -> None:
+    def _told(self, each: BrokerPartition, high_watermark: int, stable: int) -> None:
         each.near = max(each.near[0], high_watermark), max(each.near[1], stable)
         for fetch in list(each.fetches):
             fetch()
 
     # What a broker knows
 
-    def hold(self, broker: Broker, reply: Reply, answer: Any) -> None:
+    def hold(self, broker: SimulatedBroker, reply: Reply, answer: Any) -> None:
         """Answers when the broker is in contact with the others again."""
         broker.held.append(lambda _: reply(answer))
 
-    def leader_of(self, broker: Broker, each: Partition) -> int:
+    def leader_of(self, broker: SimulatedBroker, each: BrokerPartition) -> int:
         return each.leader if broker.view is None else broker.view.leaders.get(each.place, -1)
 
-    def _led(self, broker: Broker, place: TopicPartition) -> tuple[Partition, int, int] | ErrorClass:
+    def _led(self, broker: SimulatedBroker, place: TopicPartition) -> tuple[BrokerPartition, int, int] | ErrorClass:
         """Partition, high watermark and last stable offset, if the broker believes to lead it."""
         topic = (self.topics if broker.view is None else broker.view.topics).get(place[0])
         if topic is None or not 0 <= place[1] < len(topic.partitions):
@@ -335,7 +344,7 @@ class Cluster:
 
     # Requests
 
-    def metadata(self, topics: Iterable[str] | None, broker: Broker, reply: Reply) -> None:
+    def metadata(self, topics: Iterable[str] | None, broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with topic -> TopicDescription; None: it does not exist. `topics` None: all."""
         known = self.topics if broker.view is None else broker.view.topics
         described: dict[str, TopicDescription | None] = {}
@@ -347,7 +356,7 @@ class Cluster:
                 described[name] = TopicDescription(topic.topic_id, leaders, [each.replicas for each in topic.partitions])
         reply(described)
 
-    def produce(self, batches: Mapping[TopicPartition, Batch], transactional_id: str | None, broker: Broker, reply: Reply) -> None:
+    def produce(self, batches: Mapping[TopicPartition, Batch], transactional_id: str | None, broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with partition -> first offset, or error, when all replicas have the records."""
         answers: dict[TopicPartition, int | ErrorClass] = {}
 
@@ -359,7 +368,7 @@ class Cluster:
         for place, batch in batches.items():
             self._produce(broker, place, batch, transactional_id, partial(answered, place))
 
-    def _produce(self, broker: Broker, place: TopicPartition, batch: Batch, transactional_id: str | None, reply: Reply) -> None:
+    def _produce(self, broker: SimulatedBroker, place: TopicPartition, batch: Batch, transactional_id: str | None, reply: Reply) -> None:
         found = self._led(broker, place)
         if not isinstance(found, tuple):
             reply(found)
@@ -389,7 +398,7 @@ class Cluster:
             offset = self.append(each, batch) if known is None else known
             self.acknowledge(each, offset, offset + len(batch.contents), reply)
 
-    def _transaction_problem(self, each: Partition, batch: Batch, transactional_id: str | None) -> ErrorClass | None:
+    def _transaction_problem(self, each: BrokerPartition, batch: Batch, transactional_id: str | None) -> ErrorClass | None:
         """Leaders ask the coordinator whether a partition belongs to the transaction (KIP-890)."""
         if transactional_id is None or each.log.has_open_transaction(batch.producer_id):
             return None
@@ -403,7 +412,7 @@ class Cluster:
         limits: FetchLimits,
         wait_us: int,
         near: bool,
-        broker: Broker,
+        broker: SimulatedBroker,
         reply: Reply,
     ) -> None:
         """Replies with partition -> Fetched, when there is something or after `wait_us`. `near`: as
@@ -430,7 +439,7 @@ class Cluster:
 
     def _fetch_now(
         self,
-        broker: Broker,
+        broker: SimulatedBroker,
         wanted: Sequence[tuple[TopicPartition, int]],
         committed: bool,
         limits: FetchLimits,
@@ -450,7 +459,7 @@ class Cluster:
         return True
 
     def _fetch_one(
-        self, broker: Broker, place: TopicPartition, offset: int, committed: bool, most_bytes: int, near: bool, *, one: bool
+        self, broker: SimulatedBroker, place: TopicPartition, offset: int, committed: bool, most_bytes: int, near: bool, *, one: bool
     ) -> Fetched:
         found = self._led(broker, place)
         if not isinstance(found, tuple):
@@ -465,7 +474,7 @@ class Cluster:
         records, next_offset = each.log.read(offset, stable if committed else high_watermark, committed=committed, max_bytes=most_bytes, one=one)
         return Fetched(None, records, next_offset, high_watermark, stable, each.log.epoch_before(next_offset))
 
-    def list_offsets(self, places: Sequence[TopicPartition], first: bool, committed: bool, broker: Broker, reply: Reply) -> None:
+    def list_offsets(self, places: Sequence[TopicPartition], first: bool, committed: bool, broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with partition -> first offset, or end, with the epoch of its leader; or error.
         """
         answers: dict[TopicPartition, LeaderEnd | ErrorClass] = {}
@@ -481,7 +490,7 @@ class Cluster:
                 answers[place] = LeaderEnd(found[2] if committed else found[1], self._epochs(broker, found[0])[0])
         reply(answers)
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int], broker: Broker, reply: Reply) -> None:
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int], broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with partition -> where this leader epoch ends, or error."""
         answers: dict[TopicPartition, int | ErrorClass] = {}
         for place, epoch in epochs.items():
@@ -489,11 +498,11 @@ class Cluster:
             answers[place] = self._epochs(broker, found[0])[1].end(epoch) if isinstance(found, tuple) else found
         reply(answers)
 
-    def _epochs(self, broker: Broker, each: Partition) -> tuple[int, LeaderEpochs]:
+    def _epochs(self, broker: SimulatedBroker, each: BrokerPartition) -> tuple[int, LeaderEpochs]:
         """In which epoch the broker leads, and those before it."""
         return (each.epoch, each.log.epochs) if broker.view is None else broker.view.epochs[each.place]
 
-    def answer_delete_records(self, before: Mapping[TopicPartition, int], broker: Broker, reply: Reply) -> None:
+    def answer_delete_records(self, before: Mapping[TopicPartition, int], broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with partition -> error, or None. Any broker passes it on to the leader."""
         answers: dict[TopicPartition, ErrorClass | None] = {}
         for place, offset in before.items():
@@ -509,7 +518,7 @@ class Cluster:
                 answers[place] = None
         reply(answers)
 
-    def create(self, topics: Sequence[NewTopic], broker: Broker, reply: Reply) -> None:
+    def create(self, topics: Sequence[NewTopic], broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with topic -> error, or None."""
         if broker.view is not None:
             self.hold(broker, reply, dict.fromkeys((each.name for each in topics), errors.LeaderNotAvailableError))
@@ -520,11 +529,11 @@ class Cluster:
             created[each.name] = self.create_topic(each.name, *numbers, each.topic_configs, each.replica_assignments)
         reply(created)
 
-    def configs(self, topics: Sequence[str], broker: Broker, reply: Reply) -> None:
+    def configs(self, topics: Sequence[str], broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with topic -> its settings; None: it does not exist."""
         reply({name: None if name not in self.topics else dict(self.topics[name].configs) for name in topics})
 
-    def set_configs(self, topic: str, configs: Mapping[str, str], broker: Broker, reply: Reply) -> None:
+    def set_configs(self, topic: str, configs: Mapping[str, str], broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with an error, or None."""
         if topic in self.topics:
             self.topics[topic].configs = {**DEFAULTS, **configs}

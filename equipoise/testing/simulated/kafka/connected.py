@@ -11,7 +11,7 @@ from aiokafka import errors
 
 from equipoise.events.log.kafka.client import CLOSE_S, TopicPartition
 from equipoise.testing.simulated.kafka.cluster import Cluster
-from equipoise.testing.simulated.kafka.network import Connection, Handler, Reply
+from equipoise.testing.simulated.kafka.network import BrokerConnection, Handler, Reply
 
 METADATA_MAX_AGE_US = 300_000_000
 MAIN, COORDINATION = 0, 1
@@ -26,7 +26,7 @@ class ConnectedClient:
         self._process = process
         self._timeout_s = request_timeout_ms / 1_000
         self._backoff_s = retry_backoff_ms / 1_000
-        self._connections: dict[tuple[int, int], Connection] = {}
+        self._connections: dict[tuple[int, int], BrokerConnection] = {}
         self._tracked: dict[str, None] = {}
         """Topics whose metadata is kept."""
         self._leaders: dict[TopicPartition, int] = {}
@@ -89,7 +89,7 @@ class ConnectedClient:
         connection = self._connections.get((broker, group))
         if connection is None or not connection.is_open:
             cluster = self._cluster
-            connection = Connection(self._process, cluster.brokers[broker], cluster.network, cluster.scheduler, self._timeout_s)
+            connection = BrokerConnection(self._process, cluster.brokers[broker], cluster.network, cluster.scheduler, self._timeout_s)
             self._connections[broker, group] = connection
         connection.send(name, handler, done)
 

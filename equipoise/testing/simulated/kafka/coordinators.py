@@ -20,7 +20,7 @@ from equipoise.testing.simulated.kafka.network import Reply
 
 if TYPE_CHECKING:
     from equipoise.testing.simulated.kafka.cluster import Cluster
-    from equipoise.testing.simulated.kafka.state import Broker, ErrorClass, Partition
+    from equipoise.testing.simulated.kafka.state import BrokerPartition, ErrorClass, SimulatedBroker
 
 GROUP, TRANSACTION = "__consumer_offsets", "__transaction_state"
 COUNT = 5
@@ -53,7 +53,7 @@ class Coordinators:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.partitions: list[Partition] = [
+        self.partitions: list[BrokerPartition] = [
             cluster.new_partition(topic, index, cluster.spread(index, min(3, len(cluster.brokers))))
             for topic in (GROUP, TRANSACTION)
             for index in range(COUNT)
@@ -73,16 +73,16 @@ class Coordinators:
             for place in [each for each in offsets if each[0] == topic]:
                 del offsets[place]
 
-    def _partition(self, kind: str, key: str) -> Partition:
+    def _partition(self, kind: str, key: str) -> BrokerPartition:
         return self.partitions[(COUNT if kind == TRANSACTION else 0) + zlib.crc32(key.encode()) % COUNT]
 
-    def _refusal(self, kind: str, key: str, broker: Broker) -> ErrorClass | None:
+    def _refusal(self, kind: str, key: str, broker: SimulatedBroker) -> ErrorClass | None:
         each = self._partition(kind, key)
         if self._cluster.leader_of(broker, each) != broker.id:
             return errors.NotCoordinatorError
         return errors.CoordinatorLoadInProgressError if each.is_settling and broker.view is None else None
 
-    def _may_write(self, kind: str, key: str, broker: Broker, reply: Reply) -> bool:
+    def _may_write(self, kind: str, key: str, broker: SimulatedBroker, reply: Reply) -> bool:
         """Returns whether the broker coordinates `key`. If not, it replies."""
         refusal = self._refusal(kind, key, broker)
         if refusal is not None:
@@ -95,20 +95,20 @@ class Coordinators:
         """Replies when the replicas have it."""
         self._cluster.scheduler.call_later(self._cluster.between_us(self._cluster.replicate_us), reply, answer)
 
-    def find(self, kind: str, key: str, broker: Broker, reply: Reply) -> None:
+    def find(self, kind: str, key: str, broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with the id of the coordinator's broker, or an error."""
         leader = self._cluster.leader_of(broker, self._partition(kind, key))
         reply(leader if leader >= 0 else errors.CoordinatorNotAvailableError)
 
     # Groups' offsets
 
-    def fetch_offsets(self, group: str, broker: Broker, reply: Reply) -> None:
+    def fetch_offsets(self, group: str, broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with partition -> committed offset, or an error."""
         refusal = self._refusal(GROUP, group, broker)
         offsets = self.offsets if broker.view is None else broker.view.offsets
         reply(dict(offsets.get(group, {})) if refusal is None else refusal)
 
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], broker: Broker, reply: Reply) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with an error, or None."""
         if not self._may_write(GROUP, group, broker, reply):
             return
@@ -128,7 +128,7 @@ class Coordinators:
 
     # Producers
 
-    def init_producer_id(self, transactional_id: str | None, timeout_ms: int, broker: Broker, reply: Reply) -> None:
+    def init_producer_id(self, transactional_id: str | None, timeout_ms: int, broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with (producer id, epoch), or an error. Fences the id's former producer."""
         if transactional_id is None:
             self._producer_ids += 1
@@ -173,7 +173,7 @@ class Coordinators:
         epoch: int,
         places: Sequence[TopicPartition],
         group: str | None,
-        broker: Broker,
+        broker: SimulatedBroker,
         reply: Reply,
     ) -> None:
         """Adds partitions, or a group. Replies with an error, or None."""
@@ -205,7 +205,7 @@ class Coordinators:
         epoch: int,
         group: str,
         offsets: Mapping[TopicPartition, int],
-        broker: Broker,
+        broker: SimulatedBroker,
         reply: Reply,
     ) -> None:
         """Replies with an error, or None. The offsets are committed with the transaction."""
@@ -224,7 +224,7 @@ class Coordinators:
             known.offsets[group].update((place, (offset, self._last_write)) for place, offset in offsets.items())
             self._written(reply, None)
 
-    def end_transaction(self, transactional_id: str, producer_id: int, epoch: int, commit: bool, broker: Broker, reply: Reply) -> None:
+    def end_transaction(self, transactional_id: str, producer_id: int, epoch: int, commit: bool, broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with an error, or None: it will be committed, or aborted."""
         if not self._may_write(TRANSACTION, transactional_id, broker, reply):
             return
@@ -251,7 +251,7 @@ class Coordinators:
 
     # Markers
 
-    def _answers(self, each: Partition) -> bool:
+    def _answers(self, each: BrokerPartition) -> bool:
         return each.leader >= 0 and self._cluster.brokers[each.leader].is_well and not each.is_settling
 
     def _end(self, known: _Transactional, *, commit: bool) -> None:

@@ -15,14 +15,14 @@ import attrs
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, RequestTimedOutError
 
 if TYPE_CHECKING:
-    from equipoise.testing.simulated.kafka.state import Broker
+    from equipoise.testing.simulated.kafka.state import SimulatedBroker
 
 Reply = Callable[[Any], None]
-Handler = Callable[["Broker", Reply], None]
+Handler = Callable[["SimulatedBroker", Reply], None]
 """A request: a broker calls it, and it replies once, at once or later."""
 
 
-class Scheduler(Protocol):
+class CallsLater(Protocol):
     """Calls functions at a time, outside of every event loop."""
 
     @property
@@ -65,7 +65,7 @@ class Network:
             return None
         return self.least_us + int(self.random.random() * (self.most_us - self.least_us)) + self.slow_us.get(process, 0)
 
-    def keeps(self, process: str, connection: Connection, request: str, arrive: Callable[[], None]) -> bool:
+    def keeps(self, process: str, connection: BrokerConnection, request: str, arrive: Callable[[], None]) -> bool:
         """Returns whether the network keeps the request, and lets it `arrive` when it likes."""
         return False
 
@@ -78,7 +78,7 @@ class _Sent:
     timer: asyncio.TimerHandle | None = None
 
 
-class Connection:
+class BrokerConnection:
     """A connection of one client to one broker. Belongs to the client's loop, apart from `_arrive`,
     `_handle`, `_answered` and `broken`, which the scheduler and the broker call.
 
@@ -87,7 +87,7 @@ class Connection:
     connection.
     """
 
-    def __init__(self, process: str, broker: Broker, network: Network, scheduler: Scheduler, timeout_s: float) -> None:
+    def __init__(self, process: str, broker: SimulatedBroker, network: Network, scheduler: CallsLater, timeout_s: float) -> None:
         self.is_open = True
         self._process, self._broker, self._network, self._scheduler = process, broker, network, scheduler
         self._timeout_s = timeout_s

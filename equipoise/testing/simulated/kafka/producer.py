@@ -37,7 +37,7 @@ _AGAIN = (
 )
 
 
-class SentRecord(NamedTuple):
+class ProducedRecord(NamedTuple):
     """Where a record was appended."""
 
     topic: str
@@ -46,7 +46,7 @@ class SentRecord(NamedTuple):
 
 
 @attrs.define(eq=False)
-class _Pending:
+class _PendingBatch:
     """A batch that is being filled, or sent. `stored`: what is sent, from the first attempt on."""
 
     place: TopicPartition
@@ -54,7 +54,7 @@ class _Pending:
     done: asyncio.Future[None]
     drained: asyncio.Future[None]
     contents: list[tuple[bytes | None, bytes | None, Any, int]] = attrs.field(factory=list)
-    futures: list[asyncio.Future[SentRecord]] = attrs.field(factory=list)
+    futures: list[asyncio.Future[ProducedRecord]] = attrs.field(factory=list)
     size: int = BATCH_OVERHEAD
     is_whole: bool = False
     """It takes no more records, and has one future: of its first record."""
@@ -63,7 +63,7 @@ class _Pending:
     def succeed(self, offset: int) -> None:
         for index, future in enumerate(self.futures):
             if not future.done():
-                future.set_result(SentRecord(*self.place, offset + index))
+                future.set_result(ProducedRecord(*self.place, offset + index))
         self._end()
 
     def fail(self, error: Exception) -> None:
@@ -100,9 +100,9 @@ class SimulatedProducer(ConnectedClient):
         self._max_batch_bytes = max_batch_size
         self._producer_id, self._epoch = -1, -1
         self._sequences: dict[TopicPartition, int] = {}
-        self._batches: dict[TopicPartition, deque[_Pending]] = {}
+        self._batches: dict[TopicPartition, deque[_PendingBatch]] = {}
         """Batches to send. The first may have been sent before."""
-        self._sending: dict[int, list[_Pending]] = {}
+        self._sending: dict[int, list[_PendingBatch]] = {}
         """Broker -> batches of the request under way."""
         self._is_planned = False
         self._finding_leaders = False
@@ -179,7 +179,7 @@ class SimulatedProducer(ConnectedClient):
         if waiting := self._unsent():
             await asyncio.wait([batch.done for batch in waiting])
 
-    def _unsent(self) -> list[_Pending]:
+    def _unsent(self) -> list[_PendingBatch]:
         return [batch for batches in (*self._batches.values(), *self._sending.values()) for batch in batches if not batch.done.done()]
 
     # Records
@@ -189,12 +189,12 @@ class SimulatedProducer(ConnectedClient):
 
     async def send_and_wait(
         self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: SentHeaders | None = None
-    ) -> SentRecord:
+    ) -> ProducedRecord:
         return await (await self.send(topic, value, key=key, partition=partition, headers=headers))
 
     async def send(
         self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: SentHeaders | None = None
-    ) -> asyncio.Future[SentRecord]:
+    ) -> asyncio.Future[ProducedRecord]:
         """Raises as aiokafka's does."""
         assert value is not None or key is not None, "Need at least one: key or value"
         if topic not in self._counts:
@@ -210,7 +210,7 @@ class SimulatedProducer(ConnectedClient):
         assert 0 <= partition < self._counts[topic], "Unrecognized partition"
         place = TopicPartition(topic, partition)
         batch = await self._batch_for(place, size + RECORD_OVERHEAD)
-        future: asyncio.Future[SentRecord] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ProducedRecord] = asyncio.get_running_loop().create_future()
         batch.contents.append((key, value, its_headers, self._cluster.now_ms()))
         batch.futures.append(future)
         batch.size += size + RECORD_OVERHEAD
@@ -223,7 +223,7 @@ class SimulatedProducer(ConnectedClient):
         every = list(range(count))
         return int(self._partitioner(key, every, every))
 
-    async def _batch_for(self, place: TopicPartition, size: int) -> _Pending:
+    async def _batch_for(self, place: TopicPartition, size: int) -> _PendingBatch:
         """The batch that takes a record of this size. Waits while a full one is unsent."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._timeout_s
@@ -242,12 +242,12 @@ class SimulatedProducer(ConnectedClient):
                 raise errors.KafkaTimeoutError
         return self._new_batch(place)
 
-    def _new_batch(self, place: TopicPartition) -> _Pending:
+    def _new_batch(self, place: TopicPartition) -> _PendingBatch:
         if self._transactional_id is not None and place not in self._added:
             self._to_add[place] = None
             self._work.set()
         loop = asyncio.get_running_loop()
-        batch = _Pending(place, self._cluster.scheduler.now_us, loop.create_future(), loop.create_future())
+        batch = _PendingBatch(place, self._cluster.scheduler.now_us, loop.create_future(), loop.create_future())
         self._batches.setdefault(place, deque()).append(batch)
         self._plan()
         return batch
@@ -269,10 +269,10 @@ class SimulatedProducer(ConnectedClient):
                 filled.append((BATCH_OVERHEAD, []))
             filled[-1][1].append((key, value, tuple(headers), self._cluster.now_ms() if given_ms is None else given_ms))
             filled[-1] = filled[-1][0] + size, filled[-1][1]
-        batches: list[_Pending] = []
+        batches: list[_PendingBatch] = []
         for size, contents in filled:
             batch = self._new_batch(TopicPartition(*partition))
-            future: asyncio.Future[SentRecord] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[ProducedRecord] = asyncio.get_running_loop().create_future()
             future.add_done_callback(partial(self._settled, batches, len(batches)))
             batch.size, batch.contents, batch.futures, batch.is_whole = size, contents, [future], True
             batches.append(batch)
@@ -281,7 +281,7 @@ class SimulatedProducer(ConnectedClient):
             for each in batches
         ]
 
-    def _settled(self, batches: Sequence[_Pending], number: int, sent: asyncio.Future[SentRecord]) -> None:
+    def _settled(self, batches: Sequence[_PendingBatch], number: int, sent: asyncio.Future[ProducedRecord]) -> None:
         error = None if sent.cancelled() else sent.exception()
         if error is None:
             return
@@ -308,7 +308,7 @@ class SimulatedProducer(ConnectedClient):
         self._is_planned = False
         if self._is_closed or self._failed is not None or self._producer_id < 0:
             return
-        requests: dict[int, list[_Pending]] = {}
+        requests: dict[int, list[_PendingBatch]] = {}
         has_unknown = False
         for place in list(self._batches):
             leader = self._leader(place)
@@ -332,7 +332,7 @@ class SimulatedProducer(ConnectedClient):
             self._finding_leaders = True
             self._spawn(self._find_leaders())
 
-    def _drained(self, batch: _Pending) -> None:
+    def _drained(self, batch: _PendingBatch) -> None:
         batches = self._batches[batch.place]
         batches.popleft()
         if not batches:
@@ -340,7 +340,7 @@ class SimulatedProducer(ConnectedClient):
         if not batch.drained.done():
             batch.drained.set_result(None)
 
-    def _stored(self, batch: _Pending) -> Batch:
+    def _stored(self, batch: _PendingBatch) -> Batch:
         """The batch as it is sent, with the same sequence number each time."""
         if batch.stored is None:
             sequence = self._sequences.get(batch.place, 0)
@@ -357,7 +357,7 @@ class SimulatedProducer(ConnectedClient):
 
     def _sent(self, broker: int, answer: Any) -> None:
         """The broker has answered, or could not be asked."""
-        again: list[_Pending] = []
+        again: list[_PendingBatch] = []
         if self._is_closed or isinstance(answer, asyncio.CancelledError):
             return
         if isinstance(answer, Exception):
@@ -383,7 +383,7 @@ class SimulatedProducer(ConnectedClient):
         self._work.set()
         self._plan()
 
-    async def _send_again(self, broker: int, again: list[_Pending]) -> None:
+    async def _send_again(self, broker: int, again: list[_PendingBatch]) -> None:
         await asyncio.sleep(self._backoff_s)
         for batch in again:
             self._batches.setdefault(batch.place, deque()).appendleft(batch)

@@ -9,13 +9,13 @@ import attrs
 
 from equipoise.events.log.kafka.client import NO_EPOCH, TopicPartition
 from equipoise.testing.simulated.kafka.log import LeaderEpochs, PartitionLog, StoredRecord
-from equipoise.testing.simulated.kafka.network import Connection, Reply
+from equipoise.testing.simulated.kafka.network import BrokerConnection, Reply
 
 ErrorClass = type[Exception]
 
 
 @attrs.define(eq=False)
-class Partition:
+class BrokerPartition:
     """`leader` -1: there is none. `isr`: ids of the in-sync replicas."""
 
     place: TopicPartition
@@ -35,17 +35,17 @@ class Partition:
 
 
 @attrs.define(eq=False)
-class Topic:
+class SimulatedTopic:
     name: str
     topic_id: str
     configs: dict[str, str]
-    partitions: list[Partition]
+    partitions: list[BrokerPartition]
 
 
 class FrozenView(NamedTuple):
     """What a broker knew when it lost contact with the others."""
 
-    topics: dict[str, Topic]
+    topics: dict[str, SimulatedTopic]
     leaders: dict[TopicPartition, int]
     ends: dict[TopicPartition, tuple[int, int]]
     """High watermark and last stable offset, where it was the leader."""
@@ -56,7 +56,7 @@ class FrozenView(NamedTuple):
 
 
 @attrs.define(eq=False)
-class Broker:
+class SimulatedBroker:
     """`view`: not None while it is cut from the other brokers. `clock_ms`: how far its clock is
     ahead.
     """
@@ -67,7 +67,7 @@ class Broker:
     is_paused: bool = False
     view: FrozenView | None = None
     clock_ms: int = 0
-    connections: dict[int, Connection] = attrs.field(factory=dict)
+    connections: dict[int, BrokerConnection] = attrs.field(factory=dict)
     held: list[Reply] = attrs.field(factory=list)
     """Requests that it cannot answer without the other brokers."""
 

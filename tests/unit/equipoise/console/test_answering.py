@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.console import questions as questions_module
 from equipoise.console.answering import NEW_MEMBER, answer
-from equipoise.console.questions import BusyError, Explain, Questions, WhatIf
+from equipoise.console.questions import BusyError, Explain, Questions, WhatIfQuestion
 from equipoise.events.facts import LeaveRequested
 from equipoise.events.records import BaseState
 from equipoise.events.tasks import TaskId
@@ -38,7 +38,7 @@ def loads(state: GroupState) -> dict[str, int]:
 def test_what_if_another_member_joins_is_what_then_happens() -> None:
     group = settled()
     before = group.machine.snapshot()
-    found = answer(WhatIf(base=base_of(group), join=1))
+    found = answer(WhatIfQuestion(base=base_of(group), join=1))
     assert group.machine.snapshot() == before
     assert {each["member"]: (each["before"], each["after"]) for each in found["members"]} == {
         "m1": (4, 3), "m2": (4, 3), "m3": (4, 3), NEW_MEMBER: (0, 3),
@@ -56,7 +56,7 @@ def test_what_if_another_member_joins_is_what_then_happens() -> None:
 
 def test_what_if_members_leave_is_what_then_happens() -> None:
     group = settled()
-    found = answer(WhatIf(base=base_of(group), without=("m2",)))
+    found = answer(WhatIfQuestion(base=base_of(group), without=("m2",)))
     assert {each["member"]: each["after"] for each in found["members"]} == {"m1": 6, "m2": 0, "m3": 6}
     group.fact(LeaveRequested(members=("m2",)))
     assert {str(task) for task in group.state.in_flight} <= {each["task"] for each in found["moves"]}
@@ -67,13 +67,13 @@ def test_what_if_a_setting_changes() -> None:
     group.settles()
     group.join("m3", restores=10)
     assert len(group.state.members["m3"].warmup) == 1
-    found = answer(WhatIf(base=base_of(group), settings=("max_warmups=4", "max_warmups_per_member=4")))
+    found = answer(WhatIfQuestion(base=base_of(group), settings=("max_warmups=4", "max_warmups_per_member=4")))
     assert found["warmups"] == 4
 
 
 def test_what_if_waits_until_the_leader_decides() -> None:
     group = settled(join_delay_ms=5_000)
-    found = answer(WhatIf(base=base_of(group), join=1))
+    found = answer(WhatIfQuestion(base=base_of(group), join=1))
     assert found["waited_ms"] == 2_000, "group time is at 3 s, and the first join was at its beginning"
     assert {each["after"] for each in found["members"]} == {3}
 
@@ -89,7 +89,7 @@ def test_what_if_waits_until_the_leader_decides() -> None:
     ],
 )
 def test_what_if_without_sense_says_why(asked: dict[str, Any], problem: str) -> None:
-    assert problem in answer(WhatIf(base=base_of(settled()), **asked))["problem"]
+    assert problem in answer(WhatIfQuestion(base=base_of(settled()), **asked))["problem"]
 
 
 def test_what_if_of_a_group_that_another_leader_leads_has_no_answer() -> None:
@@ -97,12 +97,12 @@ def test_what_if_of_a_group_that_another_leader_leads_has_no_answer() -> None:
     group.fact(configured(led_by="external"))
     group.fact(topology(stateful=2))
     group.fact(joined("m1"))
-    assert "equipoise does not lead this group" in answer(WhatIf(base=base_of(group), join=1))["problem"]
+    assert "equipoise does not lead this group" in answer(WhatIfQuestion(base=base_of(group), join=1))["problem"]
 
 
 def test_what_if_nothing_follows_says_so() -> None:
     group = settled()
-    found = answer(WhatIf(base=base_of(group)))
+    found = answer(WhatIfQuestion(base=base_of(group)))
     assert (found["problem"], found["moves"]) == ("", [])
     assert "nothing would follow" in found["remarks"][0]
 
@@ -120,18 +120,18 @@ async def test_process_answers_and_ends(monkeypatch: pytest.MonkeyPatch) -> None
     questions = Questions()
     group = settled()
     try:
-        first = await questions.ask(WhatIf(base=base_of(group), join=1))
+        first = await questions.ask(WhatIfQuestion(base=base_of(group), join=1))
         process = questions._process
         assert process is not None
-        again = await asyncio.gather(*(questions.ask(WhatIf(base=base_of(group), join=1)) for _ in range(3)))
-        assert again == [first] * 3 == [answer(WhatIf(base=base_of(group), join=1))] * 3
+        again = await asyncio.gather(*(questions.ask(WhatIfQuestion(base=base_of(group), join=1)) for _ in range(3)))
+        assert again == [first] * 3 == [answer(WhatIfQuestion(base=base_of(group), join=1))] * 3
         assert questions._process is process, "one process for all"
         monkeypatch.setattr(questions_module, "ANSWER_S", 0.000_1)
         with pytest.raises(BusyError, match="no answer within"):
-            await questions.ask(WhatIf(base=base_of(group), join=1))
+            await questions.ask(WhatIfQuestion(base=base_of(group), join=1))
         assert process.returncode is not None, "a late answer must not be taken for another one's"
         monkeypatch.setattr(questions_module, "MOST_WAITING", 0)
         with pytest.raises(BusyError, match="ask again"):
-            await questions.ask(WhatIf(base=base_of(group)))
+            await questions.ask(WhatIfQuestion(base=base_of(group)))
     finally:
         await questions.close()

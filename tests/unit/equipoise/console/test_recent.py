@@ -10,10 +10,10 @@ import pytest
 
 from equipoise.console import recent as recent_module
 from equipoise.console.documents import brief, group_now, in_order_of_trouble
-from equipoise.console.recent import Recent, Said, shortened
+from equipoise.console.recent import Recent, SaidSentence, shortened
 from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import MemberLeft
-from equipoise.events.records import Record
+from equipoise.events.records import FactRecord
 from equipoise.events.tasks import parse_task
 from equipoise.replay.history import Condition
 from equipoise.replay.replayer import Replayer
@@ -82,7 +82,7 @@ def say(recent: Recent, group: str, number: int) -> GroupMachine:
     """A member of the group leaves, as a worker notes it."""
     machine = MACHINES.setdefault(group, GroupMachine())
     machine.state.last_offset, machine.state.last_append_ms = number, 1_000 * number
-    record = Record(group, number, 1_000 * number, MemberLeft(member_id="m1", incarnation=1))
+    record = FactRecord(group, number, 1_000 * number, MemberLeft(member_id="m1", incarnation=1))
     recent.note(0, record, [], machine, [Sentence(f"m1 left {group} at {number}", {})])
     return machine
 
@@ -171,7 +171,7 @@ def test_row_of_a_group_without_memory_shows_tasks_that_are_granted_and_do_not_r
 
 def test_facts_that_are_folded_again_are_noted_once_and_a_partition_is_forgotten() -> None:
     recent = Recent()
-    told: list[Said] = []
+    told: list[SaidSentence] = []
     recent.changed = lambda group, said: told.extend(said)
     remembered(recent)
     first = len(told)
@@ -231,7 +231,7 @@ def test_halted_group_is_an_alarm_and_its_state_is_shown_as_far_as_it_is_known()
 
 def test_sentence_of_many_tasks_counts_them_and_is_cut() -> None:
     def said(text: str, **values: Any) -> dict[str, Any]:
-        return Said(1, GROUP, 0, shortened(Sentence(text, values))).document()
+        return SaidSentence(1, GROUP, 0, shortened(Sentence(text, values))).document()
 
     tasks = [f"0_{number}" for number in range(0, 200, 2)]
     found = said(f"round 3: {', '.join(tasks)} m1 -> m2 granted: because", tasks=tasks)
@@ -240,7 +240,7 @@ def test_sentence_of_many_tasks_counts_them_and_is_cut() -> None:
     assert said("round 3: 0_1 m1 -> m2 granted: because", tasks=["0_1"])["text"] == "round 3: 0_1 m1 -> m2 granted: because"
     assert len(said("x" * 10_000)["text"]) == recent_module.MOST_CHARS
     recent, machine = Recent(), GroupMachine()
-    left = Record(GROUP, 1, 0, MemberLeft(member_id="m1", incarnation=1))
+    left = FactRecord(GROUP, 1, 0, MemberLeft(member_id="m1", incarnation=1))
     recent.note(0, left, [], machine, [Sentence("x" * 10_000, {"tasks": tasks})])
     (kept,) = recent.groups[GROUP].sentences
     assert (len(kept.sentence.text), kept.sentence.values["tasks"]) == (recent_module.MOST_CHARS, [])
@@ -256,4 +256,4 @@ def test_first_look_at_a_group_begins_with_its_state() -> None:
     assert {each.task: each.member_id for each in built.intervals} == dict(replayer.machine.state.owner)
     assert not built.rounds
     assert attrs.evolve(built, intervals=()).moves == ()
-    assert isinstance(lived()[0], Record)
+    assert isinstance(lived()[0], FactRecord)

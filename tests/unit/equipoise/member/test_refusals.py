@@ -15,7 +15,7 @@ from equipoise.events.log.kafka.aiokafka_client import InvalidRecordError
 from equipoise.events.log.kafka.client import TopicPartition, batch_bytes
 from equipoise.events.tasks import TaskId
 from equipoise.member.context import State, TaskContext
-from equipoise.member.refusals import PATIENCE_S, SORTED, Refused, TaskRefusals, name_topic, refused_by, sentence
+from equipoise.member.refusals import PATIENCE_S, SORTED, ForGood, TaskRefusals, name_topic, refused_by, sentence
 from equipoise.member.sizes import OversizedError
 from equipoise.member.stores import MemoryStore
 
@@ -30,7 +30,7 @@ def test_every_error_of_the_client_is_sorted() -> None:
 @pytest.mark.parametrize("kind", sorted(KAFKA, key=str))
 def test_what_the_client_retries_is_refused_for_a_task_at_most(kind: type[Exception]) -> None:
     if getattr(kind, "retriable", False):
-        assert refused_by(kind()) in (Refused.NOTHING, Refused.TASK), "a topic that does not exist is a task's"
+        assert refused_by(kind()) in (ForGood.NOTHING, ForGood.TASK), "a topic that does not exist is a task's"
     assert sentence(kind("a") if kind is not aiokafka.errors.BrokerResponseError else ValueError("a"))
 
 
@@ -41,10 +41,10 @@ def test_error_of_a_newer_client_counts_as_its_base_class_does() -> None:
     class UnheardOf(aiokafka.errors.BrokerResponseError):  # type: ignore[misc]
         pass
 
-    assert refused_by(NewError()) is Refused.TASK
-    assert refused_by(UnheardOf()) is Refused.NOTHING
-    assert refused_by(ValueError()) is Refused.NOTHING
-    assert refused_by(InputError("send to out: it has no partition 7")) is Refused.RECORD
+    assert refused_by(NewError()) is ForGood.TASK
+    assert refused_by(UnheardOf()) is ForGood.NOTHING
+    assert refused_by(ValueError()) is ForGood.NOTHING
+    assert refused_by(InputError("send to out: it has no partition 7")) is ForGood.RECORD
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_record_at_fault_is_found_in_few_attempts(records: int, seed: int) -> No
             size = min(records - committed, refusals.most or records)
             refusals.handled(PLACE, committed + size - 1, size)
             if committed <= bad < committed + size:
-                assert refusals.judge(aiokafka.errors.InvalidTimestampError(), None) is Refused.RECORD
+                assert refusals.judge(aiokafka.errors.InvalidTimestampError(), None) is ForGood.RECORD
                 break
             committed += size
             refusals.committed(size, {PLACE: committed})
@@ -98,14 +98,14 @@ def test_record_at_fault_is_found_in_few_attempts(records: int, seed: int) -> No
 def test_task_is_refused_for_a_while_before_it_is_parked() -> None:
     now_s = [0.0]
     refusals, missing = TaskRefusals(lambda: now_s[0]), aiokafka.errors.UnknownTopicOrPartitionError()
-    assert refusals.judge(missing, None) is Refused.NOTHING
+    assert refusals.judge(missing, None) is ForGood.NOTHING
     now_s[0] += PATIENCE_S
     refusals.committed(1, {})
-    assert refusals.judge(missing, None) is Refused.NOTHING
+    assert refusals.judge(missing, None) is ForGood.NOTHING
     now_s[0] += PATIENCE_S
-    assert refusals.judge(aiokafka.errors.NotLeaderForPartitionError(), None) is Refused.NOTHING
-    assert refusals.judge(missing, None) is Refused.TASK
-    assert refusals.judge(aiokafka.errors.InvalidTransactionTimeout(), None) is Refused.MEMBER
+    assert refusals.judge(aiokafka.errors.NotLeaderForPartitionError(), None) is ForGood.NOTHING
+    assert refusals.judge(missing, None) is ForGood.TASK
+    assert refusals.judge(aiokafka.errors.InvalidTransactionTimeout(), None) is ForGood.MEMBER
 
 
 @pytest.mark.parametrize("headers", [[], [("equipoise", b"x" * 150), ("h", b"")]])

@@ -24,7 +24,7 @@ from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import Lost
 from equipoise.worker import group_metrics
 from equipoise.worker.group_metrics import MOST_VALUES, OTHERS, escaped
-from equipoise.worker.group_readings import LAGGING_RECORDS, Condition, read
+from equipoise.worker.group_readings import LAGGING_RECORDS, GroupCondition, read
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.named_groups import HELD_S, KEPT_S
 from tests.groups import Group, configured
@@ -343,5 +343,5 @@ def test_every_alert_of_a_group_has_its_metric_and_threshold() -> None:
     page = samples(Worker([lead("g", Group().starts("m1", stateful=1).machine)]).metrics.text())
     names = {name for name, labels in page if ("group", "g") in labels}
     assert {metric for text in _fires().values() for metric in re.findall(r"equipoise_\w+", text)} <= names
-    assert [each.value for each in Condition] == ["halted", "trouble", "busy", "empty", "at_rest"]
-    assert read(lead("g")).condition is Condition.AT_REST
+    assert [each.value for each in GroupCondition] == ["halted", "trouble", "busy", "empty", "at_rest"]
+    assert read(lead("g")).condition is GroupCondition.AT_REST

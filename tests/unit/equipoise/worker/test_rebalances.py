@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.worker.rebalances import Rebalance, RebalanceFollower
+from equipoise.worker.rebalances import RebalanceFollower, WorkerRebalance
 from tests.groups import SESSION_MS, Group, topology
 
 
@@ -16,7 +16,7 @@ class Followed(Group):
         self.follower = RebalanceFollower()
         self.seen = 0
 
-    def follow(self) -> list[Rebalance]:
+    def follow(self) -> list[WorkerRebalance]:
         """The rebalances that have ended since the last call."""
         machine = GroupMachine()
         self.follower = follower = RebalanceFollower()
@@ -26,7 +26,7 @@ class Followed(Group):
         return new
 
 
-def kinds(rebalance: Rebalance) -> dict[str, set[TaskId]]:
+def kinds(rebalance: WorkerRebalance) -> dict[str, set[TaskId]]:
     found: dict[str, set[TaskId]] = {}
     for timed in rebalance.steps:
         assert rebalance.begin_ms <= timed.begin_ms <= timed.end_ms <= rebalance.end_ms
