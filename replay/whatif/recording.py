@@ -104,8 +104,8 @@ def read_recording(
     (`equipoise.replay.whatif.drift`). `span`: costs are those of that time, instead of the marked
     windows; what was before is simulated, too, and not counted.
 
-    Raises NoFactInSpanError when the group has no fact in the span; InputError for several groups of
-    which none is named, for a group that is absent, or without configuration or topology. Raises
+    Raises NoFactInSpanError when the group has no fact in the span; InputError for several groups
+    of which none is named, for a group that is absent, or without configuration or topology. Raises
     GroupHalted as `build_timeline` does, and what reading the log raises.
     """
     reader = RecordedInputsReader(group=group, announce_closes=None)
