@@ -9,7 +9,7 @@ import attrs
 
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident import GroupHistory
-from equipoise.replay.incident.history import State
+from equipoise.replay.incident.history import ObservedState
 
 SECOND = 1_000
 
@@ -43,7 +43,7 @@ def history(*states: tuple[int, ObservedGroup], stopped: Mapping[int, Sequence[t
     }
     return GroupHistory(
         group="g",
-        states=[State(at_ms=second * SECOND, group=each) for second, each in states],
+        states=[ObservedState(at_ms=second * SECOND, group=each) for second, each in states],
         commits=commits,
         end_times_ms=[second * SECOND for second in range(until_s)],
         ends=[{"orders": [second * 10 + 5] * 4} for second in range(until_s)],

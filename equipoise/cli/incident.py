@@ -19,7 +19,7 @@ from equipoise.replay.wording import day_text, groups_text
 if TYPE_CHECKING:
     from equipoise.replay.importers.evidence.reading import Evidence
     from equipoise.replay.importers.groups.dump import Dump
-    from equipoise.replay.importers.groups.recording import Recording
+    from equipoise.replay.importers.groups.recording import ClusterRecording
     from equipoise.replay.incident import Counterfactual, GroupHistory, Incident
 
 _MOST_SIMULATED = 20
@@ -90,7 +90,7 @@ def incident(
     check_files(("--html", html_path, Kind.PAGE))
     places, logs = _sorted_out(files)
     with contextlib.ExitStack() as stack:
-        recordings: list[Recording | Dump] = []
+        recordings: list[ClusterRecording | Dump] = []
         for place in places:
             opened = _opened(place)
             stack.enter_context(opened)
@@ -159,7 +159,7 @@ def _sorted_out(files: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _histories(
-    screen: Screen, recordings: Sequence[Recording | Dump], logs: Sequence[str], files: Sequence[str], group: str | None, *, every: bool
+    screen: Screen, recordings: Sequence[ClusterRecording | Dump], logs: Sequence[str], files: Sequence[str], group: str | None, *, every: bool
 ) -> tuple[list[GroupHistory], Evidence | None]:
     """Histories of the chosen groups. Raises InputError where none is chosen or known."""
     from equipoise.replay.importers.evidence.reading import read_evidence
@@ -183,7 +183,7 @@ def _histories(
     return list(found.values()) if group is None else [found[group]], evidence
 
 
-def _opened(place: str) -> Recording | Dump:
+def _opened(place: str) -> ClusterRecording | Dump:
     from equipoise.replay.importers.groups.dump import Dump
     from equipoise.replay.importers.groups.recording import open_recording
     from equipoise.replay.importers.kafka_streams import Source, shipped_runs
@@ -194,7 +194,9 @@ def _opened(place: str) -> Recording | Dump:
     return open_recording(place)
 
 
-def _simulate(screen: Screen, recording: Recording | Dump, history: GroupHistory, found: list[Incident]) -> dict[Incident, Counterfactual | None]:
+def _simulate(
+    screen: Screen, recording: ClusterRecording | Dump, history: GroupHistory, found: list[Incident]
+) -> dict[Incident, Counterfactual | None]:
     from equipoise.replay.importers.groups.observed import GroupKind
     from equipoise.replay.importers.groups.source import source_of
     from equipoise.replay.incident.counterfactuals import counterfactual

@@ -83,7 +83,7 @@ Run = Callable[[int, int], Mapping[str, int]]
 
 
 @attrs.frozen(kw_only=True)
-class Simulation:
+class IncidentSimulation:
     """A group of an incident. `weights`: work -> how many partitions stand still with it. `was`: as
     it was, as far as is known. `changes`: what else to try. `lasts_ms`: nothing goes on longer
     after the last event.
@@ -139,7 +139,7 @@ def _held_ms(first: ObservedGroup, incident: Incident, weights: Mapping[str, int
     return found
 
 
-def _of_consumers(case: _Case) -> Simulation:
+def _of_consumers(case: _Case) -> IncidentSimulation:
     """Consumers, or tasks of KIP-1071."""
     first, names = case.first, process_names(case.first)
     weights = {work: len(case.busy & set(first.partitions_of(work))) for work in first.owners}
@@ -154,7 +154,7 @@ def _of_consumers(case: _Case) -> Simulation:
     def run(settings: ConsumerSettings) -> Run:
         return lambda seed, until_ms: unavailable_ms(owners, case.events, settings, seed=seed, until_ms=until_ms, idle=idle)
 
-    return Simulation(
+    return IncidentSimulation(
         weights={work: weights[work] for work in owners},
         was=run(was),
         changes=[(change, run(settings)) for change, settings in _changes(first.kind, was, case.events)],
@@ -162,7 +162,7 @@ def _of_consumers(case: _Case) -> Simulation:
     )
 
 
-def _of_connect(case: _Case) -> Simulation | None:
+def _of_connect(case: _Case) -> IncidentSimulation | None:
     """The workers, and the consumers of the sinks that they run."""
     first, names = case.first, process_names(case.first)
     workers = {work: names[who[0]] for work, who in first.owners.items()}
@@ -183,7 +183,7 @@ def _of_connect(case: _Case) -> Simulation | None:
     def run(settings: ConnectSettings) -> Run:
         return lambda seed, until_ms: connect_unavailable_ms(workers, readers, case.events, settings, seed=seed, until_ms=until_ms)
 
-    return Simulation(
+    return IncidentSimulation(
         weights=dict.fromkeys(readers, 1),
         was=run(was),
         changes=[(change, run(settings)) for change, settings in _connect_changes(was, case.events)],
@@ -191,7 +191,7 @@ def _of_connect(case: _Case) -> Simulation | None:
     )
 
 
-SIMULATED: Mapping[GroupKind, Callable[[_Case], Simulation | None]] = {
+SIMULATED: Mapping[GroupKind, Callable[[_Case], IncidentSimulation | None]] = {
     GroupKind.CLASSIC_CONSUMER: _of_consumers,
     GroupKind.CONSUMER: _of_consumers,
     GroupKind.STREAMS: _of_consumers,

@@ -17,7 +17,7 @@ from equipoise.replay.importers.evidence.statements import Said, Statement
 from equipoise.replay.importers.evidence.tables import Look
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident.causes import Cause, Rebalance
-from equipoise.replay.incident.history import GroupHistory, State
+from equipoise.replay.incident.history import GroupHistory, ObservedState
 from equipoise.replay.incident.told import STRENGTH, BrokerStory, ClientStory, Departure, clock_shifts, names, observed
 from equipoise.replay.wording import counted, span_text
 
@@ -329,14 +329,14 @@ def _made(
             recorded, language=language or recorded.language, told=told, stops=clients.stops, notes=notes,
             missing=missing if not recorded.states else (),
         )  # fmt: skip
-    states: list[State] = []
+    states: list[ObservedState] = []
     for at_ms, each in broker.groups or _client_groups(group, kind, clients):
         if states and states[-1].at_ms >= at_ms:
             states.pop()
-        states.append(State(at_ms=at_ms, group=attrs.evolve(each, kind=kind)))
+        states.append(ObservedState(at_ms=at_ms, group=attrs.evolve(each, kind=kind)))
     if not states and (told or notes or statements):
         at_ms = told[0].begin_ms if told else statements[0].at_ms if statements else 0
-        states.append(State(at_ms=at_ms, group=ObservedGroup(name=group, kind=kind)))
+        states.append(ObservedState(at_ms=at_ms, group=ObservedGroup(name=group, kind=kind)))
     return GroupHistory(
         group=group or UNNAMED, states=states, commits={}, end_times_ms=[], ends=[], unread=[], has_every_commit=False, has_records=False,
         told=told, stops=clients.stops, notes=notes, missing=missing, language=language,
@@ -450,9 +450,9 @@ def _with_looks(history: GroupHistory, evidence: Evidence, group: str, *, has_sa
     states = history.states
     if not history.has_records and looks and not any(state.group.members for state in states):
         group_then = group_of(looks[-1])
-        states = [State(at_ms=looks[-1].at_ms or (states[-1].at_ms if states else 0), group=group_then)]
+        states = [ObservedState(at_ms=looks[-1].at_ms or (states[-1].at_ms if states else 0), group=group_then)]
     elif not states:
-        states = [State(at_ms=0, group=ObservedGroup(name=group, kind=GroupKind.CLASSIC_CONSUMER))]
+        states = [ObservedState(at_ms=0, group=ObservedGroup(name=group, kind=GroupKind.CLASSIC_CONSUMER))]
     missing = list(history.missing)
     if not history.told and not history.has_records and not has_said:
         missing = ["what happened before, when, and why: server.log of the coordinating broker, and the logs of the members",

@@ -20,7 +20,7 @@ _LONGEST_RESTORE_MS = 3_600_000
 
 
 @attrs.frozen(kw_only=True)
-class State:
+class ObservedState:
     """A group from `at_ms` on."""
 
     at_ms: int
@@ -45,7 +45,7 @@ class GroupHistory:
     """
 
     group: str
-    states: list[State]
+    states: list[ObservedState]
     commits: dict[str, list[tuple[int, int]]]
     end_times_ms: list[int]
     ends: list[dict[str, list[int]]]
@@ -184,7 +184,7 @@ def with_sinks(history: GroupHistory, sinks: Mapping[str, GroupHistory]) -> Grou
     group. Their partitions are named after the group too: ``connect-sink:orders-3``.
     """
     times = sorted({state.at_ms for each in (history, *sinks.values()) for state in each.states})
-    states: list[State] = []
+    states: list[ObservedState] = []
     reads: dict[str, tuple[str, ...]] = {}
     for at_ms in times:
         group = history.state_at(at_ms)
@@ -200,7 +200,7 @@ def with_sinks(history: GroupHistory, sinks: Mapping[str, GroupHistory]) -> Grou
             name: attrs.evolve(member, inputs={work: reads[work] for work in sorted(member.active) if work in reads})
             for name, member in group.members.items()
         }
-        states.append(State(at_ms=at_ms, group=attrs.evolve(group, members=members)))
+        states.append(ObservedState(at_ms=at_ms, group=attrs.evolve(group, members=members)))
     commits = {f"{sink.group}:{partition}": found for sink in sinks.values() for partition, found in sink.commits.items()}
     return attrs.evolve(history, states=states, commits=history.commits | commits, sinks=sinks)
 
@@ -218,7 +218,7 @@ def read_history(
     partition. `topics`: topic id -> topic.
     """
     observed = ObservedGroups(topics)
-    states: list[State] = []
+    states: list[ObservedState] = []
     for raw in records:
         observed.read(raw)
         now = observed.groups.get(group)
@@ -226,7 +226,7 @@ def read_history(
             continue
         if states and states[-1].at_ms == raw.timestamp_ms:  # records that a coordinator wrote at once
             states.pop()
-        states.append(State(at_ms=raw.timestamp_ms, group=now))
+        states.append(ObservedState(at_ms=raw.timestamp_ms, group=now))
     commits: dict[str, list[tuple[int, int]]] = {}
     repeats: dict[str, list[int]] = {}
     for commit in committed:

@@ -20,7 +20,7 @@ from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup
 from equipoise.replay.importers.groups.polled import LOST
 from equipoise.replay.importers.groups.recording import open_recording
 from equipoise.replay.incident import history_of
-from equipoise.replay.incident.history import State
+from equipoise.replay.incident.history import ObservedState
 from tests.live.group_clients import GroupClient, confluent_kafka_command
 from tests.live.kafka import admin_client, writer
 from tests.live.secured import secured_broker
@@ -84,7 +84,7 @@ def test_groups_are_polled_where_their_records_may_not_be_read(tmp_path: Path) -
             )  # fmt: skip
             running.callback(client.close)
 
-        def states() -> list[State]:
+        def states() -> list[ObservedState]:
             with open_recording(recording) as opened:
                 return history_of(opened, "billing-classic").states
 

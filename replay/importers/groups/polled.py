@@ -21,7 +21,7 @@ from equipoise.events.log.kafka.opening import admin_client, reaching
 from equipoise.replay.importers.groups.cluster import ClusterReader
 from equipoise.replay.importers.groups.described import read_streams_groups, records_of_consumers, records_of_streams, topics_of
 from equipoise.replay.importers.groups.observed import ObservedGroups
-from equipoise.replay.importers.groups.recording import Recording
+from equipoise.replay.importers.groups.recording import ClusterRecording
 from equipoise.replay.importers.offsets_topic.reader import WireError
 from equipoise.replay.importers.offsets_topic.records import GroupRecord, RawRecord, read_group_record
 from equipoise.replay.importers.offsets_topic.writing import WrittenMember, classic_group_record, commit_record, group_key
@@ -57,7 +57,7 @@ class PolledCluster:
         reader: ClusterReader,
         *,
         poll_s: float,
-        recording: Recording,
+        recording: ClusterRecording,
         wanted: Callable[[str], bool] = lambda group: True,
         say: Callable[[str], None] = lambda text: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import attrs
 
-from equipoise.replay.importers.groups.recording import RecordedCommit, Recording
+from equipoise.replay.importers.groups.recording import ClusterRecording, RecordedCommit
 from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
 from equipoise.replay.importers.offsets_topic.reader import WireError
 from equipoise.replay.importers.offsets_topic.records import RawRecord, read_group_record
@@ -56,7 +56,7 @@ class Recorder:
     def __init__(
         self,
         reader: ReadableCluster,
-        recording: Recording,
+        recording: ClusterRecording,
         *,
         patterns: Iterable[str] = (),
         sample_s: float = 10.0,

@@ -48,7 +48,7 @@ class RecordedCommit:
     committed: int | None
 
 
-class Recording:
+class ClusterRecording:
     """A recording in the file `path`. Opened with `open_recording`."""
 
     has_every_commit = True
@@ -166,7 +166,7 @@ class Recording:
             raise StorageError(str(self.path), f"cannot be written: {error}", "free space there, and start again: it resumes") from None
 
 
-def open_recording(location: str, *, write: bool = False) -> Recording:
+def open_recording(location: str, *, write: bool = False) -> ClusterRecording:
     """Opens a recording; with `write` makes one where there is none. Raises InputError for a file
     that is none. Raises StorageError when it cannot be written.
     """
@@ -195,7 +195,7 @@ def open_recording(location: str, *, write: bool = False) -> Recording:
         raise InputError(f"{location}: the recording cannot be opened: {error}; restore it from a copy, or name another file") from None
     if version != SCHEMA_VERSION:
         raise InputError(f"{location}: is a recording of form {version}, and this build reads {SCHEMA_VERSION}; use the build that wrote it")
-    return Recording(path, connection)
+    return ClusterRecording(path, connection)
 
 
 def is_database(path: Path) -> bool:

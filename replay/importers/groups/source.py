@@ -6,18 +6,18 @@ import heapq
 from collections.abc import Iterator
 
 from equipoise.replay.importers.groups.dump import Dump
-from equipoise.replay.importers.groups.recording import RecordedCommit, Recording
+from equipoise.replay.importers.groups.recording import ClusterRecording, RecordedCommit
 from equipoise.replay.importers.kafka_streams.source import HeldSource, Source
 from equipoise.replay.importers.offsets_topic.records import RawRecord
 from equipoise.replay.importers.offsets_topic.writing import commit_record
 
 
-def source_of(recording: Recording | Dump, group: str) -> Source:
+def source_of(recording: ClusterRecording | Dump, group: str) -> Source:
     """Returns what the importer reads of a group."""
     return recording.source if isinstance(recording, Dump) else recorded_source(recording, group)
 
 
-def recorded_source(recording: Recording, group: str) -> HeldSource:
+def recorded_source(recording: ClusterRecording, group: str) -> HeldSource:
     """Reads a group's records, commits and end offsets into memory. A recording keeps what a commit
     says and not its bytes, so those are written again; of two records of one time, the commit comes
     first.
