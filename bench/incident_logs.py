@@ -136,7 +136,8 @@ def keep_logs(folder: Path) -> None:
     done: list[Fault] = []
     with ExitStack() as running:
         broker = running.enter_context(brokers.Brokers(1, java=("-Xms64m", "-Xmx512m", f"-Xbootclasspath/a:{logger}", *TIMES), **settings))
-        AdminClient({"bootstrap.servers": broker.bootstrap}).create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result()
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result()
         over = threading.Event()
         feeding = threading.Thread(target=feed, args=(broker.bootstrap, over))
         feeding.start()

@@ -100,8 +100,8 @@ def incident(
         otherwise: dict[Incident, Counterfactual | None] = {}
         if group is not None:
             for history, mine in found:
-                if history.has_records:
-                    recording = next(each for each in recordings if group in each.groups())
+                recording = next((each for each in recordings if group in each.groups()), None)
+                if recording is not None:
                     otherwise |= _simulate(screen, recording, history, mine)
     replace = redactor([history for history, _ in found], {history.group: mine for history, mine in found}) if redact else None
     if html_path is not None:

@@ -181,7 +181,7 @@ def file_parts(files: Sequence[ReadFile]) -> list[Part]:
     """Returns what each file was, and what of it was not understood."""
     found: list[Part] = []
     for each in files:
-        is_log = each.understood and each.lines and "status" not in each.kind
+        is_log = each.understood and each.lines and "status" not in each.kind and "dump" not in each.kind
         times = "; it has no times, so nothing is said of how long" if is_log and not each.has_time else ""
         zone = "; its times name no zone, and are taken as UTC" if each.has_time and not each.has_zone and each.understood else ""
         found.append(

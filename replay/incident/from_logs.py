@@ -17,7 +17,7 @@ from equipoise.replay.importers.evidence.statements import Said, Statement
 from equipoise.replay.importers.evidence.tables import Look
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident.causes import Cause, Rebalance
-from equipoise.replay.incident.history import GroupHistory, ObservedState
+from equipoise.replay.incident.history import GroupHistory, ObservedState, read_history
 from equipoise.replay.incident.told import STRENGTH, BrokerStory, ClientStory, Departure, clock_shifts, names, observed
 from equipoise.replay.wording import counted, span_text
 
@@ -36,7 +36,10 @@ def histories_of(evidence: Evidence, recorded: Mapping[str, GroupHistory] | None
     that were given beside them; what is told is added to those.
     """
     found = dict(recorded or {})
-    names_of = set(evidence.groups) - {""}
+    for group, records in evidence.generations.items():
+        if group not in found:
+            found[group] = read_history(group, records, evidence.commits.get(group, ()), (), {})
+    names_of = (set(evidence.groups) | set(evidence.generations)) - {""}
     names_of |= {look.group for look in evidence.looks} - {""}
     for _, document in evidence.documents:
         names_of.add(document.group if isinstance(document, BurrowStatus) else f"connect-{document.connector}")

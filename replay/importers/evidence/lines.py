@@ -30,7 +30,7 @@ _STARTS = re.compile(
     rb"^(?:\x1b\[[0-9;]*m)*(?:[\w./-]+ *\| *)?(?:[>|] ?)*[\[(<\"']*"
     rb"(?:%[0-9]\||[0-9]{2,4}[-/.][0-9A-Za-z]{2,3}[-/.][0-9]{2,4}|[0-9]{2}:[0-9]{2}:[0-9]{2}"
     rb"|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* +[0-9]|[IWEF][0-9]{4} |[0-9]{1,2} [A-Z][a-z]{2} [0-9]{4}|1[0-9]{9}|20[0-9]{6}"
-    rb"|TRACE|DEBUG|INFO|WARN|ERROR|FATAL|CRITICAL|pod/|\{\")"
+    rb"|TRACE|DEBUG|INFO|WARN|ERROR|FATAL|CRITICAL|pod/|\{\"|(?:baseO|o)ffset: [0-9])"
 )
 _MESSAGES = ("message", "msg", "log", "@message", "MESSAGE", "text", "body", "event", "textPayload", "line", "short_message")
 _TIMES = (

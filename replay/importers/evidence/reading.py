@@ -20,11 +20,14 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.replay.importers.evidence import broker, java_clients, other_clients
 from equipoise.replay.importers.evidence.documents import BurrowStatus, ConnectorStatus, read_document
+from equipoise.replay.importers.evidence.dumped import read_dumped
 from equipoise.replay.importers.evidence.lines import Count, LogLine, chunks_of, read_lines, undressed
 from equipoise.replay.importers.evidence.patterns import Found, match_line
 from equipoise.replay.importers.evidence.statements import Detail, Said, Statements
 from equipoise.replay.importers.evidence.tables import Look, header_of, read_tables
 from equipoise.replay.importers.evidence.times import Clock
+from equipoise.replay.importers.groups.recording import RecordedCommit
+from equipoise.replay.importers.offsets_topic.records import RawRecord
 
 STDIN = "-"
 _DOCUMENT_BYTES = 64 * 1024 * 1024
@@ -80,6 +83,9 @@ class Evidence:
     looks: list[Look] = attrs.field(factory=list)
     documents: list[tuple[int, ConnectorStatus | BurrowStatus]] = attrs.field(factory=list)
     """File, and what it says."""
+    generations: dict[str, list[RawRecord]] = attrs.field(factory=dict)
+    """Group -> records of its generations, from kafka-dump-log."""
+    commits: dict[str, list[RecordedCommit]] = attrs.field(factory=dict)
 
 
 def read_evidence(paths: Sequence[str]) -> Evidence:
@@ -203,6 +209,8 @@ class _Reader:
             self._settings(line)
             return
         text = line.text
+        if "CreateTime: " in text and self._dumped(text):
+            return
         found, source = self._match(text)
         if found is None and "\n" in text:
             for joint in (" ", ""):
@@ -224,6 +232,19 @@ class _Reader:
         if source in ("python", "go") and not self.into.dialect:
             self.into.dialect = _dialect(text, source)
         self._add(line, found, source)
+
+    def _dumped(self, text: str) -> bool:
+        """Takes a record that kafka-dump-log printed; whether the line is one."""
+        read = read_dumped(text)
+        if read is None:
+            return False
+        if isinstance(read, RecordedCommit):
+            self.found.commits.setdefault(read.group, []).append(read)
+        else:
+            self.found.generations.setdefault(read[0], []).append(read[1])
+        self.into.kinds["what kafka-dump-log printed"] += 1
+        self.into.understood += 1
+        return True
 
     def _match(self, text: str) -> tuple[Found | None, str]:
         order = self.sources

@@ -25,6 +25,8 @@ class WrittenMember:
     host: str
     subscription: bytes
     assignment: bytes
+    rebalance_timeout_ms: int = UNKNOWN_MS
+    session_timeout_ms: int = UNKNOWN_MS
 
 
 def commit_record(group: str, topic: str, partition: int, at_ms: int, committed: int | None) -> tuple[bytes, bytes | None]:
@@ -44,7 +46,7 @@ def classic_group_record(
 
 def _member(member: WrittenMember) -> bytes:
     names = _text(member.member_id) + _nullable(member.instance_id) + _text(member.client_id) + _text(member.host)
-    return names + 2 * _int(UNKNOWN_MS, 4) + _bytes(member.subscription) + _bytes(member.assignment)
+    return names + _int(member.rebalance_timeout_ms, 4) + _int(member.session_timeout_ms, 4) + _bytes(member.subscription) + _bytes(member.assignment)
 
 
 def group_key(group: str) -> bytes:

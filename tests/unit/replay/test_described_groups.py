@@ -131,3 +131,34 @@ def test_assign_takes_tables(tmp_path: Path) -> None:
     assert "add --members --verbose" in CliRunner().invoke(assign, [str(path)]).stdout
     path.write_text("nothing\n")
     assert CliRunner().invoke(assign, [str(path)]).exit_code == 2
+
+
+ASSIGNED = {"a": "AAEAAAABAAZvcmRlcnMAAAACAAAAAAAAAAH/////", "b": "AAEAAAABAAZvcmRlcnMAAAABAAAAAf////8="}
+SUBSCRIBED = "AAEAAAABAAZvcmRlcnP/////AAAAAA=="
+
+
+def dumped(offset: int, at_ms: int, kind: str, key: dict, value: dict) -> str:
+    return (
+        f"| offset: {offset} CreateTime: {at_ms} keySize: 20 valueSize: 90 sequence: -1 headerKeys: []"
+        f" key: {json.dumps({'type': kind, 'data': key}, separators=(',', ':'))} payload: {json.dumps({'version': '3', 'data': value}, separators=(',', ':'))}\n"
+    )
+
+
+def generation(offset: int, at_ms: int, number: int, *members: str) -> str:
+    written = [
+        {"memberId": f"{name}-1", "groupInstanceId": None, "clientId": name, "clientHost": "/10.0.0.1", "rebalanceTimeout": 300_000, "sessionTimeout": 45_000,
+         "subscription": SUBSCRIBED, "assignment": ASSIGNED[name]}
+        for name in members
+    ]  # fmt: skip
+    value = {"protocolType": "consumer", "generation": number, "protocol": "range", "leader": "a-1", "currentStateTimestamp": at_ms, "members": written}
+    return dumped(offset, at_ms, "2", {"group": "g"}, value)
+
+
+def test_dump_of_the_offsets_topic_is_a_history(tmp_path: Path) -> None:
+    commit = dumped(2, 1_772_359_210_000, "1", {"group": "g", "topic": "orders", "partition": 0}, {"offset": 5, "metadata": ""})
+    text = "Dumping __consumer_offsets-7/00000000000000000000.log\n" + generation(1, 1_772_359_200_000, 3, "a") + commit
+    text += generation(3, 1_772_359_300_000, 4, "a", "b") + dumped(4, 1_772_359_301_000, "2", {"group": 1}, {})
+    answer = json.loads(shown(tmp_path, text, "--json"))
+    (group,) = answer["groups"]
+    assert [(each["cause"], each["members"], each["rebalances"][0]["number"]) for each in group["incidents"]] == [("first", ["a"], 3), ("joined", ["b"], 4)]
+    assert answer["files"][0]["kind"] == "what kafka-dump-log printed"
