@@ -41,11 +41,11 @@ EXPECTED = {
     "thaw": Cause.BACK,
 }  # fmt: skip
 VAGUE = {
-    Cause.POLL_TIMEOUT: (Cause.LEFT, Cause.EXPIRED, Cause.GONE), Cause.BACK: (Cause.JOINED, Cause.EXPIRED), Cause.EXPIRED: (Cause.GONE,),
-    Cause.LEFT: (Cause.GONE,),
+    Cause.POLL_TIMEOUT: (Cause.LEFT, Cause.EXPIRED, Cause.GONE), Cause.BACK: (Cause.JOINED, Cause.EXPIRED, Cause.POLL_TIMEOUT),
+    Cause.EXPIRED: (Cause.GONE,), Cause.LEFT: (Cause.GONE,),
 }  # fmt: skip
 """What is true of a fault, and less than all: a broker sees that a member left, and not why; a
-process that stood still tells, when it goes on, that its session was over.
+process that stood still tells, when it goes on, that its session or its poll interval was over.
 """
 
 

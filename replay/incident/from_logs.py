@@ -275,11 +275,12 @@ def _combined(clients: ClientStory) -> list[Rebalance]:
         made.append(one)
     # a client that was out is in again: what put it out is told by the others already
     told = [one for one, cluster in zip(made, clusters, strict=True) if not (cluster[0].gone and set(cluster[0].places) & taken)]
-    return [
+    back = [
         attrs.evolve(one, cause=Cause.BACK, begin_ms=one.end_ms, detail="")
         if one.cause in (Cause.POLL_TIMEOUT, Cause.EXPIRED) and not one.gone and any(place in taken for place in one.places) else one
         for one in told
     ]  # fmt: skip
+    return sorted(back, key=lambda each: (each.begin_ms, each.number))
 
 
 def _by_dealt(one: Rebalance, before: frozenset[str], after: frozenset[str], place: str) -> Rebalance:
