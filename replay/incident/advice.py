@@ -94,8 +94,8 @@ def advice_of(history: GroupHistory, kind: GroupKind, incident: Incident, *, is_
         found.append("let equipoise decide the rounds (docs/streams.md): copies are made first, and tasks move when they are ready")
     if kind is GroupKind.STREAMS and (back or incident.restores):
         found.append("keep copies, so that a task need not be restored: set the group's streams.num.standby.replicas (kafka-configs)")
-    has_waited = any(each.unowned or each.cause is Cause.DELAY_OVER or "scheduled.rebalance" in each.detail for each in chain)
-    if kind is GroupKind.CONNECT and cause in _STOPS and has_waited:
+    was_delayed = any(each.unowned or each.cause is Cause.DELAY_OVER or "scheduled.rebalance" in each.detail for each in chain)
+    if kind is GroupKind.CONNECT and cause in _STOPS and was_delayed:
         found.append(
             "set scheduled.rebalance.max.delay.ms a little above the time of a restart: what a worker had waits so long, whether it is back or not"
         )
