@@ -135,7 +135,7 @@ def _held_ms(first: ObservedGroup, incident: Incident, weights: Mapping[str, int
     for each in incident.chain:
         if each.cause is Cause.POLL_TIMEOUT and each.stopped_ms > 0:
             owned = [work for member in first.members.values() if name_of(member) in each.members for work in member.active]
-            found += each.stopped_ms * sum(weights.get(work, 0) for work in owned)
+            found += (each.stopped_ms + each.took_ms) * sum(weights.get(work, 0) for work in owned)
     return found
 
 

@@ -31,7 +31,7 @@ _STATIC_AGAIN_MS = 300_000
 _RESTART_TIMES = 3
 """A static member that is replaced so often within _STATIC_AGAIN_MS is two processes."""
 _MOST_PLACES = 6
-_MOST_MEMBERS, _MOST_STATES = 2_000, 1_000
+_MOST_MEMBERS, _MOST_STATES = 2_000, 400
 _PUT_OUT = re.compile(r"Unknown ?Member|UNKNOWN_MEMBER|not the active member", re.IGNORECASE)
 _WHYS = {
     Why.ADDED: Cause.JOINED, Why.LEFT: Cause.LEFT, Why.EXPIRED: Cause.EXPIRED, Why.POLL_TIMEOUT: Cause.POLL_TIMEOUT, Why.STATIC: Cause.STATIC_BACK,

@@ -24,7 +24,7 @@ from equipoise.replay.importers.groups.recording import RecordedCommit, open_rec
 from equipoise.replay.importers.groups.source import recorded_source
 from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, import_history, shipped_runs
 from equipoise.replay.incident import Cause, GroupHistory, Incident, at_once, gaps, history_of, incidents, rebalances
-from equipoise.replay.incident.causes import FOLLOWS
+from equipoise.replay.incident.causes import FOLLOWS, Rebalance
 from equipoise.replay.incident.history import read_history, with_sinks
 from equipoise.replay.incident.page import render_incidents
 from equipoise.replay.simulation import MemorySink
@@ -471,3 +471,20 @@ def test_adopted_group_is_no_outage_and_new_connectors_are_no_partitions() -> No
     states = ((0, first), (100, second))
     found = incidents(attrs.evolve(history(*states), commits={}))[1]
     assert (found.cause, found.chain[0].given) == (Cause.CONNECTORS, ("other-0",))
+
+
+def test_reason_of_a_brokers_log_beats_what_commits_tell() -> None:
+    plain = history((0, BOTH), (100, group(2, member("a", 0, 1, 2, 3))), stopped={2: [(89, 101)], 3: [(89, 101)]})
+    assert incidents(plain)[1].cause is EXPIRED
+    said = Rebalance(
+        number=2, begin_ms=95_000, end_ms=100_010, cause=Cause.POLL_TIMEOUT, members=("b",), detail="it said so",
+        places=("server.log:7", "server.log:9"),
+    )  # fmt: skip
+    (_, told) = incidents(attrs.evolve(plain, told=[said]))
+    assert (told.cause, told.members, told.places, told.chain[0].took_ms, told.chain[0].stopped_ms) == (
+        Cause.POLL_TIMEOUT, ("b",), ("server.log:7", "server.log:9"), 5_000, 6_000
+    )  # fmt: skip
+    vague = attrs.evolve(said, cause=Cause.UNSEEN, members=())
+    assert incidents(attrs.evolve(plain, told=[vague]))[1].cause is EXPIRED, "a log without a reason leaves what is known"
+    other = attrs.evolve(said, number=9, begin_ms=300_000, end_ms=300_100)
+    assert [each.cause for each in incidents(attrs.evolve(plain, told=[said, other]))] == [FIRST, Cause.POLL_TIMEOUT, Cause.POLL_TIMEOUT]
