@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.release import notes_of
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "changes"
 TYPES = [each["directory"] for each in tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["towncrier"]["type"]]
@@ -26,12 +28,13 @@ def test_is_fragment_name_needs_a_plus_and_a_known_type() -> None:
     assert not any(map(is_fragment_name, ["exactly-once.fixed.md", "+exactly-once.feature.md", "+exactly-once.md", "+exactly-once.fixed.rst"]))
 
 
-@pytest.mark.parametrize("path", FRAGMENTS, ids=lambda path: path.name)
-def test_fragment_has_a_known_type_and_short_lines(path: Path) -> None:
-    assert is_fragment_name(path.name), f"{path.name}: name it +SLUG.TYPE.md, with TYPE one of {', '.join(TYPES)}"
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines
-    assert [line for line in lines if len(line) > 100] == []
+def test_fragments_have_a_known_type_and_short_lines() -> None:
+    """There are none directly after a release."""
+    for path in FRAGMENTS:
+        assert is_fragment_name(path.name), f"{path.name}: name it +SLUG.TYPE.md, with TYPE one of {', '.join(TYPES)}"
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert lines, path.name
+        assert [line for line in lines if len(line) > 100] == [], path.name
 
 
 @pytest.mark.skipif(importlib.util.find_spec("towncrier") is None, reason="needs towncrier, of the extra dev")
@@ -42,6 +45,11 @@ def test_towncrier_renders_every_fragment() -> None:
     assert "## [9.9.9] - 2030-01-01" in done.stdout
     words = " ".join(done.stdout.split())
     assert [path.name for path in FRAGMENTS if " ".join(path.read_text(encoding="utf-8").split()) not in words] == []
+
+
+def test_version_of_the_project_has_its_entry_which_is_the_text_of_its_tag() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert len(notes_of((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version).splitlines()) > 10
 
 
 def test_changelog_has_the_line_below_which_towncrier_writes() -> None:
