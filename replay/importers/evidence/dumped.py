@@ -15,7 +15,7 @@ from equipoise.replay.importers.offsets_topic.records import RawRecord
 from equipoise.replay.importers.offsets_topic.writing import WrittenMember, classic_group_record
 
 _LINE = re.compile(
-    r"\boffset: (?P<offset>[0-9]{1,15}) .*?CreateTime: (?P<ms>[0-9]{1,15}) .*?"
+    r"\boffset: (?P<offset>[0-9]{1,15}) .*?CreateTime: (?P<ms>[0-9]{1,13}) .*?"
     r"\bkey: (?P<key>\{.*?\}\}) payload: (?P<payload>\{.*\}|<NULL>|null)"
 )
 _COMMITS, _GENERATION = ("0", "1"), "2"

@@ -33,6 +33,22 @@ DOCUMENTS = tuple(json.dumps(each).encode() for each in (
 ))  # fmt: skip
 
 
+_KEYS = ({"type": "1", "data": {"group": "g", "topic": "t", "partition": 0}}, {"type": "2", "data": {"group": "g"}})
+_VALUES = (
+    {"version": "3", "data": {"offset": 5}},
+    {"version": "3", "data": {"protocolType": "consumer", "generation": 3, "protocol": "range", "leader": "a-1",
+                              "currentStateTimestamp": 1, "members": [
+        {"memberId": "a-1", "groupInstanceId": None, "clientId": "a", "clientHost": "/10.0.0.1", "rebalanceTimeout": 300000, "sessionTimeout": 45000,
+         "subscription": "AAEAAAABAAZvcmRlcnP/////AAAAAA==", "assignment": "AAEAAAABAAZvcmRlcnMAAAACAAAAAAAAAAH/////"},
+    ]}},
+)  # fmt: skip
+DUMP = "".join(
+    f"| offset: {number} CreateTime: {1_772_359_200_000 + number} keySize: 20 valueSize: 20 sequence: -1 headerKeys: []"
+    f" key: {json.dumps(_KEYS[number % 2])} payload: {json.dumps(_VALUES[number % 2])}\n"
+    for number in range(20)
+).encode()
+
+
 def told_of(raw: bytes) -> Evidence:
     found = Evidence(files=[ReadFile(name="x.log")])
     read_file(found, 0, [raw[begin : begin + 700] for begin in range(0, len(raw), 700)])
@@ -62,7 +78,7 @@ def changed(raw: bytes, chance: random.Random) -> bytes:
 def sources(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     folders = [unpack(version, tmp_path_factory.mktemp("logs")) for version in VERSIONS]
     logs: list[Path] = [path for folder in folders for path in sorted(folder.glob("*.log"))]
-    return [path.read_bytes() for path in [*logs, EXAMPLE] if path.stat().st_size > 200] + list(DOCUMENTS)
+    return [path.read_bytes() for path in [*logs, EXAMPLE] if path.stat().st_size > 200] + [*DOCUMENTS, DUMP]
 
 
 def test_changed_files_are_read_without_a_failure(sources: list[bytes]) -> None:
