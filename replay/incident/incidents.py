@@ -36,7 +36,8 @@ _FOR_A_MEDIAN = 3
 _MOST_BEFORE = 50
 """Of earlier incidents, the last."""
 _LEAST_USUAL_MS = 1_000
-_STOPS = (Cause.EXPIRED, Cause.LEFT, Cause.GONE, Cause.RESTARTED, Cause.STATIC_BACK, Cause.POLL_TIMEOUT)
+_RESTARTS = (Cause.EXPIRED, Cause.LEFT, Cause.GONE, Cause.RESTARTED, Cause.STATIC_BACK)
+"""What a deployment looks like; a member that does not poll is none."""
 
 
 @attrs.frozen(kw_only=True)
@@ -252,7 +253,7 @@ def _rolling(found: list[Incident]) -> list[bool]:
     for each in found:
         for name in each.members if each.cause is Cause.BACK else ():
             backs.setdefault(name, []).append(each.begin_ms)
-    restarts = [(index, each) for index, each in enumerate(found) if each.cause in _STOPS and each.loop is None and _is_back(each, backs)]
+    restarts = [(index, each) for index, each in enumerate(found) if each.cause in _RESTARTS and each.loop is None and _is_back(each, backs)]
     rolls: set[int] = set()
     other = -1
     """The last restart of other members."""
