@@ -87,6 +87,8 @@ class PartitionLead:
     ) -> None:
         self.position = position
         self.groups: dict[str, GroupLead] = {}
+        self.awaiting_lags: set[str] = set()
+        """Groups whose first round waits for source lags (docs/protocol.md#d2)."""
         self._clock = PartitionClock()
         self._unplanned: dict[str, GroupLead] = {}
         """Groups whose next tick may have changed since `ticks_due`."""
@@ -114,6 +116,7 @@ class PartitionLead:
         else:
             group = self.groups[checkpoint.group] = GroupLead(checkpoint.group, machine, self._clock)
             group.begin_at_rest()
+            self._note_lags(group)
         group.checkpoint_offset = checkpoint.offset
         group.published.acknowledge(checkpoint.number)
 
@@ -205,9 +208,16 @@ class PartitionLead:
         if event.__class__ is ProbingTick or event.__class__ is SilenceObserved:
             group.tick_under_way = False
         group.note(record)
+        self._note_lags(group)
         group.folded_ms = now_ms
         self._unplanned[group.name] = group
         return missing
+
+    def _note_lags(self, group: GroupLead) -> None:
+        if group.machine.awaits_lags:
+            self.awaiting_lags.add(group.name)
+        else:
+            self.awaiting_lags.discard(group.name)
 
     def _to_publish(self, group: GroupLead, record: FactRecord, decisions: list[DecisionRecord]) -> list[DecisionRecord]:
         """The decisions of a fact that are not published yet. Halts the group if one of them cannot

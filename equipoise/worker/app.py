@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import attrs
 
@@ -104,6 +105,10 @@ class Worker:
         self._hidden: frozenset[str] = frozenset()
         """Topics of groups that this user may not see."""
         self._misfits: dict[str, frozenset[str]] = {}
+        self._found: dict[str, tuple[int, object]] = {}
+        """Topic -> how often something new of it was found, and what the last look found."""
+        self._looked_at: WeakKeyDictionary[GroupLead, tuple[tuple[int, ...], list[tuple[str, int]]]] = WeakKeyDictionary()
+        """Group -> its topologies and topics when it was last told what was found."""
         """Group -> what was logged of its source topics that do not fit its topology."""
         self._brokers = BrokerWatch(f"worker of {settings.prefix}", runtime.monotonic_s)
         self._asked_s = 0.0
@@ -472,7 +477,7 @@ class Worker:
             interval_s = self.settings.observe_interval_ms / 1000
             await asyncio.sleep(min(_WATCH_S, interval_s))
             due = self._runtime.monotonic_s() - looked_s >= interval_s
-            wanted = [(host, lead) for host, lead in self._observed() if due or lead.machine.awaits_lags]
+            wanted = [*self._observed(everything=due)]
             if due:
                 looked_s = self._runtime.monotonic_s()
             try:
@@ -483,11 +488,14 @@ class Worker:
                 with contextlib.suppress(Exception):
                     await self._observer.close()
 
-    def _observed(self) -> Iterator[tuple[PartitionHost, GroupLead]]:
-        """Every group that is led here, has members and is not halted."""
+    def _observed(self, *, everything: bool) -> Iterator[tuple[PartitionHost, GroupLead]]:
+        """Yields the groups that are led here, have members and are not halted: all, or those whose
+        first round waits for lags.
+        """
         for host in self._hosts.values():
             if host.leading:
-                yield from ((host, lead) for lead in host.lead.groups.values() if lead.halted is None and lead.machine.state.members)
+                leads = host.lead.groups.values() if everything else [host.lead.groups[name] for name in sorted(host.lead.awaiting_lags)]
+                yield from ((host, lead) for lead in leads if lead.halted is None and lead.machine.state.members)
 
     async def _observe(self, wanted: list[tuple[PartitionHost, GroupLead]]) -> None:
         """Appends what has changed for each of these groups. See docs/protocol.md#d6."""
@@ -498,12 +506,20 @@ class Worker:
         if hidden - self._hidden:
             _LOG.warning("end offsets and racks of %s are not observed: %s", ", ".join(sorted(hidden)), NOT_SEEN)
         self._hidden = (self._hidden - asked) | hidden
+        for topic in asked:
+            found = ends.get(topic), racks.get(topic), topic in self._observer.hidden or topic in self._observer.unled
+            times, before = self._found.get(topic, (0, None))
+            if found != before:
+                self._found[topic] = times + 1, found
         turn_from_s = self._runtime.monotonic_s()
         for host, lead in wanted:
             if self._runtime.monotonic_s() - turn_from_s > TURN_S:
                 await asyncio.sleep(0)  # thousands of groups are led meanwhile
                 turn_from_s = self._runtime.monotonic_s()
             mine = topics[lead.name]
+            looked_at = tuple(lead.machine.state.topologies), sorted((topic, self._found[topic][0]) for topic in mine)
+            if self._looked_at.get(lead) == looked_at and not lead.machine.deals_by_lag:
+                continue  # of thousands of groups, most have nothing new
             self._say_misfits(lead, ends, self._observer.hidden | self._observer.unled)
             lags = await self._source_lags(lead) if lead.machine.deals_by_lag else {}
             if not host.leading or host.lead.groups.get(lead.name) is not lead:
@@ -514,6 +530,7 @@ class Worker:
                 )
                 for part in observed_in_parts(observed) if observed is not None else ():
                     await host.append(lead.name, part)
+                self._looked_at[lead] = looked_at
             except EquipoiseError as error:  # for example a topic name that no event can hold
                 _LOG.warning("group %s: cannot append end offsets: %s", lead.name, error)
 

@@ -109,7 +109,7 @@ def test_silence_is_what_group_time_has_where_that_is_longer() -> None:
 
 
 @pytest.mark.parametrize("how", ["another incarnation", "nobody", "not noted"])
-def test_who_was_not_heard_stays_silent_and_who_was_does_not(how: str) -> None:
+def test_member_stays_silent_until_it_is_heard(how: str) -> None:
     watched = Watched()
     watched.others(8_000)
     if how == "another incarnation":
@@ -151,7 +151,7 @@ def test_member_that_is_away_for_its_restart_is_nobodys_silence() -> None:
     assert set(told.silent_ms) == {"m1"}
 
 
-def test_who_is_gone_is_forgotten() -> None:
+def test_member_that_is_gone_is_forgotten() -> None:
     watched = Watched()
     watched.group.fact(MemberLeft(member_id="m2", incarnation=1))
     watched.next_look_ms()
