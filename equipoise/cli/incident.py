@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _MOST_SIMULATED = 20
 """Of one group's incidents, those that cost most."""
 _END_MS = 2**62
+_BESIDE_A_PAGE = 3
 _MOST_AT_ONCE = 12
 _FEW_GROUPS, _MOST_TOLD = 20, 5
 """Of more groups, so many are told; of the others there is a line."""
@@ -138,6 +139,8 @@ def incident(
     }  # fmt: skip
     if replace is not None:
         answer, parts = redacted(answer, replace), [redacted(part, replace) for part in parts]
+    if html_path is not None and not is_markdown:
+        parts = parts[:_BESIDE_A_PAGE]
     screen.answer(answer, *(markdown(parts) if is_markdown else parts))
 
 

@@ -257,6 +257,15 @@ def test_history_without_records() -> None:
 
 
 @pytest.mark.slow
+def test_incident_with_a_page_prints_three_lines_beside(tmp_path: Path) -> None:
+    whole = CliRunner().invoke(main, ["incident", "scale-out", "--group", "orders"])
+    beside = CliRunner().invoke(main, ["incident", "scale-out", "--group", "orders", "--html", str(tmp_path / "page.html")])
+    assert (whole.exit_code, beside.exit_code) == (0, 0)
+    assert len(beside.stdout.splitlines()) < 10 < len(whole.stdout.splitlines())
+    assert whole.stdout.startswith(beside.stdout.splitlines()[0])
+
+
+@pytest.mark.slow
 def test_command_simulates_a_recorded_application(tmp_path: Path) -> None:
     page = tmp_path / "incident.html"
     done = CliRunner().invoke(main, ["incident", "scale-out", "--group", "orders", "--json", "--html", str(page)])
