@@ -114,7 +114,7 @@ def test_killed_executors_change_no_result(fleet: Path, tmp_path: Path) -> None:
 def test_killed_archive_query_archives_everything_once(spark: Any, location: str, tmp_path: Path) -> None:
     """Killed when a trigger has appended part of its records."""
     archive, checkpoint = tmp_path / "archive", tmp_path / "checkpoint"
-    args = ["archive", location, "--to", str(archive)]
+    args = ["stream", location, "--to", str(archive)]
     seen: dict[int, int] = {}
 
     def appended(trigger: int) -> bool:
@@ -124,7 +124,7 @@ def test_killed_archive_query_archives_everything_once(spark: Any, location: str
     trigger = killed(args, checkpoint, tmp_path, appended)
     assert under_way(checkpoint) == trigger
     written = run(*args, "--checkpoint", str(checkpoint))
-    calm = run("archive", location, "--to", str(tmp_path / "never"), "--checkpoint", str(tmp_path / "calm"))
+    calm = run("stream", location, "--to", str(tmp_path / "never"), "--checkpoint", str(tmp_path / "calm"))
     assert {**written, "archive": ""} == {**calm, "archive": ""}
     assert written["records"] > PARTITIONS + len(GROUPS) * 80
     with open_log(archive) as ours, open_log(tmp_path / "never") as theirs:

@@ -98,11 +98,11 @@ def test_killed_archive_query_archives_everything_once(spark: Any, bootstrap: st
         files = len(store_at(archive).names())
         return trigger > 0 and files > seen.setdefault(trigger, files)
 
-    args = ["archive", source, "--to", f"{archive}/"]
+    args = ["stream", source, "--to", f"{archive}/"]
     trigger = killed(args, checkpoint, tmp_path, appended)
     assert under_way(checkpoint) == trigger
     run(*args, "--checkpoint", str(checkpoint))
-    run("archive", source, "--to", str(tmp_path / "never"), "--checkpoint", str(tmp_path / "calm"))
+    run("stream", source, "--to", str(tmp_path / "never"), "--checkpoint", str(tmp_path / "calm"))
     assert next_offsets(archive) == next_offsets(str(tmp_path / "never"))
     with open_log(archive) as ours, open_log(tmp_path / "never") as theirs:
         for group in GROUPS:
