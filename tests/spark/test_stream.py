@@ -104,7 +104,7 @@ def test_queries_of_a_log_that_begins_at_a_base_begin_there(spark: Any, bootstra
     assert expected.begins is not None
     compared = sum(each.compared for each in expected.groups)
     assert (streamed["facts"], streamed["alerts"]) == (expected.records - 1 - len(expected.groups) - compared, 0)
-    run("archive", location, "--to", str(archive), "--checkpoint", str(tmp_path / "archiving"))
+    run("stream", location, "--to", str(archive), "--checkpoint", str(tmp_path / "archiving"))
     with open_log(archive) as copy:
         assert verify(copy.read()).begins == expected.begins
     rows = {row["group"]: row for row in spark_verify(spark, units_of([str(archive)])).collect()}
