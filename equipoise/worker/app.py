@@ -22,7 +22,6 @@ import tempfile
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakKeyDictionary
 
 import attrs
 
@@ -45,7 +44,7 @@ from equipoise.worker.group_metrics import TURN_S
 from equipoise.worker.host import PartitionHost, answered
 from equipoise.worker.http import Server
 from equipoise.worker.metrics import WorkerMetrics
-from equipoise.worker.observer import Observer, sources_of, topics_of
+from equipoise.worker.observer import News, Observer, sources_of, topics_of
 from equipoise.worker.rounds import Rounds
 from equipoise.worker.settings import RELOADED, WorkerSettings
 from equipoise.worker.tracing import Tracing
@@ -105,11 +104,8 @@ class Worker:
         self._hidden: frozenset[str] = frozenset()
         """Topics of groups that this user may not see."""
         self._misfits: dict[str, frozenset[str]] = {}
-        self._found: dict[str, tuple[int, object]] = {}
-        """Topic -> how often something new of it was found, and what the last look found."""
-        self._looked_at: WeakKeyDictionary[GroupLead, tuple[tuple[int, ...], list[tuple[str, int]]]] = WeakKeyDictionary()
-        """Group -> its topologies and topics when it was last told what was found."""
         """Group -> what was logged of its source topics that do not fit its topology."""
+        self._news = News()
         self._brokers = BrokerWatch(f"worker of {settings.prefix}", runtime.monotonic_s)
         self._asked_s = 0.0
         """When the last request about the log began that the brokers have answered (monotonic, s).
@@ -506,19 +502,15 @@ class Worker:
         if hidden - self._hidden:
             _LOG.warning("end offsets and racks of %s are not observed: %s", ", ".join(sorted(hidden)), NOT_SEEN)
         self._hidden = (self._hidden - asked) | hidden
-        for topic in asked:
-            found = ends.get(topic), racks.get(topic), topic in self._observer.hidden or topic in self._observer.unled
-            times, before = self._found.get(topic, (0, None))
-            if found != before:
-                self._found[topic] = times + 1, found
+        self._news.found(asked, ends, racks, self._observer.hidden | self._observer.unled)
         turn_from_s = self._runtime.monotonic_s()
         for host, lead in wanted:
             if self._runtime.monotonic_s() - turn_from_s > TURN_S:
                 await asyncio.sleep(0)  # thousands of groups are led meanwhile
                 turn_from_s = self._runtime.monotonic_s()
             mine = topics[lead.name]
-            looked_at = tuple(lead.machine.state.topologies), sorted((topic, self._found[topic][0]) for topic in mine)
-            if self._looked_at.get(lead) == looked_at and not lead.machine.deals_by_lag:
+            news = self._news.of(lead, mine)
+            if self._news.is_known(lead, news) and not lead.machine.deals_by_lag:
                 continue  # of thousands of groups, most have nothing new
             self._say_misfits(lead, ends, self._observer.hidden | self._observer.unled)
             lags = await self._source_lags(lead) if lead.machine.deals_by_lag else {}
@@ -530,7 +522,7 @@ class Worker:
                 )
                 for part in observed_in_parts(observed) if observed is not None else ():
                     await host.append(lead.name, part)
-                self._looked_at[lead] = looked_at
+                self._news.told(lead, news)
             except EquipoiseError as error:  # for example a topic name that no event can hold
                 _LOG.warning("group %s: cannot append end offsets: %s", lead.name, error)
 

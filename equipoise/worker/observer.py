@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
+from weakref import WeakKeyDictionary
 
 from equipoise.assignors.adapters.lags import source_lags
 from equipoise.events.facts import TopologyDeclared
@@ -14,6 +15,7 @@ from equipoise.events.log.kafka.client import Admin, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import NOT_ALLOWED, admin_client, reader
 from equipoise.events.log.kafka.topics import Topics
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.state import GroupState
 
 
@@ -29,6 +31,40 @@ def sources_of(state: GroupState) -> set[tuple[str, int]]:
 
 NO_SUCH_TOPIC = 3
 """Kafka's UNKNOWN_TOPIC_OR_PARTITION."""
+
+
+class News:
+    """Remembers what was found of topics, and which groups know it. Groups that share a topic may
+    learn of it at different looks, so each has its own place among the changes.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, object]] = {}
+        """Topic -> number of changes so far, and what the last look found."""
+        self._told: WeakKeyDictionary[GroupLead, object] = WeakKeyDictionary()
+
+    def found(self, topics: Iterable[str], ends: Mapping[str, object], racks: Mapping[str, object], unseen: Container[str]) -> None:
+        """Takes what a look found of `topics`. `unseen`: topics that exist and could not be read.
+        """
+        for topic in topics:
+            now = ends.get(topic), racks.get(topic), topic in unseen
+            changes, before = self._found.get(topic, (0, None))
+            if now != before:
+                self._found[topic] = changes + 1, now
+
+    def of(self, lead: GroupLead, topics: Iterable[str]) -> object:
+        """Returns what there is to tell the group now: its topologies, and the changes of each of
+        its topics.
+        """
+        return tuple(lead.machine.state.topologies), sorted((topic, self._found[topic][0]) for topic in topics)
+
+    def is_known(self, lead: GroupLead, news: object) -> bool:
+        """Returns whether the group was told this."""
+        return self._told.get(lead) == news
+
+    def told(self, lead: GroupLead, news: object) -> None:
+        """The group has this, as `of` returned it before the facts for it were appended."""
+        self._told[lead] = news
 
 
 class Observer:

@@ -152,7 +152,8 @@ def _plan_partition(plan: IncrementalPlan, location: str, parts: Sequence[Part],
     rows = [row for row in known.values() if row is not None]
     end = parts[-1].next_row if parts else 0
     if max(rows, default=0) > end:
-        raise InputError(f"{location}: has {end:,} rows, and {max(rows):,} were verified: it is another archive; name other --states to begin anew")
+        problem = f"has {end:,} rows, and {max(rows):,} were verified: it is another archive"
+        raise InputError(f"{location}: {problem}; name other --states to begin at the start")
     new = _Rows()
     for part in parts if rows else ():
         if part.next_row > min(rows):

@@ -89,8 +89,8 @@ def test_each_run_reads_what_came_since(archive: Archive, tasks: int) -> None:
     archive.grow(0.6)
     assert archive.verify(tasks=tasks) == (GROUPS, 0, 0)
     archive.grow(1.0, only=1)
-    going_on, anew, unchanged = archive.verify(tasks=tasks)
-    assert (anew, going_on + unchanged) == (0, GROUPS)
+    going_on, began, unchanged = archive.verify(tasks=tasks)
+    assert (began, going_on + unchanged) == (0, GROUPS)
     assert 0 < going_on < GROUPS
     archive.grow(1.0)
     assert archive.verify(tasks=tasks) == (unchanged, 0, going_on)
@@ -137,7 +137,7 @@ def test_group_that_is_new_is_read_from_its_first_file_on(archive: Archive) -> N
     assert archive.verify() == (0, 1, GROUPS)
 
 
-def test_group_that_cannot_be_verified_begins_anew(archive: Archive) -> None:
+def test_group_that_cannot_be_verified_begins_at_the_start(archive: Archive) -> None:
     archive.grow(0.3)
     archive.verify()
     archive.grow(0.6)
@@ -160,7 +160,7 @@ def test_another_archive_in_its_place_is_told(archive: Archive, rows: list[list[
     shutil.rmtree(archive.folder)
     other = Archive(archive.folder.parent, rows)
     other.grow(0.3)
-    with pytest.raises(InputError, match="were verified: it is another archive; name other --states to begin anew"):
+    with pytest.raises(InputError, match="were verified: it is another archive; name other --states to begin at the start"):
         other.verify()
 
 
