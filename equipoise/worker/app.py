@@ -44,7 +44,7 @@ from equipoise.worker.group_metrics import TURN_S
 from equipoise.worker.host import PartitionHost, answered
 from equipoise.worker.http import Server
 from equipoise.worker.metrics import WorkerMetrics
-from equipoise.worker.observer import News, Observer, sources_of, topics_of
+from equipoise.worker.observer import Observer, TopicNews, sources_of, topics_of
 from equipoise.worker.rounds import Rounds
 from equipoise.worker.settings import RELOADED, WorkerSettings
 from equipoise.worker.tracing import Tracing
@@ -105,7 +105,7 @@ class Worker:
         """Topics of groups that this user may not see."""
         self._misfits: dict[str, frozenset[str]] = {}
         """Group -> what was logged of its source topics that do not fit its topology."""
-        self._news = News()
+        self._news = TopicNews()
         self._brokers = BrokerWatch(f"worker of {settings.prefix}", runtime.monotonic_s)
         self._asked_s = 0.0
         """When the last request about the log began that the brokers have answered (monotonic, s).

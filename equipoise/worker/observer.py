@@ -33,7 +33,7 @@ NO_SUCH_TOPIC = 3
 """Kafka's UNKNOWN_TOPIC_OR_PARTITION."""
 
 
-class News:
+class TopicNews:
     """Remembers what was found of topics, and which groups know it. Groups that share a topic may
     learn of it at different looks, so each has its own place among the changes.
     """

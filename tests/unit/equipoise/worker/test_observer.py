@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.worker.observer import News
+from equipoise.worker.observer import TopicNews
 from tests.groups import Group, configured, topology
 
 
@@ -19,16 +19,16 @@ def lead(*facts: object) -> GroupLead:
     return GroupLead("orders", group.machine)
 
 
-def look(news: News, **ends: int) -> None:
+def look(news: TopicNews, **ends: int) -> None:
     news.found(ends, {topic: {0: end} for topic, end in ends.items()}, {}, frozenset())
 
 
-def is_told(news: News, group: GroupLead, *topics: str) -> bool:
+def is_told(news: TopicNews, group: GroupLead, *topics: str) -> bool:
     return news.is_known(group, news.of(group, topics))
 
 
 def test_group_is_told_once_and_again_when_one_of_its_topics_changes() -> None:
-    news, group = News(), lead()
+    news, group = TopicNews(), lead()
     look(news, orders=5, other=1)
     assert not is_told(news, group, "orders")
     news.told(group, news.of(group, ["orders"]))
@@ -41,7 +41,7 @@ def test_group_is_told_once_and_again_when_one_of_its_topics_changes() -> None:
 
 def test_change_that_another_group_was_told_is_still_new_to_the_others() -> None:
     """Between two looks at all groups there are looks for those that wait for lags."""
-    news, one, other = News(), lead(), lead()
+    news, one, other = TopicNews(), lead(), lead()
     look(news, orders=5)
     for group in (one, other):
         news.told(group, news.of(group, ["orders"]))
@@ -54,7 +54,7 @@ def test_change_that_another_group_was_told_is_still_new_to_the_others() -> None
 
 @pytest.mark.parametrize("what", ["gone", "racks", "unseen"])
 def test_topic_that_is_gone_or_moves_or_may_not_be_read_is_new(what: str) -> None:
-    news, group = News(), lead()
+    news, group = TopicNews(), lead()
     look(news, orders=5)
     news.told(group, news.of(group, ["orders"]))
     ends, racks = {"orders": {0: 5}}, {"orders": {0: ("r1",)}}
@@ -63,7 +63,7 @@ def test_topic_that_is_gone_or_moves_or_may_not_be_read_is_new(what: str) -> Non
 
 
 def test_topology_that_comes_while_the_group_is_told_is_new() -> None:
-    news, group = News(), lead(topology(1, stateless=2))
+    news, group = TopicNews(), lead(topology(1, stateless=2))
     look(news, **{"in": 5})
     before = news.of(group, ["in"])
     later = lead(topology(1, stateless=2), topology(2, stateless=3))
@@ -73,7 +73,7 @@ def test_topology_that_comes_while_the_group_is_told_is_new() -> None:
 
 
 def test_group_that_is_taken_over_again_is_told_and_the_former_one_is_let_go() -> None:
-    news, group = News(), GroupLead("orders", GroupMachine())
+    news, group = TopicNews(), GroupLead("orders", GroupMachine())
     look(news, orders=5)
     news.told(group, news.of(group, ["orders"]))
     assert not is_told(news, GroupLead("orders", GroupMachine()), "orders")
