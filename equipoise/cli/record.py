@@ -31,7 +31,7 @@ _DAY_MS = 86_400_000
 
 @command("record", short_help="Record what happens to the groups of a cluster.")
 @brokers_argument("place", "kafka://HOST:PORT")
-@click.option("--to", "location", metavar="FILE", required=True, help="ClusterRecording to write, or to continue.")
+@click.option("--to", "location", metavar="FILE", required=True, help="Recording to write, or to continue.")
 @click.option("--group", "patterns", multiple=True, metavar="PATTERN", help="Record these groups only, as 'orders-*'; may be given again.")
 @click.option("--sample-s", type=Number(min=1), default=10.0, show_default=True, help="Seconds between two samples of end offsets.")
 @click.option("--poll-s", type=Number(min=0.2), default=5.0, show_default=True, help="Seconds between two looks, if groups are polled.")
