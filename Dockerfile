@@ -1,11 +1,14 @@
 # The worker in a container, built from a clone:
-#   docker build -t equipoise .
+#   docker build -t equipoise --build-arg COMMIT=$(git rev-parse HEAD) .
 #   docker run -e EQUIPOISE_BOOTSTRAP=broker1:9092 equipoise
 # Every other command works too: docker run equipoise status --bootstrap broker1:9092
 
 FROM python:3.12-slim AS build
 WORKDIR /src
 COPY . .
+# `equipoise --version` names it: .git is not copied.
+ARG COMMIT=""
+ENV EQUIPOISE_COMMIT=$COMMIT
 RUN python -m venv /opt/equipoise \
  && /opt/equipoise/bin/pip install --no-cache-dir -c constraints.txt '.[kafka,otel]'
 

@@ -46,12 +46,12 @@ class LinkedPackages(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def _commit(root: str) -> str:
-    """The commit, abbreviated; "": unknown, as in a container that is built without .git."""
+    """The commit, abbreviated; "": unknown. A container is built without .git, and is told it."""
     try:
         command = ["git", "-C", root, "rev-parse", "--short=12", "HEAD"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("GITHUB_SHA", "")[:12]
+        return os.environ.get("EQUIPOISE_COMMIT", "")[:12]
 
 
 class ProjectUrls(MetadataHookInterface):
