@@ -22,7 +22,8 @@ WORKDIR /app
 # Inside a container the loopback serves nobody.
 ENV PATH=/opt/equipoise/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    EQUIPOISE_HTTP_HOST=0.0.0.0
+    EQUIPOISE_HTTP_HOST=0.0.0.0 \
+    EQUIPOISE_LOG_FORMAT=json
 USER equipoise
 EXPOSE 8090
 VOLUME /state

@@ -83,6 +83,7 @@ def test_image_runs_the_worker_as_a_user_on_the_default_port() -> None:
     port = WorkerSettings(bootstrap="broker:9092").http_port
     assert f"EXPOSE {port}" in lines
     assert f"127.0.0.1:{port}/health" in DOCKERFILE
+    assert WorkerSettings(bootstrap="broker:9092", log_format=re.findall(r"EQUIPOISE_LOG_FORMAT=(\w+)", DOCKERFILE)[-1]).log_format == "json"
     assert SERVICES["worker"]["ports"] == [f"127.0.0.1:{port}:{port}"]
 
 
