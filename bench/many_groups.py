@@ -47,11 +47,14 @@ RECORDS_A_TRANSACTION = 200_000
 
 @attrs.frozen(kw_only=True)
 class ManyGroups:
-    """`records`: facts and decisions of all groups together."""
+    """`records`: facts and decisions of all groups together. `large`: the first group of each
+    partition has half of its facts.
+    """
 
     groups: int
     partitions: int
     records: int
+    large: bool = False
 
 
 @attrs.define
@@ -106,7 +109,7 @@ def _make_partition(many: ManyGroups, folder: Path, partition: int) -> int:
             opened = log.append_fact("", 0, LogOpened(log_id="many"))
         for group in groups:
             group.machine.step(opened)
-        turns = cycle(groups)
+        turns = cycle([each for group in groups[1:] for each in (groups[0], group)] if many.large else groups)
         while records < wanted:
             end = min(wanted, records + RECORDS_A_TRANSACTION)
             with log.transaction():
@@ -125,8 +128,9 @@ def _make_partition(many: ManyGroups, folder: Path, partition: int) -> int:
 @click.option("--groups", type=int, default=10_000, show_default=True)
 @click.option("--partitions", type=int, default=1, show_default=True)
 @click.option("--records", type=int, default=660_000, show_default=True)
-def main(folder: Path, groups: int, partitions: int, records: int) -> None:
-    print(f"{make(ManyGroups(groups=groups, partitions=partitions, records=records), folder):,} records")
+@click.option("--large", is_flag=True, help="The first group of each partition has half of its facts.")
+def main(folder: Path, groups: int, partitions: int, records: int, *, large: bool) -> None:
+    print(f"{make(ManyGroups(groups=groups, partitions=partitions, records=records, large=large), folder):,} records")
 
 
 if __name__ == "__main__":

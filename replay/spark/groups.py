@@ -33,10 +33,17 @@ no core waiting for long.
 """
 
 
+@attrs.define
+class Passed:
+    """The place up to which the rows of a group are read. `next_row`: the row after it."""
+
+    next_row: int = 0
+
+
 @attrs.frozen(kw_only=True)
 class Unit:
-    """One group of one archive. `location` names its partition: ``/data/archive?partition=3``.
-    `records`: its facts and decisions.
+    """One group of one archive, or a piece of it. `location` names its partition:
+    ``/data/archive?partition=3``. `records`: its facts and decisions.
     """
 
     location: str
@@ -50,14 +57,28 @@ class Unit:
     """The last day of which its files are read, as ``2026-11-23``; None: all."""
     first_row: int = 0
     """The first row of its partition from which its rows are read."""
+    until_row: int | None = None
+    """Rows from here on are of its next piece; None: it has no next one."""
+    piece: int = 0
+    """Number of the piece of a group that is cut; 0 is the first, or the whole."""
+    cut_every: int = attrs.field(default=0, eq=False)
+    """After so many of its records a job leaves a state at which it may be cut; 0: never."""
     next_row: int = attrs.field(default=0, eq=False)
-    """Where a task has its log at hand: the row after the last one of its partition."""
+    """Where a task has its log at hand: the row after the last one of its partition or its piece.
+    """
     read: Callable[[], Iterator[Entry]] | None = attrs.field(default=None, eq=False, repr=False)
     """Yields its log where a task has it at hand; None: it is read from the archive."""
     order: Order | None = attrs.field(default=None, eq=False, repr=False)
     """Where a task has its log at hand: where `read` is in it."""
+    passed: Passed | None = attrs.field(default=None, eq=False, repr=False)
+    """Where a task has its log at hand: the rows that `read` has yielded."""
     saved: bytes | None = attrs.field(default=None, eq=False, repr=False)
     """What an earlier job has left of the group, up to `first_row`; None: nothing."""
+
+    @property
+    def place(self) -> str:
+        """The name of its rows on their way: its location, and of later pieces also the group."""
+        return f"{self.location} {self.piece} {self.group}" if self.piece else self.location
 
     def entries(self) -> Iterator[Entry]:
         """Yields its log from the start. Raises what opening and reading it raise."""
@@ -141,7 +162,7 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, last
     buckets = dealt(units, most)
     places = _places_of(units, last_day)
     numbers, targets = targets_of(buckets, places)
-    ends = [PartitionEnd(place.partition, place.next_row) for place in places]
+    ends = ends_of(units, numbers, places)
     tasks = dealt(pieces_of(places), most, size=lambda piece: piece.next_row - piece.first_row)
     scan = PieceScan(tasks, targets)
 
@@ -167,19 +188,32 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, last
 
 @attrs.frozen
 class PartitionEnd:
-    """Of a partition. `next_row`: the row after its last one."""
+    """The end of a partition. `next_row`: the row after its last one."""
 
     partition: int
     next_row: int
 
 
+def ends_of(units: Sequence[Unit], numbers: Numbers, places: Sequence[PiecePlace]) -> list[PartitionEnd]:
+    """Returns the end of the partition of each place, by its number."""
+    found = {place.location: PartitionEnd(place.partition, place.next_row) for place in places}
+    found |= {unit.place: found[unit.location] for unit in units}
+    return [found[place] for place in numbers]
+
+
 def targets_of(buckets: Sequence[Sequence[Unit]], places: Sequence[PiecePlace]) -> tuple[dict[str, int], list[Targets]]:
-    """Returns location -> number of the partition, and where the rows of each partition go."""
+    """Returns place -> its number, and where the rows of each place go: first the partitions, then
+    the later pieces of groups that are cut.
+    """
     numbers = {place.location: number for number, place in enumerate(places)}
     targets = [Targets() for _ in places]
     for bucket, each in enumerate(buckets):
         for unit in each:
-            of = targets[numbers[unit.location]]
+            if unit.piece:
+                numbers[unit.place] = len(targets)
+                targets.append(Targets())
+                targets[numbers[unit.location]].add_piece(unit.group, unit.first_row, bucket, numbers[unit.place])
+            of = targets[numbers[unit.place]]
             of.every.add(bucket)
             if unit.group:
                 of.groups[unit.group] = bucket
@@ -211,7 +245,7 @@ def folded(
     of which nothing could be read has one, too. `ends`: of each partition.
     """
     for bucket, in_bucket in groupby(groups_in(batches), key=itemgetter(0)):
-        waiting = {(numbers[unit.location], unit.group): unit for unit in buckets[bucket] if unit.group}
+        waiting = {(numbers[unit.place], unit.group): unit for unit in buckets[bucket] if unit.group}
         begins: dict[int, Begin] = {}
         for _, place, group, rows in in_bucket:
             begin = begins.setdefault(place, Begin())
@@ -229,17 +263,29 @@ def folded(
 
 def _at_hand(unit: Unit, begin: Begin, rows: Iterator[tuple[Any, ...]], end: PartitionEnd) -> Unit:
     """The unit with its log. `rows`: its own, and before them what an earlier job has left."""
-    order, saved = Order(), None
+    order, saved, passed = Order(), None, Passed(unit.first_row)
+    if unit.until_row is not None and begin.problem is not None and begin.problem[0] >= unit.until_row:
+        begin = attrs.evolve(begin, problem=None)
     if unit.first_row:
         head = next(rows, None)
         if head is not None and head[0] == BEFORE:
-            order, saved = unpacked(head[1 + PAYLOAD])
+            try:
+                order, saved = unpacked(head[1 + PAYLOAD])
+            except InputError as error:
+                return attrs.evolve(unit, problem=str(error))
             begin = attrs.evolve(begin, first=None)
         elif head is not None:
             rows = chain((head,), rows)
         rows = (row for row in rows if row[0] >= unit.first_row)
-    read = partial(begin.entries, rows, end.partition, order)
-    return attrs.evolve(unit, read=read, order=order, saved=saved, next_row=end.next_row)
+    read = partial(begin.entries, _noted(rows, passed), end.partition, order)
+    next_row = end.next_row if unit.until_row is None else unit.until_row
+    return attrs.evolve(unit, read=read, order=order, passed=passed, saved=saved, next_row=next_row)
+
+
+def _noted(rows: Iterator[tuple[Any, ...]], passed: Passed) -> Iterator[tuple[Any, ...]]:
+    for row in rows:
+        passed.next_row = row[0] + 1
+        yield row
 
 
 def left(order: Order, saved: bytes) -> bytes:
@@ -251,9 +297,12 @@ def left(order: Order, saved: bytes) -> bytes:
 
 
 def unpacked(packed: bytes) -> tuple[Order, bytes]:
-    """Returns what `left` was given."""
-    order, saved = msgpack.unpackb(packed)
-    return Order.restore(order), saved
+    """Returns what `left` was given. Raises InputError for other bytes."""
+    try:
+        order, saved = msgpack.unpackb(packed)
+        return Order.restore(order), saved
+    except (ValueError, TypeError, msgpack.UnpackException):
+        raise InputError("the state at which it is to begin is damaged; it begins at the start in the next run") from None
 
 
 def parallelism(spark: Any) -> int:

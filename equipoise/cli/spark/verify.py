@@ -23,6 +23,11 @@ _BY = ("group", "location")
 @click.option(
     "--states", metavar="FOLDER", help="Go on where the last run ended: FOLDER, or s3://, gs:// or abfs://, has the groups' states, and is replaced."
 )
+@click.option(
+    "--again",
+    is_flag=True,
+    help="With --states: verify everything from the start. The states only say where large groups are cut, and each is compared, too.",
+)
 @click.option("--all", "everything", is_flag=True, help="Show every group. Default: some, those that are not identical first.")
 def verify(
     screen: Screen,
@@ -33,6 +38,7 @@ def verify(
     folder: str | None,
     states: str | None,
     everything: bool,
+    again: bool,
 ) -> int:
     """Verify every group of the archives as `equipoise verify` does, many at once. A group whose
     log is damaged is one row that says so.
@@ -44,10 +50,13 @@ def verify(
     Examples:
       equipoise spark verify archive/
       equipoise spark verify archive/ --states states/      # each night: what came since the last
+      equipoise spark verify archive/ --states states/ --again   # all of it, by a new build
       equipoise spark verify archive/ --json | jq '.groups[] | select(.verdict != "identical")'
     """
-    from equipoise.replay.spark.incremental import Former, plan_of, spark_verify_on
+    from equipoise.replay.spark.cuts import spark_verify_again
+    from equipoise.replay.spark.incremental import plan_of, spark_verify_on
     from equipoise.replay.spark.results import check_complete, kept, write_table
+    from equipoise.replay.spark.states import Former
     from equipoise.replay.spark.verify import COLUMNS, spark_verify
     from equipoise.replay.verification import Verdict
 
@@ -56,31 +65,45 @@ def verify(
             check_tables(option, place)
     if folder is not None and folder == states:
         raise InputError(f"--states {states}: is the folder of --to; name another one")
+    if again and states is None:
+        raise InputError("--again: needs --states FOLDER; without it, everything is verified from the start anyway")
     found = units(locations, patterns)
-    plan = None if states is None else plan_of(found, Former.read(states))
+    former = None if states is None else Former.read(states)
+    plan = None if former is None or again else plan_of(found, former)
+    done = None
     with spark_session(master, settings) as spark:
-        rows = spark_verify(spark, found) if plan is None else spark_verify_on(spark, plan)
-        rows = rows if folder is None and states is None else kept(rows)
-        shown = (row.asDict() for row in rows.drop("document", "next_row", "saved").collect())
+        if former is not None:
+            done = spark_verify_again(spark, found, former) if plan is None else spark_verify_on(spark, plan)
+            rows = done.rows
+        else:
+            rows = kept(spark_verify(spark, found))
+        shown = (row.asDict() for row in rows.select(*(name for name, _ in COLUMNS if name != "document")).collect())
         answers = sorted(shown, key=lambda row: (row["group"], row["location"]))
         check_complete(len(answers), found)
         if folder is not None:
             with new_tables("--to", folder) as part:
                 write_table(rows.select(*(name for name, _ in COLUMNS)), _BY, part)
-        if states is not None:  # last: a run that is killed before goes on from the former ones again
-            with new_tables("--states", states) as part:
-                write_table(rows, _BY, part)
-        if folder is not None or states is not None:
-            rows.unpersist()
+        if done is not None and former is not None and states is not None:
+            with new_tables("--states", states) as part:  # last: a run that is killed before goes on from the former ones again
+                done.write(former, part)
+        (rows if done is None else done).unpersist()
     verdicts = [Verdict(row["verdict"]) for row in answers]
     worst = next((each for each in (Verdict.DIVERGENCE, Verdict.CANNOT_VERIFY) if each in verdicts), Verdict.IDENTICAL)
     parts = _parts(answers, everything)
-    if plan is not None:
-        parts.append(
-            "{went_on:,} of them went on from the last run, {began:,} began at the start, {unchanged:,} had nothing new".format_map(plan.counts())
-        )
-    screen.answer({"verdict": worst.value, "groups": answers, "states": None if plan is None else plan.counts()}, *parts)
+    if done is not None:
+        parts += _of_states(done.counts, again=again)
+    screen.answer({"verdict": worst.value, "groups": answers, "states": None if done is None else done.counts}, *parts)
     return worst.exit_code
+
+
+def _of_states(counts: dict[str, Any], *, again: bool) -> list[Part]:
+    went = "{went_on:,} of them went on from the last run, {began:,} began at the start, {unchanged:,} had nothing new".format_map(counts)
+    lies = [
+        f"group {each['group']}, offset {each['offset']}: the stored state before row {each['row']:,} of {each['location']} is not the one that "
+        "its records lead to; the group was verified as a whole from there on, and the state is replaced"
+        for each in counts["wrong"]
+    ]
+    return [f"verified from the start, in {counted(counts['pieces'], 'piece')}" if again else went, *lies]
 
 
 def _parts(rows: list[dict[str, Any]], everything: bool) -> list[Part]:

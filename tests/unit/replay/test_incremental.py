@@ -21,8 +21,9 @@ from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.parquet.stores import store_at
 from equipoise.events.log.rows import Row
 from equipoise.replay.spark.groups import left, units_of, unpacked
-from equipoise.replay.spark.incremental import STATE_COLUMNS, Former, plan_of, verify_on
+from equipoise.replay.spark.incremental import plan_of
 from equipoise.replay.spark.results import FILE, write_rows
+from equipoise.replay.spark.states import STATE_COLUMNS, Former, verify_on
 from equipoise.replay.spark.verify import COLUMNS, verify_group
 from tests.unit.replay.tasks_of_spark import on_tasks
 
@@ -69,7 +70,7 @@ class Archive:
         answers = sorted(({name: row[name] for name in names} for row in found), key=lambda row: (row["location"], row["group"]))
         assert answers == sorted((verify_group(unit) for unit in units), key=lambda row: (row["location"], row["group"]))
         shutil.rmtree(self.states, ignore_errors=True)
-        write_rows(found, STATE_COLUMNS, self.states)
+        write_rows([{name: row[name] for name, _ in STATE_COLUMNS} for row in found], STATE_COLUMNS, self.states)
         return tuple(plan.counts().values())
 
     def left(self) -> dict[str, dict[str, Any]]:
