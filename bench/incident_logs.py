@@ -26,10 +26,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from equipoise.replay.importers.evidence.reading import read_evidence
-from equipoise.replay.incident import Cause
+from equipoise.replay.incident import Cause, Rebalance
 from equipoise.replay.incident.from_logs import histories_of
 from equipoise.replay.incident.rebalances import rebalances
-from tests.group_logs import VERSIONS, Fault, cause_of, faults_of, unpack
+from tests.group_logs import VERSIONS, Fault, faults_of, rebalance_of, unpack
 from tests.live import brokers
 from tests.live.group_clients import JAVA, ROOT
 
@@ -171,17 +171,27 @@ def judge(folder: Path) -> dict[tuple[str, str], Counter[str]]:
     for group in sorted({each.group for each in faults if each.group.startswith("g-")}):
         own = [path for path in sorted(folder.glob(f"{group}.*.log")) if path.stat().st_size]
         for files, paths in (("broker", [folder / "server.log"]), ("members", own), ("both", [folder / "server.log", *own])):
-            histories = histories_of(read_evidence([str(path) for path in paths])) if paths else {}
+            histories = histories_of(read_evidence([str(path) for path in paths]), asked=group) if paths else {}
             history = histories.get(group) or (next(iter(histories.values())) if files == "members" and histories else None)
             counts = found.setdefault((group.removeprefix("g-"), files), Counter())
             for fault in faults:
                 if fault.group == group and fault.fault in EXPECTED:
-                    expected = EXPECTED[fault.fault]
-                    cause = None if history is None else cause_of(fault, rebalances(history), faults)
-                    is_vague = cause in VAGUE.get(expected, ())
-                    wrong = "not told" if cause is None else "in part" if is_vague else f"wrong: {fault.fault} as {cause.name}"
-                    counts["right" if cause is expected else wrong] += 1
+                    counts[grade(fault, None if history is None else rebalance_of(fault, rebalances(history), faults))] += 1
     return found
+
+
+def grade(fault: Fault, found: Rebalance | None) -> str:
+    """How well a rebalance that is told names its fault. `undecided`: it names the fault among what
+    fits, and the file that would decide.
+    """
+    expected = EXPECTED[fault.fault]
+    if found is None:
+        return "not told"
+    if found.cause is expected:
+        return "right"
+    if expected in found.may_be and found.untold:
+        return "undecided"
+    return "in part" if found.cause in VAGUE.get(expected, ()) else f"wrong: {fault.fault} as {found.cause.name}"
 
 
 @click.command()

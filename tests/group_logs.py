@@ -48,8 +48,14 @@ def faults_of(folder: Path) -> list[Fault]:
 
 def cause_of(fault: Fault, told: list[Rebalance], faults: list[Fault]) -> Cause | None:
     """What the first rebalance after a fault, and before the next, is said to have begun with."""
+    found = rebalance_of(fault, told, faults)
+    return None if found is None else found.cause
+
+
+def rebalance_of(fault: Fault, told: list[Rebalance], faults: list[Fault]) -> Rebalance | None:
+    """The first rebalance after a fault, and before the next."""
     later = [each.at_ms for each in faults if each.group == fault.group and each.at_ms > fault.at_ms]
     until_ms = min([fault.at_ms + _LATEST_MS, *(at_ms - 300 for at_ms in later)])
     after = [each for each in told if fault.at_ms - 300 <= each.begin_ms <= until_ms and each.cause is not Cause.UNSEEN]
     about = [each for each in after if fault.who in each.members or not each.members]
-    return (about or after)[0].cause if after else None
+    return (about or after)[0] if after else None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -17,9 +19,19 @@ from equipoise.events.errors import InputError
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
+    from equipoise.events.log.kafka.connection import Connection
+    from equipoise.replay.importers.groups.cluster import ClusterReader
     from equipoise.replay.importers.groups.observed import ClusterMember, ObservedGroup, ObservedGroups
 
 _AT_REST = ("stable", "empty")
+_MOST_NAMED = 6
+_ONCE_S = 3600.0
+_DESCRIBED = (
+    "__consumer_offsets, which this user may not: groups are described instead, so generations of the classic protocol, since when partitions"
+    " are silent, and share groups are not known"
+)
+_WITHOUT_WORK = ("share", "other", "offsets only")
+"""Kinds of groups whose work is not read."""
 
 
 @command("cluster", short_help="List every group of a Kafka cluster, whatever leads it.")
@@ -32,10 +44,12 @@ def cluster(screen: Screen, place: str, group: str | None) -> None:
 
     `work` counts partitions, tasks or connectors that a member has; `revoking` those that a member
     still has to give up, `lag` the records behind the group's commits. `epoch` is the generation of
-    a classic group, else the group epoch. A classic group stores a generation when it is complete,
-    so it is `stable` or `empty`. Share groups are only named.
+    a classic group, else the group epoch. Of a classic group that is `rebalancing`, --group shows
+    the members that it may be waiting for. Share groups are only named.
 
-    The command reads `__consumer_offsets`; it joins no group and commits nothing.
+    The command reads `__consumer_offsets`, and asks the coordinators which groups rebalance now; it
+    joins no group and commits nothing. Where `__consumer_offsets` may not be read, it describes the
+    groups, and says what it cannot know then.
 
     \b
     Examples:
@@ -43,7 +57,7 @@ def cluster(screen: Screen, place: str, group: str | None) -> None:
       equipoise cluster kafka://127.0.0.1:9092 --group orders
       equipoise cluster cluster.db --json | jq '.groups[] | select(.state == "reconciling")'
     """
-    seen = asyncio.run(_read_cluster(place)) if place.startswith("kafka://") else _read_recording(place)
+    seen = asyncio.run(_read_cluster(place, screen.remark)) if place.startswith("kafka://") else _read_recording(place)
     observed = seen.observed
     if group is not None:
         if group not in observed.groups:
@@ -60,7 +74,7 @@ def cluster(screen: Screen, place: str, group: str | None) -> None:
 
 @attrs.frozen
 class _Seen:
-    """`now_ms`: the brokers' newest time that is known."""
+    """`now_ms`: the brokers' newest time that is known; 0: times of commits are not."""
 
     observed: ObservedGroups
     ends: Mapping[str, list[int]]
@@ -96,7 +110,34 @@ def _show(screen: Screen, group: ObservedGroup, seen: _Seen) -> None:
         title=counted(len(lags), "partition"),
     )  # fmt: skip
     unread = [f"not read: {each}" for each in seen.observed.unread]
-    screen.answer({"groups": [row], "unread": seen.observed.unread, "members": members, "partitions": partitions}, head, "", who, "", what, *unread)
+    said = [*_waiting(group, names), *_uneven(group, names)]
+    document = {"groups": [row], "unread": seen.observed.unread, "members": members, "partitions": partitions}
+    screen.answer(document, head, *said, "", who, "", what, *unread)
+
+
+def _waiting(group: ObservedGroup, names: Mapping[str, str]) -> list[str]:
+    """Whom a rebalance that is not over waits for."""
+    if group.under_way == "syncing":
+        return ["a rebalance is under way: all members have joined, and wait for the assignment of their leader"]
+    if not group.under_way:
+        return []
+    who = ", ".join(names[each] for each in group.awaited[:_MOST_NAMED]) + (" and others" if len(group.awaited) > _MOST_NAMED else "")
+    if len(group.awaited) == 1:
+        return [f"a rebalance is under way: it most likely waits for {who}, the only member of the last generation that is still there"]
+    return [f"a rebalance is under way: it waits for {f'some of {who}, or members that are new' if who else 'its first members'}"]
+
+
+def _uneven(group: ObservedGroup, names: Mapping[str, str]) -> list[str]:
+    """Members with nothing, in a group that has work for them or not."""
+    if group.under_way or group.state != "stable" or group.kind.value in _WITHOUT_WORK:
+        return []
+    idle = sorted(names[name] for name, member in group.members.items() if not (member.active or member.standby or member.problem))
+    if not idle:
+        return []
+    what = f"{counted(len(idle), 'member')} of {len(group.members)} {'has' if len(idle) == 1 else 'have'} no work"
+    who = ", ".join(idle[:_MOST_NAMED]) + (" and others" if len(idle) > _MOST_NAMED else "")
+    why = f": the group has {counted(len(group.owners), 'piece')} of it" if len(group.owners) < len(group.members) else ""
+    return [f"{what} ({who}){why}"]
 
 
 def _member(member: ClusterMember) -> dict[str, Any]:
@@ -121,19 +162,45 @@ def _row(group: ObservedGroup, seen: _Seen) -> dict[str, Any]:
     }
 
 
-async def _read_cluster(place: str) -> _Seen:
+async def _read_cluster(place: str, remark: Callable[[str], None]) -> _Seen:
+    from equipoise.events.log.kafka.opening import NotAllowedError
     from equipoise.replay.importers.groups.cluster import ClusterReader
     from equipoise.replay.importers.groups.observed import ObservedGroups
+    from equipoise.replay.importers.groups.under_way import rebalances_under_way, with_under_way
 
-    async with ClusterReader(brokers_of(place)) as reader:
-        records = await reader.poll()
+    connection = brokers_of(place)
+    async with ClusterReader(connection) as reader:
+        try:
+            records = await reader.poll()
+        except NotAllowedError:
+            return await _described_cluster(connection, reader, remark)
         while not await reader.read_all():
             records += await reader.poll()
         observed = ObservedGroups(await reader.names())
         for record in records:
             observed.read(record)
+        observed.groups = with_under_way(observed.groups, await rebalances_under_way(connection))
         ends = await reader.ends({topic for _, topic, _ in observed.commits})
     return _Seen(observed, ends, time.time_ns() // 1_000_000)
+
+
+async def _described_cluster(connection: Connection, reader: ClusterReader, remark: Callable[[str], None]) -> _Seen:
+    """One look at the groups of a cluster whose `__consumer_offsets` may not be read."""
+    from equipoise.replay.importers.groups.observed import ObservedGroups
+    from equipoise.replay.importers.groups.polled import PolledCluster
+    from equipoise.replay.importers.groups.recording import open_recording
+    from equipoise.replay.importers.groups.under_way import with_under_way
+
+    with tempfile.TemporaryDirectory() as folder, open_recording(str(Path(folder) / "look.db"), write=True) as recording:
+        polled = PolledCluster(connection, reader, poll_s=_ONCE_S, recording=recording, say=remark)
+        records = await polled.poll()
+        observed = ObservedGroups(await polled.names())
+        for record in records:
+            observed.read(record)
+        observed.groups = with_under_way(observed.groups, polled.under_way.values())
+        observed.unread.append(_DESCRIBED)
+        ends = await polled.ends({topic for _, topic, _ in observed.commits})
+    return _Seen(observed, ends, 0)
 
 
 def _read_recording(place: str) -> _Seen:

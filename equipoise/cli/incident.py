@@ -180,7 +180,7 @@ def _histories(
         return [history_of(next(each for each in recordings if name in each.groups()), name) for name in chosen], None
     evidence = read_evidence(list(screen.track(logs, "reading", len(logs))))
     recorded = {name: history_of(next(each for each in recordings if name in each.groups()), name) for name in names if group in (None, name)}
-    found = histories_of(evidence, recorded)
+    found = histories_of(evidence, recorded, group)
     if group is not None and group not in found:
         raise InputError(f"--group: these files say nothing about a group {group!r}; {groups_text(found, files[0])}")
     return list(found.values()) if group is None else [found[group]], evidence

@@ -98,6 +98,7 @@ def story(incident: Incident, simulated: Counterfactual | None, *, most_steps: i
     lines = [_step(rebalance) for rebalance in incident.chain[:most]]
     if len(incident.chain) > most:
         lines.append(f"and {counted(len(incident.chain) - most, 'more rebalance')}")
+    lines += dict.fromkeys(each.untold for each in incident.chain[:most] if each.untold)
     if incident.chain and incident.cause.name == "NOTHING":
         lines.append(_standing(incident))
     if not incident.chain and incident.gaps:
@@ -220,7 +221,10 @@ def document(incident: Incident, simulated: Counterfactual | None) -> dict[str, 
         "loop": None if loop is None else {
             "times": loop.times, "period_ms": loop.period_ms, "causes": {cause.name.lower(): count for cause, count in loop.causes},
         },
-        "rebalances": [{**attrs.asdict(each), "cause": each.cause.name.lower()} for each in incident.chain],
+        "rebalances": [
+            {**attrs.asdict(each), "cause": each.cause.name.lower(), "may_be": [cause.name.lower() for cause in each.may_be]}
+            for each in incident.chain
+        ],
         "gaps": [attrs.asdict(each) for each in incident.gaps],
         "restores": [{**attrs.asdict(each), "is_stuck": each.is_stuck} for each in incident.restores],
         "advice": list(incident.advice),

@@ -81,7 +81,7 @@ def advice_of(history: GroupHistory, kind: GroupKind, incident: Incident, *, is_
     takes_instances = kind not in (GroupKind.STREAMS, GroupKind.CONNECT) and not is_sink  # all tasks of a sink would have the same
     back = is_rolling or (any(set(incident.members) & set(each.joined) for each in chain) and cause in _STOPS)
     if incident.loop is not None and cause in (Cause.EXPIRED, Cause.RESTARTED, Cause.LEFT, Cause.GONE):
-        found.append(f"find out why {_who(incident)} stops again and again: exit codes, memory limits and liveness probes of its process")
+        found.append(f"find out why {_who(incident)} again and again: exit codes, memory limits and liveness probes")
     elif back and takes_instances and cause is not Cause.POLL_TIMEOUT:
         instance = names["instance"] or "group.instance.id"
         found.append(f"set {instance}, and {names['session']} above the time of a restart: a member that is back in time begins no rebalance")
@@ -134,4 +134,5 @@ def _of_poll(language: str, names: dict[str, str]) -> str:
 
 
 def _who(incident: Incident) -> str:
-    return ", ".join(incident.members[:3]) or "a member"
+    names = incident.members[:3]
+    return f"{', '.join(names) or 'a member'} {'stop' if len(names) > 1 else 'stops'}"

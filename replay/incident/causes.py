@@ -52,7 +52,8 @@ class Rebalance:
     member had its part. `lost_state`: processes of Kafka Streams that are back with another process
     id, which is kept in the state directory. `is_static`: all that are gone have an instance id.
     `detail`: more about the cause. `places`: the lines it rests on, as ``server.log:12``; (): it
-    was worked out from a recording.
+    was worked out from a recording. `may_be`: causes that fit the files as well. `untold`: why
+    these files cannot decide, and which would.
     """
 
     number: int
@@ -70,6 +71,8 @@ class Rebalance:
     is_static: bool = False
     detail: str = ""
     places: tuple[str, ...] = ()
+    may_be: tuple[Cause, ...] = ()
+    untold: str = ""
 
     @property
     def took_ms(self) -> int:

@@ -19,6 +19,7 @@ from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind,
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.history import GroupHistory, ObservedState, read_history
 from equipoise.replay.incident.told import STRENGTH, BrokerStory, ClientStory, Departure, clock_shifts, names, observed
+from equipoise.replay.incident.undecided import with_undecided
 from equipoise.replay.wording import counted, span_text
 
 _SAME_MS = 600_000
@@ -31,9 +32,12 @@ _MOST_NOTES = 8
 _MOST_MERGED_PLACES = 6
 
 
-def histories_of(evidence: Evidence, recorded: Mapping[str, GroupHistory] | None = None) -> dict[str, GroupHistory]:
+def histories_of(
+    evidence: Evidence, recorded: Mapping[str, GroupHistory] | None = None, asked: str | None = None
+) -> dict[str, GroupHistory]:
     """Group -> its history, of all groups that the files name. `recorded`: histories of recordings
-    that were given beside them; what is told is added to those.
+    that were given beside them; what is told is added to those. `asked`: the group that is asked
+    for; files that name none are taken to be of it.
     """
     found = dict(recorded or {})
     for group, records in evidence.generations.items():
@@ -43,7 +47,7 @@ def histories_of(evidence: Evidence, recorded: Mapping[str, GroupHistory] | None
     names_of |= {look.group for look in evidence.looks} - {""}
     for _, document in evidence.documents:
         names_of.add(document.group if isinstance(document, BurrowStatus) else f"connect-{document.connector}")
-    nameless = _nameless(evidence, names_of)
+    nameless = _nameless(evidence, names_of, asked)
     for group in sorted(names_of):
         found[group] = _history(evidence, group, nameless.get(group, []), found.get(group))
         evidence.groups.pop(group, None)  # a log of a gigabyte has millions: what is folded is not needed again
@@ -55,16 +59,21 @@ def histories_of(evidence: Evidence, recorded: Mapping[str, GroupHistory] | None
 UNNAMED = "(a group that no line names)"
 
 
-def _nameless(evidence: Evidence, groups: set[str]) -> dict[str, list[Statement]]:
-    """Statements that name no group: of the group that has their client, or of the only one."""
+def _nameless(evidence: Evidence, groups: set[str], asked: str | None) -> dict[str, list[Statement]]:
+    """Statements that name no group: of the group that has their client, of the only one, or of the
+    one that is asked for.
+    """
     statements = evidence.groups.get("")
     if statements is None or not len(statements):
         return {}
     owners: dict[str, set[str]] = {}
+    naming: set[int] = set()
+    """Files that name a group."""
     went: dict[str, list[tuple[int, str]]] = {}
     """Client -> when which group lost it."""
     for group in groups:
         for each in evidence.groups[group].in_order() if group in evidence.groups else ():
+            naming.add(each.file)
             for client in {each.detail.client, observed(each.detail.member, "", "").client_id, each.detail.instance} - {""}:
                 owners.setdefault(client, set()).add(group)
                 if each.said in (Said.LEFT, Said.EXPIRED):
@@ -72,12 +81,14 @@ def _nameless(evidence: Evidence, groups: set[str]) -> dict[str, list[Statement]
     of_files: dict[int, Counter[str]] = {}
     for each in statements.in_order():
         near = [(abs(at_ms - each.at_ms), group) for at_ms, group in went.get(each.detail.client, ()) if abs(at_ms - each.at_ms) <= _NEAR_MS]
-        of_files.setdefault(each.file, Counter()).update(group for _, group in sorted(near)[:1])
+        of_files.setdefault(each.file, Counter()).update({group for _, group in near} if len({group for _, group in near}) == 1 else ())
     found: dict[str, list[Statement]] = {}
     for each in statements.in_order():
         mine = set().union(*(owners.get(key, set()) for key in (each.detail.client, each.detail.instance) if key))
         chosen = mine if len(mine) == 1 else groups if len(groups) == 1 and not each.said.is_of_broker else set()
         likely = of_files[each.file].most_common(2)
+        if asked in groups and each.file not in naming and (asked in mine or not any(asked in having for having in owners.values())):
+            chosen = {asked}
         if not chosen and likely and (len(likely) == 1 or likely[0][1] > likely[1][1]):
             chosen = {likely[0][0]}
         found.setdefault(next(iter(chosen)) if chosen else "", []).append(each)
@@ -107,8 +118,8 @@ def _history(evidence: Evidence, group: str, nameless: list[Statement], recorded
             clients.take(each, evidence.files[each.file].name)
     broker.finish(last_ms)
     clients.finish()
-    told = _merged(broker.found, clients)
     kind = _kind(broker, clients, kinds)
+    told = with_undecided(_merged(broker.found, clients), kind, {process.shown for process in clients.processes.values()})
     return _with_looks(_made(evidence, group, kind, told, broker, clients, statements, recorded), evidence, group, has_said=bool(statements))
 
 

@@ -84,11 +84,13 @@ def _with_reason(stored: Rebalance, told: Rebalance) -> Rebalance:
     places = told.places
     begin_ms = min(stored.begin_ms, told.begin_ms)
     stopped_ms = stored.stopped_ms if stored.stopped_ms < 0 else max(0, stored.stopped_ms - (stored.begin_ms - begin_ms))
-    if told.cause in _VAGUE:
+    if told.cause in _VAGUE or stored.cause in told.may_be:
         return attrs.evolve(stored, begin_ms=begin_ms, stopped_ms=stopped_ms, detail=told.detail, places=places)
+    is_open = told.cause is not Cause.JOINED  # records name the clients of KIP-848
     return attrs.evolve(
-        stored, begin_ms=begin_ms, stopped_ms=stopped_ms, cause=told.cause, members=told.members or stored.members, detail=told.detail, places=places
-    )
+        stored, begin_ms=begin_ms, stopped_ms=stopped_ms, cause=told.cause, members=told.members or stored.members, detail=told.detail, places=places,
+        may_be=told.may_be if is_open else (), untold=told.untold if is_open else "",
+    )  # fmt: skip
 
 
 def _stored(history: GroupHistory) -> list[Rebalance]:
@@ -166,10 +168,10 @@ def _rebalance(
     )  # fmt: skip
     unowned = sorted(set(owners_before).difference(owners))
     cause, members, stopped_ms = _cause(history, before, after, gone, joined, begin_ms, seen, known)
-    detail = ""
-    if cause is Cause.LEFT and stopped_ms >= _NO_PROGRESS_MS:
-        detail = f"it lived, and committed nothing new for {span_text(stopped_ms)}:"
-        detail += " its own log, or the broker's, tells whether its poll interval was over"
+    untold = ""
+    if cause in (Cause.LEFT, Cause.RESTARTED) and any(_may_not_have_polled(history, member, begin_ms) for member in gone):
+        lived = f"it lived, and committed nothing new for {span_text(stopped_ms)}: " if stopped_ms >= _NO_PROGRESS_MS else ""
+        untold = f"{lived}its own log tells whether it was closed, or worked on one batch for longer than its max.poll.interval.ms"
     ids = {_key(member): member.process_id for _, member in seen.values()} | {_key(member): member.process_id for member in gone}
     lost = [member for member in joined if ids.get(_key(member), member.process_id) != member.process_id]
     for member in gone:
@@ -189,9 +191,20 @@ def _rebalance(
         unowned=tuple(unowned),
         given=tuple(sorted(set(owners).difference(owners_before))) if before.members else (),
         lost_state=_names(lost),
-        detail=detail,
+        may_be=(Cause.POLL_TIMEOUT,) if untold else (),
+        untold=untold,
         is_static=bool(gone) and all(member.instance_id is not None for member in gone),
     )
+
+
+def _may_not_have_polled(history: GroupHistory, member: ClusterMember, gone_ms: int) -> bool:
+    """Whether a member had been in the group for its poll interval: commits go on while a batch is
+    worked on. Workers of Kafka Connect have none.
+    """
+    if history.states[-1].group.kind is GroupKind.CONNECT:
+        return False
+    joined_ms = history.joined_ms.get(member.member_id)
+    return joined_ms is None or gone_ms - joined_ms >= max(0, member.rebalance_timeout_ms)
 
 
 def _processes(group: ObservedGroup, names: Iterable[str]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -121,6 +122,13 @@ def test_groups_are_polled_where_their_records_may_not_be_read(tmp_path: Path) -
         assert "group billing-app is not described: it needs DESCRIBE on the group and on its topics" in shown.stderr.replace("\n", " ")
         secured.allow("watcher", [Acl("Topic", "billing-app-", "Describe", is_prefix=True)])
         compare_with_the_coordinators(recording, str(tmp_path / "read.db"), secured.inside, run)
-        refused = run("cluster", f"kafka://{secured.bootstrap}")
-        assert refused.exit_code == 2, refused.output
-        assert "it needs READ and DESCRIBE on topic __consumer_offsets" in refused.stderr.replace("\n", " ")
+        listed = run("cluster", f"kafka://{secured.bootstrap}", "--json")
+        assert listed.exit_code == 0, listed.output
+        document = json.loads(listed.stdout)
+        assert [each.partition(",")[0] for each in document["unread"]] == ["__consumer_offsets"]
+        groups = {each["group"]: each for each in document["groups"]}
+        assert {name: (each["kind"], each["state"], each["members"], each["work"]) for name, each in groups.items()} == {
+            "billing-classic": ("classic consumer", "stable", 2, PARTITIONS), "billing-consumer": ("consumer", "stable", 1, PARTITIONS),
+            "billing-app": ("streams", "stable", 1, PARTITIONS),
+        }  # fmt: skip
+        assert [groups[name]["lag"] for name in ("billing-classic", "billing-consumer")] == [0, 0]

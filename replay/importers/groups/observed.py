@@ -82,6 +82,9 @@ class ObservedGroup:
     group epoch. `assignment_epoch`: the epoch that the target was computed for; behind `epoch` it
     is still to be computed. `protocol`: assignor of a classic group. `sources`: of a KIP-1071
     group, sub-topology -> its source topics. `stateful`: its sub-topologies with changelogs.
+    `under_way`: what a classic group's rebalance that is not over waits for: ``joining``: members;
+    ``syncing``: its leader's assignment; "": there is none, or nobody asked. `awaited`: members of
+    the last generation that are still in the group: some of them have not joined this one.
     """
 
     name: str
@@ -94,6 +97,8 @@ class ObservedGroup:
     sources: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     stateful: Work = NOTHING
     topology_epoch: int = -1
+    under_way: str = ""
+    awaited: tuple[str, ...] = ()
 
     @property
     def is_adopted(self) -> bool:
@@ -105,9 +110,12 @@ class ObservedGroup:
     @property
     def state(self) -> str:
         """``empty``; ``assigning``: the target is still to be computed; ``reconciling``: some
-        member does not have its target yet; ``stable``. A classic group stores generations when
-        they are complete, so of its state only ``empty`` and ``stable`` are seen.
+        member does not have its target yet; ``rebalancing``: a classic group, whose coordinator was
+        asked; ``stable``. A classic group stores generations when they are complete, so of its
+        stored state only ``empty`` and ``stable`` are seen.
         """
+        if self.under_way:
+            return "rebalancing"
         if not self.members:
             return "empty"
         if kind_is_classic(self.kind):
@@ -309,7 +317,7 @@ def _tasks(tasks: Iterable[values.TaskIds]) -> Work:
 
 
 def _classic(read: ClassicGroup, at_ms: int) -> ObservedGroup:
-    kind = _classic_kind(read.protocol_type, read.protocol)
+    kind = classic_kind(read.protocol_type, read.protocol)
     return ObservedGroup(
         name=read.group,
         kind=kind,
@@ -321,7 +329,8 @@ def _classic(read: ClassicGroup, at_ms: int) -> ObservedGroup:
     )
 
 
-def _classic_kind(protocol_type: str, protocol: str | None) -> GroupKind:
+def classic_kind(protocol_type: str, protocol: str | None) -> GroupKind:
+    """What a group of the classic protocol is."""
     if protocol_type == "consumer":
         return GroupKind.CLASSIC_STREAMS if protocol == STREAMS_PROTOCOL else GroupKind.CLASSIC_CONSUMER
     if protocol_type == "connect":

@@ -22,6 +22,7 @@ from equipoise.replay.importers.groups.cluster import ClusterReader
 from equipoise.replay.importers.groups.described import read_streams_groups, records_of_consumers, records_of_streams, topics_of
 from equipoise.replay.importers.groups.observed import ObservedGroups
 from equipoise.replay.importers.groups.recording import ClusterRecording
+from equipoise.replay.importers.groups.under_way import UnderWay, under_way_of
 from equipoise.replay.importers.offsets_topic.reader import WireError
 from equipoise.replay.importers.offsets_topic.records import GroupRecord, RawRecord, read_group_record
 from equipoise.replay.importers.offsets_topic.writing import WrittenMember, classic_group_record, commit_record, group_key
@@ -31,6 +32,7 @@ LOST = (
     "generations and timeouts of the classic protocol, and share groups"
 )
 _SETTLED = ("Stable", "Empty")
+_LONG_S = 10.0
 _DEAD = "Dead"
 _MOVED = (15, 16)
 """Kafka's errors COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""
@@ -85,6 +87,10 @@ class PolledCluster:
         self._known = known.groups
         self._generations = {name: group.epoch for name, group in known.groups.items()}
         self._coordinators: dict[str, int] = {}
+        self.under_way: dict[str, UnderWay] = {}
+        """Group -> its rebalance that is not over; nothing is recorded of it before."""
+        self._waits_since: dict[str, tuple[float, bool]] = {}
+        """Group that rebalances -> since when (monotonic, s), and whether that was said."""
         self._committed = {(each.group, each.topic, each.partition): each.committed for each in recording.commits()}
 
     async def poll(self) -> list[RawRecord]:
@@ -145,6 +151,7 @@ class PolledCluster:
                 self._coordinators.pop(name, None)
             if state == _DEAD and error in (0, *_OTHER_PROTOCOL):
                 unknown.append(name)
+            self._note_under_way(name, None if error else under_way_of((error, name, state, protocol_type, protocol, members)))
             if error or state not in _SETTLED:
                 continue
             described = (protocol_type, protocol, tuple(sorted(members)))
@@ -184,6 +191,18 @@ class PolledCluster:
                 found += self._changes(name, records)
             unknown = [name for name in unknown if name not in self._protocols]
         return found
+
+    def _note_under_way(self, group: str, found: UnderWay | None) -> None:
+        """Keeps a rebalance that is not over, and says once when one lasts long."""
+        if found is None:
+            self.under_way.pop(group, None)
+            self._waits_since.pop(group, None)
+            return
+        self.under_way[group] = found
+        since_s, is_said = self._waits_since.setdefault(group, (time.monotonic(), False))
+        if not is_said and time.monotonic() - since_s >= _LONG_S:
+            self._waits_since[group] = since_s, True
+            self._say(f"group {group} rebalances for {_LONG_S:.0f} s and longer, with {len(found.members)} members: it is recorded when that is over")
 
     def _tell_denied(self, group: str) -> None:
         if group not in self._denied:

@@ -429,7 +429,7 @@ def test_commits_of_the_same_offset_are_no_work_and_show_that_a_member_lives() -
     alive = attrs.evolve(left, repeats={f"orders-{partition}": [second * 1_000 for second in range(100, 130)] for partition in (2, 3)})
     assert [each.cause for each in incidents(left)] == [FIRST, EXPIRED]
     (_, gone) = incidents(alive)
-    assert (gone.cause, "its own log" in gone.chain[0].detail) == (LEFT, True)
+    assert (gone.cause, "its own log" in gone.chain[0].untold) == (LEFT, True)
 
 
 def test_static_member_whose_process_is_replaced_has_not_moved_and_again_and_again_is_two() -> None:
