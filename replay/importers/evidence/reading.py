@@ -25,7 +25,7 @@ from equipoise.replay.importers.evidence.lines import Count, LogLine, chunks_of,
 from equipoise.replay.importers.evidence.patterns import Found, match_line
 from equipoise.replay.importers.evidence.statements import Detail, Said, Statements
 from equipoise.replay.importers.evidence.tables import Look, header_of, read_tables
-from equipoise.replay.importers.evidence.times import Clock
+from equipoise.replay.importers.evidence.times import Clock, time_of_date
 from equipoise.replay.importers.groups.recording import RecordedCommit
 from equipoise.replay.importers.offsets_topic.records import RawRecord
 
@@ -347,6 +347,10 @@ _TABLE_WORDS = (b"CONSUMER-ID", b"COORDINATOR (ID)", b"OFFSET", b" group '", b"#
 """A header of a table, or what is printed above one, has one of these."""
 
 
+_TIME = re.compile(rb"(?:> )?[A-Z12]")
+"""What a line that is a time begins with."""
+
+
 class _Tables:
     """Tables within a file: their text is kept while the lines go by."""
 
@@ -382,6 +386,8 @@ class _Tables:
         if len(raw) > 4_096 or len(self._kept) > _TABLE_LINES:
             return False
         if not is_table and not any(word in raw for word in _TABLE_WORDS):
+            if len(raw) < 80 and _TIME.match(raw) is not None and time_of_date(undressed(raw)) is not None:
+                self._kept.append((line, undressed(raw)))
             return False
         text = undressed(raw)
         if header_of(text) is not None:
@@ -400,7 +406,8 @@ class _Tables:
         looks = read_tables(self._kept, self._into.name)
         for look in looks:
             before = [at_ms for number, at_ms in self._times if number <= look.line]
-            look.at_ms = before[-1] if before and clock.has_date else None
+            look.at_ms = before[-1] if look.at_ms is None and before and clock.has_date else look.at_ms
+            clock.has_time = clock.has_time or look.at_ms is not None
         rows = sum(len(each.partitions) + len(each.members) for each in looks)
         if looks:
             self._into.kinds["what kafka-consumer-groups printed"] += max(1, rows)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from equipoise.replay.importers.evidence.times import time_of_date
+
 _COLUMNS = {
     "GROUP": "group", "TOPIC": "topic", "PARTITION": "partition", "CURRENT-OFFSET": "committed", "LOG-END-OFFSET": "end", "OFFSET-LAG": "lag",
     "LAG": "lag", "CONSUMER-ID": "member", "HOST": "host", "CLIENT-ID": "client", "GROUP-INSTANCE-ID": "instance", "#PARTITIONS": "partitions",
@@ -89,7 +91,8 @@ def header_of(line: str) -> list[tuple[str, int]] | None:
 
 def read_tables(lines: Iterable[tuple[int, str]], file: str, at_ms: int | None = None) -> list[Look]:
     """Reads all tables in numbered lines. Rows that follow each other about one group are one look,
-    until a partition or a member comes again.
+    until a partition or a member comes again. A line that is nothing but a time is when the tables
+    below it were printed.
     """
     looks: list[Look] = []
     header: list[tuple[str, int]] | None = None
@@ -101,6 +104,11 @@ def read_tables(lines: Iterable[tuple[int, str]], file: str, at_ms: int | None =
             if told is not None:
                 noted[told["group"]] = state
                 header = None
+        printed_ms = time_of_date(line)
+        if printed_ms is not None:
+            at_ms, header = printed_ms, None
+            open_looks.clear()
+            continue
         found = header_of(line)
         if found is not None:
             header = found

@@ -20,6 +20,12 @@ _LIBRDKAFKA = re.compile(r"%[0-9]\|(?P<seconds>[0-9]{9,10})\.(?P<f>[0-9]{3})\|")
 _EPOCH = re.compile(r"^[\[{ ]*(?:ts=)?\"?(?P<seconds>1[0-9]{9})[.]?(?P<f>[0-9]{3,9})?\"?\b")
 _KLOG = re.compile(r"^[IWEF](?P<mo>[01][0-9])(?P<d>[0-3][0-9]) (?P<h>[0-2][0-9]):(?P<m>[0-5][0-9]):(?P<s>[0-5][0-9])\.(?P<f>[0-9]+)")
 _CLOCK_ONLY = re.compile(rf"(?<![0-9:.]){_CLOCK}(?![0-9:])")
+_DATE = re.compile(
+    rf"(?:[A-Z][a-z]{{2}},? +)?(?:{_MONTH} +(?P<d>[0-3]?[0-9])|(?P<d2>[0-3]?[0-9]) {_MONTH.replace('month', 'month2')} (?P<y2>20[0-9]{{2}}))"
+    rf",? +{_CLOCK}"
+    r"(?: (?P<half>AM|PM))?(?: [A-Z]{1,5}| [+-][0-9]{2}:?[0-9]{0,2})?(?: (?P<y>20[0-9]{2}))?"
+)
+"""What ``date`` prints."""
 _WITHIN = 140
 _DAY_MS = 86_400_000
 
@@ -93,6 +99,28 @@ class Clock:
             digits = zone[1:].replace(":", "")
             shift_s = (1 if zone[0] == "+" else -1) * (int(digits[:2]) * 3600 + int(digits[2:]) * 60)
         return round(moment.timestamp() - shift_s) * 1000
+
+
+def time_of_date(line: str) -> int | None:
+    """The time (ms since 1970) of a line that is nothing else, as ``date`` prints it; None: it has
+    more, or none. Names of zones are passed over.
+    """
+    text = line.strip()
+    if len(text) > 60 or not any(each.isdigit() for each in text):
+        return None
+    if _ISO.fullmatch(text) is not None:
+        return Clock().read(text)
+    match = _DATE.fullmatch(text)
+    year = None if match is None else match["y"] or match["y2"]
+    if match is None or year is None:
+        return None
+    hour = int(match["h"]) % 12 + (12 if match["half"] == "PM" else 0) if match["half"] else int(match["h"])
+    month = _MONTHS[(match["month"] or match["month2"])[:3].lower()]
+    try:
+        moment = dt.datetime(int(year), month, int(match["d"] or match["d2"]), hour, int(match["m"]), min(59, int(match["s"])), tzinfo=dt.UTC)
+    except ValueError:
+        return None
+    return round(moment.timestamp() * 1000)
 
 
 def time_of_value(value: object) -> int | None:

@@ -12,7 +12,11 @@ from click.testing import CliRunner
 
 from equipoise.assign import assign
 from equipoise.cli import main
+from equipoise.replay.importers.evidence.reading import Evidence, ReadFile, read_file
 from equipoise.replay.importers.evidence.tables import partitions_of, read_tables
+from equipoise.replay.incident import Cause
+from equipoise.replay.incident.from_logs import histories_of
+from equipoise.replay.incident.rebalances import rebalances
 
 A, B = "rdkafka-0000000a-1111-4222-8333-444444444444", "rdkafka-0000000b-1111-4222-8333-444444444444"
 OFFSETS = f"""
@@ -98,6 +102,60 @@ def test_two_looks_show_what_stands_still(tmp_path: Path) -> None:
     later = OFFSETS.replace("120             150             30 ", "170             190             20 ").replace("100             900             800", "100             950             850")
     text = shown(tmp_path, OFFSETS + later)
     assert "no progress between two looks at 2 partitions (orders-1, orders-2), of rdkafka-0000000a, while records came (described.txt:4, described.txt:11)" in text
+
+
+# -- members that come and go between looks
+
+C = "billing-0000000c-1111-4222-8333-444444444444"
+D = "billing-0000000d-1111-4222-8333-444444444444"
+
+
+def look(owner: str, *, client: str = "billing") -> str:
+    return f"""
+GROUP           TOPIC           PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             CONSUMER-ID                                  HOST            CLIENT-ID
+orders          orders          0          120             150             30              {A} /10.0.0.1       rdkafka
+orders          orders          1          100             900             800             {owner} /10.0.0.2       {client}
+"""
+
+
+WITHOUT_C = look(A, client="rdkafka")
+
+
+def causes(text: str) -> list[tuple[Cause, tuple[str, ...]]]:
+    (history,) = histories_of(evidence_of(text)).values()
+    return [(each.cause, each.members) for each in rebalances(history)]
+
+
+def evidence_of(text: str) -> Evidence:
+    found = Evidence(files=[ReadFile(name="described.txt")])
+    read_file(found, 0, [text.encode()])
+    return found
+
+
+def test_member_that_is_missing_in_the_next_look_is_gone_for_a_reason_that_tables_do_not_have(tmp_path: Path) -> None:
+    assert causes(look(C) + WITHOUT_C + look(D)) == [(Cause.GONE, ("billing",)), (Cause.BACK, ("billing",))]
+    text = shown(tmp_path, look(C) + WITHOUT_C)
+    assert "tables cannot tell whether a member left, was not heard of for its session timeout, or did not poll" in text
+    assert "server.log of the coordinating broker can" in text
+
+
+def test_member_that_is_new_in_the_next_look_joined() -> None:
+    assert causes(WITHOUT_C + look(C)) == [(Cause.JOINED, ("billing",))]
+
+
+def test_looks_at_other_partitions_or_during_a_rebalance_say_nothing_of_members() -> None:
+    one = "\n".join(look(C).splitlines()[:3]) + "\n"
+    assert causes(look(C) + one) == []
+    assert causes(look(C) + "\nWarning: Consumer group 'orders' is rebalancing.\n" + WITHOUT_C) == []
+
+
+@pytest.mark.parametrize("date", [
+    "Sat Nov 28 21:16:07 UTC 2026", "Sat 28 Nov 2026 09:16:07 PM UTC", "2026-11-28T21:16:07Z", "2026-11-28 21:16:07", "Sat, 28 Nov 2026 21:16:07 +0000",
+    "Nov 28 21:16:07 2026",
+])  # fmt: skip
+def test_line_that_is_a_time_is_when_the_table_below_was_printed(date: str) -> None:
+    looks = evidence_of(f"{date}\n{look(C).rstrip()}\n{date.replace(':16:', ':17:')}\n{WITHOUT_C}").looks
+    assert [(each.group, each.at_ms, len(each.partitions)) for each in looks] == [("orders", 1_795_900_567_000, 2), ("orders", 1_795_900_627_000, 2)]
 
 
 def test_documents_of_connect_and_burrow(tmp_path: Path) -> None:
