@@ -93,7 +93,8 @@ def _answer_group(screen: Screen, group: str, problem: str) -> None:
     unowned = sorted(lags.keys() - {work for works in now.values() for work in works})
     head = f"{group}: {counted(len(now), 'member')}, {counted(len(lags), 'partition')}; {min(counts)} to {max(counts)} at each"
     behind = f", {sum(lags.values()):,} records behind" if any(lags.values()) else ""
-    verdict = "as even as it can be" if not moves and not unowned else f"{counted(len(moves), 'move')} would make it even"
+    even = "spread each topic evenly" if max(counts) - min(counts) <= 1 and not unowned else "make it even"
+    verdict = "as even as it can be" if not moves and not unowned else f"{counted(len(moves), 'move')} would {even}"
     screen.line(f"{head}{behind}: {verdict}")
     target = plan["target"]
     rows = [

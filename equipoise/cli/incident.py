@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from equipoise.cli.command import command
@@ -14,7 +15,7 @@ from equipoise.cli.params import TIME, check_recording
 from equipoise.cli.screen import Part, Screen
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.output import Kind, check_files, write_file
-from equipoise.replay.wording import day_text, groups_text
+from equipoise.replay.wording import counted, day_text, groups_text
 
 if TYPE_CHECKING:
     from equipoise.replay.importers.evidence.reading import Evidence
@@ -27,8 +28,8 @@ _MOST_SIMULATED = 20
 _END_MS = 2**62
 _BESIDE_A_PAGE = 3
 _MOST_AT_ONCE = 12
-_FEW_GROUPS, _MOST_TOLD = 20, 5
-"""Of more groups, so many are told; of the others there is a line."""
+_FEW_GROUPS, _MOST_TOLD, _MOST_LISTED = 20, 3, 30
+"""Of more groups, so many are told; of others up to the next there is a line."""
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -119,6 +120,8 @@ def incident(
     if len(all_at_once) > _MOST_AT_ONCE:
         parts.append(f"and {len(all_at_once) - _MOST_AT_ONCE:,} times more several groups at once (--json has all)")
     documents: list[dict[str, Any]] = []
+    shared = [each for each in found[0][0].missing if all(each in history.missing for history, _ in found)] if len(found) > 1 else []
+    """What the files cannot tell of any group: said once."""
     for number, (history, mine) in enumerate(found):
         kind = history.states[-1].group.kind.value
         shown = [document(each, otherwise.get(each)) for each in mine] if screen.json else []
@@ -128,8 +131,14 @@ def incident(
         })  # fmt: skip
         what = "adopted by members of equipoise, who commit elsewhere" if history.states[-1].group.is_adopted else kind
         is_told = number < _MOST_TOLD or len(found) <= _FEW_GROUPS
-        shown_parts = group_parts(history, what, mine, otherwise, is_told=is_told)
+        if not is_told and number >= _MOST_LISTED:
+            continue
+        own = attrs.evolve(history, missing=[each for each in history.missing if each not in shared])
+        shown_parts = group_parts(own, what, mine, otherwise, is_told=is_told)
         parts += [*([""] if parts and is_told else []), *shown_parts, *(f"not read: {each}" for each in history.unread)]
+    if _MOST_LISTED < len(found) > _FEW_GROUPS:
+        parts.append(f"and {counted(len(found) - _MOST_LISTED, 'more group')} (--group has one, --json all)")
+    parts += ["", *(f"these files cannot tell {each}" for each in shared)] if shared else []
     parts = parts or ["no group yet" if evidence is None else "nothing was found about a group"]
     read = [] if evidence is None else evidence.files
     parts += ["", *file_parts(read)] if read else []

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from equipoise.replay.importers.evidence.documents import BurrowStatus
+from equipoise.replay.importers.evidence.dumped import topic_names
 from equipoise.replay.importers.evidence.reading import Evidence
 from equipoise.replay.importers.evidence.statements import Said, Statement
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup
@@ -27,6 +28,8 @@ _DEPARTED = {Cause.POLL_TIMEOUT: (15_000, 130_000), Cause.EXPIRED: (120_000, 15_
 """What a client says of its departure -> how long before and after it its coordinator says so."""
 _CLOCK_MS = 2_000
 _NEAR_MS = 5_000
+_STARTS_WITHIN_MS = 120_000
+"""From the first line of a process to its first rebalance."""
 _MOST_NOTES = 8
 _MOST_MERGED_PLACES = 6
 
@@ -41,7 +44,7 @@ def histories_of(
     found = dict(recorded or {})
     for group, records in evidence.generations.items():
         if group not in found:
-            found[group] = read_history(group, records, evidence.commits.get(group, ()), (), {})
+            found[group] = read_history(group, records, evidence.commits.get(group, ()), (), topic_names(records))
     names_of = (set(evidence.groups) | set(evidence.generations)) - {""}
     names_of |= {look.group for look in evidence.looks} - {""}
     for _, document in evidence.documents:
@@ -271,7 +274,11 @@ def _combined(clients: ClientStory) -> list[Rebalance]:
         one = _one_of(cluster)
         if one.cause in (Cause.UNSEEN, Cause.COORDINATOR):
             cause = next(
-                (each for each in departed.get(one.number - 1, ()) if each.place not in taken and abs(each.at_ms - one.begin_ms) <= _SAME_MS), None,
+                (
+                    each for each in departed.get(one.number - 1, ())
+                    if each.place not in taken and abs(each.at_ms - one.begin_ms) <= _SAME_MS
+                    and (each.cause is not Cause.LEFT or each.at_ms <= one.end_ms + _CLOCK_MS)  # others say it when they are back
+                ), None,
             )  # fmt: skip
             if cause is not None:
                 taken.add(cause.place)
@@ -332,6 +339,7 @@ def _made(
 ) -> GroupHistory:  # fmt: skip
     told = _of_connect(told, clients) if clients.connect else told
     told = [_slow_named(each, clients) for each in told] if clients.slow else told
+    told = _without_state(told, clients) if clients.without_state else told
     if told and told[0].cause is Cause.JOINED and told[0].number <= 1 and told[0].number >= 0 and not broker.found:
         told[0] = attrs.evolve(told[0], cause=Cause.FIRST)
     notes = _notes(evidence, clients)
@@ -396,6 +404,23 @@ def _of_connect(told: list[Rebalance], clients: ClientStory) -> list[Rebalance]:
             each = attrs.evolve(each, cause=Cause.DELAY_OVER)
             waiting = False
         found.append(each)
+    return found
+
+
+def _without_state(told: Sequence[Rebalance], clients: ClientStory) -> list[Rebalance]:
+    """Names processes of Kafka Streams that are back with an empty state directory, in the first
+    rebalance after they began.
+    """
+    found = list(told)
+    for at_ms, file, place in clients.without_state:
+        process = clients.processes.get(clients.by_file.get(file, ""))
+        for index, each in enumerate(found):
+            is_soon = at_ms - _CLOCK_MS <= each.end_ms and each.begin_ms <= at_ms + _STARTS_WITHIN_MS
+            if process is None or each.cause not in (Cause.BACK, Cause.RESTARTED) or not is_soon or process.shown not in each.members:
+                continue
+            detail = "its state directory was empty, so it restores all of its tasks"
+            found[index] = attrs.evolve(each, detail=detail, lost_state=(process.shown,), places=_places(each.places, (place,)))
+            break
     return found
 
 

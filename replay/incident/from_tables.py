@@ -1,4 +1,4 @@
-"""What tables and documents add to a group's history: what `kafka-consumer-groups --describe`
+"""Adds to a group's history what tables and documents say: what `kafka-consumer-groups --describe`
 printed, the status of Kafka Connect's connectors, and Burrow's.
 """
 
@@ -57,8 +57,8 @@ def with_looks(history: GroupHistory, evidence: Evidence, group: str, *, has_sai
 
 
 def changes_between(looks: Sequence[Look]) -> list[Rebalance]:
-    """Who came and went between two looks that show the same partitions. Tables that were printed
-    during a rebalance do not have all members.
+    """Returns who came and went between two looks that show the same partitions. Tables that were
+    printed during a rebalance do not have all members.
     """
     looks = [look for look in looks if look.state in ("", "stable", "empty")]
     found: list[Rebalance] = []

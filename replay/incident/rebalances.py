@@ -172,6 +172,13 @@ def _rebalance(
     if cause in (Cause.LEFT, Cause.RESTARTED) and any(_may_not_have_polled(history, member, begin_ms) for member in gone):
         lived = f"it lived, and committed nothing new for {span_text(stopped_ms)}: " if stopped_ms >= _NO_PROGRESS_MS else ""
         untold = f"{lived}its own log tells whether it was closed, or worked on one batch for longer than its max.poll.interval.ms"
+    may_be = (Cause.POLL_TIMEOUT,) if untold else ()
+    if cause is Cause.POLL_TIMEOUT and not kind_is_classic(before.kind) and stopped_ms < _EXPIRED_FROM * _LONGEST_SESSION_MS:
+        cause, may_be = Cause.EXPIRED, (Cause.POLL_TIMEOUT,)
+        untold = (
+            f"it was silent for {span_text(stopped_ms)}: its max.poll.interval.ms is near that, and the brokers' session timeout may be,"
+            " which is in no record: its own log, or the coordinating broker's, tells which"
+        )
     ids = {_key(member): member.process_id for _, member in seen.values()} | {_key(member): member.process_id for member in gone}
     lost = [member for member in joined if ids.get(_key(member), member.process_id) != member.process_id]
     for member in gone:
@@ -191,15 +198,15 @@ def _rebalance(
         unowned=tuple(unowned),
         given=tuple(sorted(set(owners).difference(owners_before))) if before.members else (),
         lost_state=_names(lost),
-        may_be=(Cause.POLL_TIMEOUT,) if untold else (),
+        may_be=may_be,
         untold=untold,
         is_static=bool(gone) and all(member.instance_id is not None for member in gone),
     )
 
 
 def _may_not_have_polled(history: GroupHistory, member: ClusterMember, gone_ms: int) -> bool:
-    """Whether a member had been in the group for its poll interval: commits go on while a batch is
-    worked on. Workers of Kafka Connect have none.
+    """Returns whether a member had been in the group for its poll interval: commits go on while a
+    batch is worked on. Workers of Kafka Connect have none.
     """
     if history.states[-1].group.kind is GroupKind.CONNECT:
         return False

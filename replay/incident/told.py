@@ -290,6 +290,8 @@ class BrokerStory:
     def _loaded(self, each: Statement) -> None:
         begin_ms, place = self._unloaded or (each.at_ms, each.place)
         self._unloaded = None
+        if self._open is not None and (self._open.stabilized_ms >= 0 or self.kind is not GroupKind.CLASSIC_CONSUMER):
+            self._close(max(self._open.stabilized_ms, self._open.begin_ms))  # of KIP-848 nothing says that it is over
         if self._open is not None and self._open.begin_ms <= each.at_ms:
             self._open.causes.append((Cause.COORDINATOR, None, ""))
             self._open.note(each.place)
@@ -440,12 +442,18 @@ class ClientStory:
     processes: dict[str, _Process] = attrs.field(factory=dict)
     slow: list[tuple[int, int, str, str]] = attrs.field(factory=list)
     """Of KIP-848: when a client began to reconcile, how long it took, who, place."""
+    without_state: list[tuple[int, str, str]] = attrs.field(factory=list)
+    """Of Kafka Streams: when a process found its state directory empty, the file, and the line."""
     connect: list[tuple[int, str, tuple[str, ...], int, int, str]] = attrs.field(factory=list)
     """Of Kafka Connect: time, worker, its work, the delay, the generation, the line."""
 
     def take(self, each: Statement, file_name: str) -> None:
         """Folds one statement of a client."""
         said, detail = each.said, each.detail
+        if said is Said.NO_STATE:  # its client is named by lines behind; the first process of a log may be new
+            if file_name in self.by_file:
+                self.without_state.append((each.at_ms, file_name, each.place))
+            return
         name = detail.client or self.by_file.get(file_name, file_name)
         if detail.client:
             self.by_file[file_name] = name

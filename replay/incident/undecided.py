@@ -52,7 +52,7 @@ def with_undecided(told: Sequence[Rebalance], kind: GroupKind, with_logs: Abstra
 
 
 def _back_ms(each: Rebalance, joins: dict[str, list[int]]) -> int:
-    """How long after it the same process of KIP-848 joined again; -1: it did not."""
+    """Returns how long after it the same process of KIP-848 joined again; -1: it did not."""
     for name in each.members:
         times = joins.get(name, []) if _NEW_ID.fullmatch(name) else []
         place = bisect_right(times, each.begin_ms)

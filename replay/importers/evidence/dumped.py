@@ -1,18 +1,27 @@
 """Lines of ``kafka-dump-log --offsets-decoder`` of `__consumer_offsets`, as the records that they
-were made from: commits, and generations of the classic protocol.
+were made from: commits, generations of the classic protocol, and what groups of KIP-848 and
+KIP-1071 write.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import json
 import re
+import types
+import typing
 from typing import Any
+from uuid import UUID
+
+import attrs
 
 from equipoise.replay.importers.groups.recording import RecordedCommit
-from equipoise.replay.importers.offsets_topic.records import RawRecord
-from equipoise.replay.importers.offsets_topic.writing import WrittenMember, classic_group_record
+from equipoise.replay.importers.offsets_topic import values
+from equipoise.replay.importers.offsets_topic.form import write_value
+from equipoise.replay.importers.offsets_topic.records import VALUES, GroupRecord, RawRecord, read_group_record
+from equipoise.replay.importers.offsets_topic.writing import WrittenMember, classic_group_record, group_key, key_of
 
 _LINE = re.compile(
     r"\boffset: (?P<offset>[0-9]{1,15}) .*?CreateTime: (?P<ms>[0-9]{1,13}) .*?"
@@ -35,14 +44,20 @@ def read_dumped(text: str) -> RecordedCommit | tuple[str, RawRecord] | None:
 
 
 def _record(kind: str, key: dict[str, Any], value: dict[str, Any] | None, offset: int, at_ms: int) -> RecordedCommit | tuple[str, RawRecord] | None:
-    group = key["group"]
+    group = key["group"] if "group" in key else key["groupId"]
     if not isinstance(group, str):
         return None
+    if kind.isdecimal() and int(kind[:5]) in VALUES:
+        name = key.get("memberId", key.get("regularExpression"))
+        raw = None if value is None else write_value(_value(VALUES[int(kind)], value))
+        return group, RawRecord(0, offset, at_ms, key_of(int(kind), group, name), raw)
     if kind in _COMMITS:
         committed = None if value is None else int(value["offset"])
         return RecordedCommit(group=group, topic=str(key["topic"]), partition=int(key["partition"]), at_ms=at_ms, committed=committed)
-    if kind != _GENERATION or value is None:
+    if kind != _GENERATION:
         return None
+    if value is None:
+        return group, RawRecord(0, offset, at_ms, group_key(group), None)
     members = [
         WrittenMember(
             member_id=str(each["memberId"]), instance_id=each.get("groupInstanceId"), client_id=str(each["clientId"]), host=str(each["clientHost"]),
@@ -53,3 +68,57 @@ def _record(kind: str, key: dict[str, Any], value: dict[str, Any] | None, offset
     ]  # fmt: skip
     record = classic_group_record(group, str(value["protocolType"]), int(value["generation"]), str(value["protocol"] or ""), at_ms, members)
     return group, RawRecord(0, offset, at_ms, *record)
+
+
+def _value(cls: type, read: dict[str, Any]) -> Any:
+    """A value of `VALUES` from JSON with Kafka's names. Raises KeyError and TypeError."""
+    found = {}
+    hints = _hints(cls)
+    fields: tuple[attrs.Attribute[Any], ...] = attrs.fields(cls)
+    for field in fields:
+        first, *others = field.name.split("_")
+        name = first + "".join(each.capitalize() for each in others)
+        if name not in read and field.default is not attrs.NOTHING:
+            continue
+        found[field.name] = _uuid(read[name]) if field.name == "topic_id" else _as(hints[field.name], read[name])
+    return cls(**found)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _as(hint: Any, value: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        return None if value is None else _as(typing.get_args(hint)[0], value)
+    if typing.get_origin(hint) is tuple:
+        return tuple(_as(typing.get_args(hint)[0], each) for each in value)
+    if attrs.has(hint):
+        return _value(hint, value)
+    if hint is bytes:
+        return base64.b64decode(value)
+    if not isinstance(value, hint):
+        raise TypeError(f"{value!r} is no {hint}")
+    return value
+
+
+def _uuid(text: str) -> str:
+    """An id as Kafka prints it, as Python does."""
+    if re.fullmatch(r"[A-Za-z0-9_-]{22}", text) is None:
+        raise ValueError(f"{text!r} is no id")
+    return str(UUID(bytes=base64.urlsafe_b64decode(f"{text}==")))
+
+
+def topic_names(records: list[RawRecord]) -> dict[str, str]:
+    """Topic id -> topic, of a group that reads one topic: records name topics by id only."""
+    ids: set[str] = set()
+    topics: set[str] = set()
+    for raw in records:
+        record = read_group_record(raw.offset, raw.key, raw.value)
+        value = record.value if isinstance(record, GroupRecord) else None
+        if isinstance(value, values.ConsumerGroupMemberMetadata):
+            topics.update(value.subscribed_topic_names)
+        elif isinstance(value, values.ConsumerGroupTargetAssignmentMember):
+            ids.update(each.topic_id for each in value.topic_partitions)
+    return {ids.pop(): topics.pop()} if len(ids) == len(topics) == 1 else {}

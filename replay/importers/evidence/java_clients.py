@@ -72,6 +72,7 @@ CONSUMERS = (
             r"|JoinGroup|Resetting generation|Seeking|Fetch|The |Generation|Close|Heartbeat|OffsetCommit|Kafka|Creating|Initialized|Member|Skipped|Unsubscribed|Failed)"),
 )  # fmt: skip
 STREAMS = (
+    pattern("got fresh process id", Said.NO_STATE, r"No process id found on disk, got fresh process id", kind="streams"),
     pattern("State transition from", Said.STATE, rf"{_STREAMS}.*State transition from (?P<other>\w+) to (?P<state>\w+)", kind="streams"),
     pattern("Restoration took", Said.RESTORED, rf"{_STREAMS}.*Restoration took (?P<number>[0-9]+) ms for all (?:active )?tasks (?P<text>.*)", kind="streams"),
     pattern("Requested to schedule", Said.FOLLOW_UP, rf"{_STREAMS}.*Requested to schedule (?P<text>.*)", kind="streams"),

@@ -102,6 +102,8 @@ class Said(enum.IntEnum):
     """A connector or its tasks were made, changed or deleted: `text`."""
     TOPICS = 66
     """The client saw other topics or partitions than before."""
+    NO_STATE = 67
+    """A process of Kafka Streams found nothing in its state directory."""
     CALLBACK = 63
     """The application's callback was slow or failed."""
 

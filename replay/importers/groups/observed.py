@@ -330,7 +330,7 @@ def _classic(read: ClassicGroup, at_ms: int) -> ObservedGroup:
 
 
 def classic_kind(protocol_type: str, protocol: str | None) -> GroupKind:
-    """What a group of the classic protocol is."""
+    """Returns what a group of the classic protocol is."""
     if protocol_type == "consumer":
         return GroupKind.CLASSIC_STREAMS if protocol == STREAMS_PROTOCOL else GroupKind.CLASSIC_CONSUMER
     if protocol_type == "connect":

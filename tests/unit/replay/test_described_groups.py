@@ -185,6 +185,8 @@ def test_assign_takes_tables(tmp_path: Path) -> None:
     assert lines[-2:] == [f"  orders-2: {A} -> {B}", f"  stock-0: nobody -> {B}"]
     path.write_text(MEMBERS)
     assert CliRunner().invoke(assign, [str(path)]).stdout.startswith("orders: 2 members, 4 partitions; 1 to 3 at each: 1 move would make it even")
+    path.write_text(MEMBERS.replace("3               orders(0,1), stock(2)", "2               orders(0,1)").replace("1               orders(2)", "2               stock(0,1)"))
+    assert CliRunner().invoke(assign, [str(path)]).stdout.startswith("orders: 2 members, 4 partitions; 2 to 2 at each: 2 moves would spread each topic evenly")
     path.write_text(STATE)
     assert "add --members --verbose" in CliRunner().invoke(assign, [str(path)]).stdout
     path.write_text("nothing\n")

@@ -4,103 +4,22 @@ say is not taken for anything.
 
 from __future__ import annotations
 
-import json
-import random
-from pathlib import Path
-
 import pytest
 
-from equipoise.cli.incident_text import document, group_parts
-from equipoise.events.errors import EquipoiseError
-from equipoise.replay.importers.evidence.reading import Evidence, ReadFile, read_file
 from equipoise.replay.incident import incidents
 from equipoise.replay.incident.from_logs import histories_of
-from tests.group_logs import EXAMPLE, VERSIONS, unpack
+from tests.evidence_fuzz import check_files, sources_in, told_of
 
 FILES = 400
-HOSTILE = (
-    b"\x00", b"\xff\xfe", b"\x1b[31m", b"{", b"}", b'"', b"[" * 50, b"9" * 30, b"\n", b"\r\n", b"(reason: ", b"GROUP  TOPIC  PARTITION\n",
-    b"<script>", b"%s%n", b"|*_",
-)  # fmt: skip
-_TASK = {"id": 0, "state": "FAILED", "worker_id": "w", "trace": "a\nb"}
-_PARTITION = {
-    "topic": "t", "partition": 0, "owner": "/10.0.0.1", "client_id": "a", "status": "STOP", "current_lag": 9,
-    "start": {"offset": 1, "timestamp": 1772359200000, "lag": 5}, "end": {"offset": 1, "timestamp": 1772359260000, "lag": 9},
-}  # fmt: skip
-DOCUMENTS = tuple(json.dumps(each).encode() for each in (
-    {"name": "sink", "connector": {"state": "RUNNING", "worker_id": "10.0.0.1:8083"}, "tasks": [_TASK], "type": "sink"},
-    {"error": False, "status": {"cluster": "c", "group": "g", "status": "ERR", "complete": 1.0, "partitions": [_PARTITION], "totallag": 9}},
-))  # fmt: skip
-
-
-_KEYS = ({"type": "1", "data": {"group": "g", "topic": "t", "partition": 0}}, {"type": "2", "data": {"group": "g"}})
-_VALUES = (
-    {"version": "3", "data": {"offset": 5}},
-    {"version": "3", "data": {"protocolType": "consumer", "generation": 3, "protocol": "range", "leader": "a-1",
-                              "currentStateTimestamp": 1, "members": [
-        {"memberId": "a-1", "groupInstanceId": None, "clientId": "a", "clientHost": "/10.0.0.1", "rebalanceTimeout": 300000, "sessionTimeout": 45000,
-         "subscription": "AAEAAAABAAZvcmRlcnP/////AAAAAA==", "assignment": "AAEAAAABAAZvcmRlcnMAAAACAAAAAAAAAAH/////"},
-    ]}},
-)  # fmt: skip
-DUMP = "".join(
-    f"| offset: {number} CreateTime: {1_772_359_200_000 + number} keySize: 20 valueSize: 20 sequence: -1 headerKeys: []"
-    f" key: {json.dumps(_KEYS[number % 2])} payload: {json.dumps(_VALUES[number % 2])}\n"
-    for number in range(20)
-).encode()
-
-
-def told_of(raw: bytes) -> Evidence:
-    found = Evidence(files=[ReadFile(name="x.log")])
-    read_file(found, 0, [raw[begin : begin + 700] for begin in range(0, len(raw), 700)])
-    return found
-
-
-def changed(raw: bytes, chance: random.Random) -> bytes:
-    """A piece of a file with some bytes cut, doubled, exchanged, or put in."""
-    begin = chance.randrange(max(1, len(raw) - 100))
-    piece = bytearray(raw[begin : begin + chance.randrange(10, 4_000)])
-    for _ in range(chance.randrange(1, 9)):
-        at = chance.randrange(len(piece) + 1)
-        match chance.randrange(4):
-            case 0:
-                del piece[at : at + chance.randrange(1, 40)]
-            case 1:
-                piece[at:at] = chance.choice(HOSTILE)
-            case 2:
-                piece[at:at] = piece[at : at + chance.randrange(1, 200)]
-            case _:
-                if piece:
-                    piece[at % len(piece)] = chance.randrange(256)
-    return bytes(piece)
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    folders = [unpack(version, tmp_path_factory.mktemp("logs")) for version in VERSIONS]
-    logs: list[Path] = [path for folder in folders for path in sorted(folder.glob("*.log"))]
-    return [path.read_bytes() for path in [*logs, EXAMPLE] if path.stat().st_size > 200] + [*DOCUMENTS, DUMP]
+    return sources_in(tmp_path_factory.mktemp("logs"))
 
 
 def test_changed_files_are_read_without_a_failure(sources: list[bytes]) -> None:
     check_files(sources, FILES, seed=1)
-
-
-def check_files(sources: list[bytes], files: int, *, seed: int) -> None:
-    chance = random.Random(seed)
-    for number in range(files):
-        raw = changed(chance.choice(sources), chance)
-        try:
-            found = told_of(raw)
-            for history in histories_of(found).values():
-                for each in incidents(history):
-                    assert document(each, None)["cause"]
-                    assert each.end_ms >= each.begin_ms
-                assert group_parts(history, "", incidents(history), {})
-        except EquipoiseError:
-            raise
-        except Exception as error:
-            error.add_note(f"file {number}: {raw!r}")
-            raise
 
 
 @pytest.mark.parametrize("text", [

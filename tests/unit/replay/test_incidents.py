@@ -417,6 +417,20 @@ def test_silence_of_a_poll_interval_is_a_poll_timeout_and_that_of_a_session_is_n
     assert found[1].cause is EXPIRED, "aiokafka's rebalance timeout is its session's, and says nothing of polls"
 
 
+def test_silence_of_a_member_of_kip_848_fits_a_session_timeout_that_no_record_has() -> None:
+    def of_consumers(epoch: int, *members: ClusterMember) -> ObservedGroup:
+        held = [attrs.evolve(each, epoch=epoch, state="stable", session_timeout_ms=-1) for each in members]
+        return attrs.evolve(group(epoch, *held), kind=GroupKind.CONSUMER, assignment_epoch=epoch)
+
+    before, alone = of_consumers(1, polls("a", 0, 1, poll_s=8), polls("b", 2, 3, poll_s=8)), of_consumers(2, polls("a", 0, 1, 2, 3, poll_s=8))
+    (_, lost) = incidents(history((0, before), (100, alone), stopped={2: [(92, 101)], 3: [(92, 101)]}))
+    assert (lost.cause, lost.chain[0].may_be) == (EXPIRED, (Cause.POLL_TIMEOUT,))
+    assert "the coordinating broker's, tells which" in lost.chain[0].untold
+    before, alone = of_consumers(1, polls("a", 0, 1, poll_s=80), polls("b", 2, 3, poll_s=80)), of_consumers(2, polls("a", 0, 1, 2, 3, poll_s=80))
+    (_, lost) = incidents(history((0, before), (100, alone), stopped={2: [(20, 101)], 3: [(20, 101)]}))
+    assert (lost.cause, lost.chain[0].may_be) == (Cause.POLL_TIMEOUT, ()), "no session is so long"
+
+
 def test_commits_of_the_same_offset_are_no_work_and_show_that_a_member_lives() -> None:
     raw = [RecordedCommit(group="g", topic="orders", partition=0, at_ms=second * 1_000, committed=min(second, 20) * 10) for second in range(1, 60)]
     read = read_history("g", [], raw, [], {})

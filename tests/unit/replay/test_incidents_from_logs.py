@@ -134,6 +134,54 @@ def test_process_of_kip_848_that_joins_again_had_not_ended(tmp_path: Path) -> No
     assert "8.5 s later, so it had not ended" in left.untold
 
 
+def test_coordinator_that_is_loaded_long_after_an_epoch_is_another_event(tmp_path: Path) -> None:
+    line = "[2026-03-01 10:{:02}:00,000] INFO [GroupCoordinator id=0 topic=__consumer_offsets partition=0] {} (org.apache.kafka.coordinator.group.GroupMetadataManager)\n"
+    text = line.format(0, "[GroupId g] Member JbCMnaCaTiK8DVpyQkQDUQ left the consumer group.")
+    text += line.format(0, "[GroupId g] Bumped group epoch to 7 with metadata hash 0.")
+    text += line.format(3, "Loaded consumer group g with 0 members.")
+    found = rebalances(told(tmp_path, text))
+    assert [(each.cause, each.took_ms) for each in found] == [(LEFT, 0), (Cause.COORDINATOR, 0)]
+
+
+def test_departure_that_comes_after_a_rebalance_did_not_begin_it(tmp_path: Path) -> None:
+    who = "INFO org.apache.kafka.clients.consumer.internals.ConsumerCoordinator - [Consumer clientId={}, groupId=g]"
+
+    def round_of(client: str, second: int, number: int) -> str:
+        said = f"2026-03-01 10:00:{second:02},000 [main] {who.format(client)}"
+        generation = f"Generation{{generationId={number}, memberId='{client}-00000001-1111-4222-8333-444444444444', protocol='range'}}"
+        texts = ("Request joining group due to: group is already rebalancing", f"Successfully joined group with generation {generation}",
+                 f"Successfully synced group in generation {generation}")  # fmt: skip
+        return "".join(f"{said} {text}\n" for text in texts)
+
+    for client in ("a", "b"):
+        lines = round_of(client, 1, 4) + round_of(client, 10, 5)
+        if client == "a":
+            lines += f"2026-03-01 10:00:20,000 [main] {who.format('a')} Member a-00000001-1111-4222-8333-444444444444 sending LeaveGroup request to coordinator h:1 (id: 1) due to the consumer is being closed\n"
+        (tmp_path / f"{client}.log").write_text(lines)
+    (found,) = histories(tmp_path / "a.log", tmp_path / "b.log").values()
+    assert [(each.number, each.cause) for each in rebalances(found) if each.number == 5 and each.begin_ms < 1_772_359_215_000] == [(5, Cause.UNSEEN)]
+
+
+def test_instance_of_kafka_streams_that_is_back_with_an_empty_state_directory(tmp_path: Path) -> None:
+    """Lines of Kafka Streams 4.3.1: a process, and the next one in the same log."""
+    member = "i2-StreamThread-1-consumer-0000000{}-1111-4222-8333-444444444444"
+    coordinator = "[i2-StreamThread-1] INFO org.apache.kafka.clients.consumer.internals.ConsumerCoordinator - [Consumer clientId=i2-StreamThread-1-consumer, groupId=counts]"
+    text = ""
+    for process, (minute, generation) in enumerate(((0, 3), (5, 5)), 1):
+        stamp = f"2026-03-01 10:0{minute}"
+        text += f"{stamp}:01,000 [main] INFO org.apache.kafka.streams.processor.internals.StateDirectory - No process id found on disk, got fresh process id 48aa0b7b-145a-44f2-9fd4-0a2d691931ef\n"
+        text += f"{stamp}:02,000 {coordinator} Discovered group coordinator 127.0.0.1:34779 (id: 2147483647 rack: null)\n"
+        text += f"{stamp}:03,000 {coordinator} Request joining group due to: need to re-join with the given member-id: {member.format(process)}\n"
+        joined = f"Generation{{generationId={generation}, memberId='{member.format(process)}', protocol='stream'}}"
+        text += f"{stamp}:04,000 {coordinator} Successfully joined group with generation {joined}\n"
+        text += f"{stamp}:04,100 {coordinator} Successfully synced group in generation {joined}\n"
+    found = rebalances(told(tmp_path, text, "i2.log"))
+    assert [each.lost_state for each in found if each.number == 3] == [()], "the first process of a log may be new"
+    (back,) = [each for each in found if each.number == 5]
+    assert (back.cause, back.lost_state, "its state directory was empty" in back.detail) == (BACK, ("i2",), True)
+    assert "i2.log:6" in back.places
+
+
 # -- lines written after the source
 
 def at(second: int, text: str) -> str:
