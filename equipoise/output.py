@@ -10,7 +10,9 @@ and no other file is left.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import enum
+import errno
 import hashlib
 import json
 import os
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from equipoise.delta_tables import check_delta_tables, is_delta_location, write_delta_tables
 from equipoise.events.errors import EquipoiseError, InputError, StorageError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log import Log, is_archive_location, open_log
@@ -280,7 +283,9 @@ def check_tables(option: str, folder: str | Path, names: frozenset[str] = frozen
 
     `names`: names of the tables, each in its own subfolder; empty: the folder holds one table.
     """
-    if is_object_location(str(folder)):
+    if is_delta_location(str(folder)):
+        check_delta_tables(option, str(folder), names)
+    elif is_object_location(str(folder)):
         _remote_tables(option, str(folder), names)
     else:
         check_scheme(folder)
@@ -336,8 +341,15 @@ def _is_of_table(name: str) -> bool:
 def new_tables(option: str, folder: str | Path, names: frozenset[str] = frozenset()) -> Iterator[Path]:
     """Yields a folder of this machine to write tables into, which replaces `folder` at the end of
     the block. `check_tables` describes which folders may be replaced. In an object store each file
-    is replaced as a whole, one after the other, then the files that are no more are removed.
+    is replaced as a whole, one after the other, then the files that are no more are removed. In
+    Delta Lake each table gets a new version.
     """
+    if is_delta_location(str(folder)):
+        with tempfile.TemporaryDirectory(prefix="equipoise-") as temporary:
+            part = Path(temporary) / "tables"
+            yield part
+            write_delta_tables(option, str(folder), part, names)
+        return
     if is_object_location(str(folder)):
         store = _remote_tables(option, str(folder), names)
         with tempfile.TemporaryDirectory(prefix="equipoise-") as temporary:
@@ -415,9 +427,31 @@ def _put(shown: str, part: Path, place: Path, staging: Path) -> None:
 
 
 def _exchange(part: Path, place: Path, before: Path) -> None:
+    """Puts a folder in place of another, which is then in `part` or in `before`. In one step where
+    the system has it (Linux): a kill leaves one or the other there.
+    """
+    if _swapped(part, place):
+        return
     os.rename(place, before)
     try:
         os.rename(part, place)
     except OSError:
         os.rename(before, place)
         raise
+
+
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of Linux."""
+
+
+def _swapped(one: Path, other: Path) -> bool:
+    """Exchanges two paths, and returns whether the system can. Raises OSError."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # as on NFS
+        return False
+    raise OSError(code, os.strerror(code), str(other))

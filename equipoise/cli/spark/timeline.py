@@ -22,7 +22,7 @@ _MOST_ROWS = 40
 @archives
 @span_options
 @html_option
-@click.option("--to", "folder", metavar="FOLDER", required=True, help="Folder to write, or s3://, gs:// or abfs://; tables in it are replaced.")
+@click.option("--to", "folder", metavar="FOLDER", required=True, help="Folder to write, s3://, gs://, abfs:// or delta:FOLDER; replaces its tables.")
 def timeline(
     screen: Screen,
     locations: tuple[str, ...],

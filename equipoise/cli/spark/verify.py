@@ -19,7 +19,7 @@ _BY = ("group", "location")
 
 @command("verify", short_help="Verify the log of every group: one row each.")
 @archives
-@click.option("--to", "folder", metavar="FOLDER", help="Also write the rows to FOLDER, or s3://, gs:// or abfs://; earlier rows are replaced.")
+@click.option("--to", "folder", metavar="FOLDER", help="Also write the rows to FOLDER, s3://, gs://, abfs:// or delta:FOLDER. Replaces earlier ones.")
 @click.option(
     "--states", metavar="FOLDER", help="Go on where the last run ended: FOLDER, or s3://, gs:// or abfs://, has the groups' states, and is replaced."
 )
@@ -63,6 +63,8 @@ def verify(
     for option, place in (("--to", folder), ("--states", states)):
         if place is not None:
             check_tables(option, place)
+    if states is not None and states.startswith("delta:"):
+        raise InputError(f"--states {states}: states are files, and no table; name a folder")
     if folder is not None and folder == states:
         raise InputError(f"--states {states}: is the folder of --to; name another one")
     if again and states is None:

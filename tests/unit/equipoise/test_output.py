@@ -9,6 +9,8 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -242,6 +244,7 @@ def test_folder_swap_that_fails_is_undone(logs: Path, monkeypatch: pytest.Monkey
             raise OSError(5, "Input/output error")
         rename(source, target)
 
+    monkeypatch.setattr("equipoise.output._swapped", lambda one, other: False)
     monkeypatch.setattr("os.rename", second_fails)
     with pytest.raises(StorageError), new_log(f"{logs}/archive/", replaces=IMPORTED, force=True) as log:
         log.append_fact("", 0, LogOpened(log_id="new"))
@@ -314,3 +317,48 @@ def check_that_an_interrupt_waits() -> None:
         work()
     assert done == ["all of it"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+KILLED = """
+import itertools, json, os, signal, sys
+from pathlib import Path
+from equipoise.output import new_tables
+
+folder = Path(sys.argv[1])
+
+def write(text):
+    with new_tables("--to", folder / "tables", frozenset({"one", "two"})) as part:
+        for name in ("one", "two"):
+            (part / name).mkdir(parents=True)
+            (part / name / "rows.parquet").write_text(text)
+
+write("former")
+found = []
+for step in itertools.count():
+    child = os.fork()
+    if not child:
+        events = itertools.count()
+        def look(event, _):
+            if event.startswith(("open", "os.", "shutil.", "ctypes.")) and next(events) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+        sys.addaudithook(look)
+        write("new")
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    found.append([(folder / "tables" / name / "rows.parquet").read_text() for name in ("one", "two")])
+    if not status:
+        break
+    if found[-1][0] == "new":
+        write("former")
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges folders in one step")
+def test_writer_of_tables_that_is_killed_at_any_step_leaves_the_former_or_the_new(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    assert len(found) > 20
+    assert found[0] == ["former"] * 2
+    assert found[-1] == ["new"] * 2
+    assert {tuple(each) for each in found} == {("former",) * 2, ("new",) * 2}
