@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,15 +46,35 @@ class Cluster:
         self.url = f"spark://127.0.0.1:{free_port()}"
 
     def start(self, workers: int = 1) -> None:
-        host, port = self.url.removeprefix("spark://").split(":")
+        host, port = self._address
         self._begin("master", ["org.apache.spark.deploy.master.Master", "--host", host, "--port", port, "--webui-port", "0"])
+        for _ in range(workers):
+            self._begin_worker()
         for number in range(workers):
-            work = self._folder / f"work{number}"
-            options = ["--host", host, "--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(work), self.url]
-            self._begin(f"worker{number}", ["org.apache.spark.deploy.worker.Worker", *options], hides=True)
+            self.wait_for(number, "Successfully registered with master")
+
+    @property
+    def _address(self) -> list[str]:
+        return self.url.removeprefix("spark://").split(":")
+
+    def _begin_worker(self) -> int:
+        number = len(self._workers)
+        work = self._folder / f"work{number}"
+        options = ["--host", self._address[0], "--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(work), self.url]
+        self._begin(f"worker{number}", ["org.apache.spark.deploy.worker.Worker", *options], hides=True)
+        return number
+
+    def add_worker(self) -> int:
+        """Returns its number, when it has registered."""
+        number = self._begin_worker()
+        self.wait_for(number, "Successfully registered with master")
+        return number
+
+    def wait_for(self, worker: int, words: str) -> None:
+        """Until the worker has said so."""
         until_s = time.monotonic() + STARTS_S
-        while sum("Successfully registered with master" in self._said(f"worker{number}") for number in range(workers)) < workers:
-            assert time.monotonic() < until_s, self._said("worker0")
+        while words not in self._said(f"worker{worker}"):
+            assert time.monotonic() < until_s, self._said(f"worker{worker}")
             time.sleep(0.1)
 
     def _begin(self, name: str, command: list[str], *, hides: bool = False) -> None:
@@ -182,3 +203,39 @@ def test_job_outlives_an_executor_and_a_worker_and_a_killed_one_replaces_nothing
     killed.communicate()
     assert rows_in(here / "cluster" / "costs") == rows
     assert run(cluster, here, *work, "--to", "cluster") == expected
+
+
+DYNAMIC = {
+    "dynamicAllocation.enabled": "true",
+    "dynamicAllocation.shuffleTracking.enabled": "true",
+    "dynamicAllocation.minExecutors": "0",
+    "dynamicAllocation.schedulerBacklogTimeout": "1s",
+    "dynamicAllocation.executorIdleTimeout": "2s",
+    "dynamicAllocation.shuffleTracking.timeout": "5s",
+    "eventLog.enabled": "true",
+    "eventLog.rolling.enabled": "false",
+    "eventLog.compress": "false",
+}
+"""An executor without kept rows ends soon when it has nothing to do, with what it has shuffled."""
+
+
+def test_executors_that_come_and_go_change_no_result(cluster: Cluster, fleet: Path, here: Path) -> None:
+    """With dynamic allocation. A machine is lost meanwhile, and another one is added."""
+    work = "what-if", str(fleet), "--sweep", "max_warmups=1,2", "--seeds", "1"
+    expected = run(None, here, *work, "--to", "local")
+    (here / "log").mkdir()
+    settings = [word for name, value in {**DYNAMIC, "eventLog.dir": str(here / "log")}.items() for word in ("--conf", f"spark.{name}={value}")]
+    job = begun(cluster, here, *work, "--to", "cluster", *settings)
+    cluster.wait_for(0, "Asked to launch executor")
+    cluster.wait_for(1, "Asked to launch executor")
+    added = cluster.add_worker()
+    cluster.kill_worker(1)
+    cluster.wait_for(added, "Asked to launch executor")
+    assert ended(job) == expected
+    for table in ("costs", "ranking"):
+        assert rows_in(here / "cluster" / table) == rows_in(here / "local" / table) != []
+    (log,) = (here / "log").iterdir()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    counts = Counter(event["Event"].removeprefix("SparkListener") for event in events)
+    assert counts["ExecutorAdded"] >= 3
+    assert counts["ExecutorRemoved"] >= 1
