@@ -330,7 +330,8 @@ def _graded_deployment(fault: Fault, history: GroupHistory) -> str:
     near = [each for each in incidents(history) if each.begin_ms <= fault.at_ms + DEPLOY_MS and each.end_ms >= fault.at_ms]
     if any((each.loop is not None and each.cause in STOPS) or each.is_rolling for each in near):
         return "right"
-    wrong = [each.cause.name for each in near if each.cause not in (*STOPS, Cause.BACK, Cause.JOINED, Cause.STATIC_BACK)]
+    wrong = [each.cause.name for each in near if each.cause not in (*STOPS, Cause.BACK, Cause.JOINED, Cause.STATIC_BACK, Cause.FIRST)]
+    near = [each for each in near if each.cause is not Cause.FIRST]
     return f"wrong: deploy as {wrong[0]}" if wrong else "in part" if near else "not told"
 
 

@@ -20,6 +20,7 @@ import attrs
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, kind_is_classic
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.history import GroupHistory
+from equipoise.replay.incident.undecided import NEW_ID
 from equipoise.replay.wording import span_text
 
 _EXPIRED_FROM = 0.6
@@ -88,9 +89,18 @@ def _with_reason(stored: Rebalance, told: Rebalance) -> Rebalance:
         return attrs.evolve(stored, begin_ms=begin_ms, stopped_ms=stopped_ms, detail=told.detail, places=places)
     is_open = told.cause is not Cause.JOINED  # records name the clients of KIP-848
     return attrs.evolve(
-        stored, begin_ms=begin_ms, stopped_ms=stopped_ms, cause=told.cause, members=told.members or stored.members, detail=told.detail, places=places,
+        stored, begin_ms=begin_ms, stopped_ms=stopped_ms, cause=told.cause, members=_named(stored, told), detail=told.detail, places=places,
         may_be=told.may_be if is_open else (), untold=told.untold if is_open else "",
     )  # fmt: skip
+
+
+def _named(stored: Rebalance, told: Rebalance) -> tuple[str, ...]:
+    """Returns who began it: records name the clients of KIP-848, whose brokers log ids only."""
+    if stored.members and (stored.cause is told.cause or not told.members):
+        return stored.members
+    if all(map(NEW_ID.fullmatch, told.members)):
+        return (stored.gone if told.gone else stored.joined) or told.members
+    return told.members
 
 
 def _stored(history: GroupHistory) -> list[Rebalance]:

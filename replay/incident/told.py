@@ -27,6 +27,10 @@ _SOON_MS = 3_000
 _BACK_WITHIN_MS = 600_000
 _CONFIRMED_WITHIN_MS = 20_000
 """A client says that it leaves so long before or after its coordinator says so: clocks differ."""
+_STOOD_STILL_MS = 2_000
+"""A coordinator that knows a member no more so soon after that noticed its poll timeout had put it
+out before.
+"""
 _STATIC_AGAIN_MS = 300_000
 _RESTART_TIMES = 3
 """A static member that is replaced so often within _STATIC_AGAIN_MS is two processes."""
@@ -407,6 +411,8 @@ class _Process:
     """Partition -> when it was given up, and in which generation."""
     coordinator: str = ""
     reconciling_ms: int = -1
+    has_epochs: bool = False
+    """It is a member of KIP-848, and may have an epoch again that it had."""
     is_file: bool = False
     """Its lines do not name it, so it has the name of its file."""
 
@@ -530,7 +536,20 @@ class ClientStory:
         if last is not None and last.client == process.shown:
             self.departures[-1] = attrs.evolve(last, cause=Cause.POLL_TIMEOUT, detail=process.causes[-1][1])
 
+    def _stood_still(self, process: _Process, each: Statement) -> None:
+        """Its coordinator had put it out before it noticed that it had not polled: heartbeats were
+        missing, too, which a slow batch does not delay.
+        """
+        last = self.departures[-1] if self.departures else None
+        if last is None or last.client != process.shown or last.cause is not Cause.POLL_TIMEOUT:
+            return
+        detail = "it sent no heartbeat either: the whole process stood still, or was cut off"
+        process.causes = [(Cause.EXPIRED, detail) if cause is Cause.POLL_TIMEOUT else (cause, text) for cause, text in process.causes]
+        self.departures[-1] = attrs.evolve(last, cause=Cause.EXPIRED, detail=detail)
+
     def _depart(self, process: _Process, each: Statement, cause: Cause, detail: str) -> None:
+        if each.said is Said.UNKNOWN_MEMBER and 0 <= each.at_ms - process.left_ms <= _STOOD_STILL_MS:
+            self._stood_still(process, each)
         stronger = [one for one, _ in process.causes if one in (Cause.POLL_TIMEOUT, Cause.TWICE, Cause.EXPIRED)]
         if process.began_ms >= 0 and stronger and each.at_ms - process.began_ms < 600_000:
             process.places.append(each.place) if len(process.places) < _MOST_PLACES else None
@@ -597,7 +616,7 @@ class ClientStory:
         cause = min((one for one, _ in process.causes), key=STRENGTH.index)
         detail = next((text for one, text in process.causes if one is cause and text), "")
         is_first = not process.has_joined and cause is Cause.JOINED
-        if cause is Cause.EXPIRED and process.has_joined and process.number == process.before >= 0:
+        if cause is Cause.EXPIRED and process.has_joined and process.number == process.before >= 0 and not process.has_epochs:
             cause, detail = Cause.TWICE, "it was put out and is back in the same generation: another process has its group.instance.id"
         process.before = process.number
         member = process.observed
@@ -649,6 +668,7 @@ class ClientStory:
     def _reconciled(self, process: _Process, each: Statement) -> None:
         """A member of KIP-848 goes from one assignment to the next."""
         state = each.detail.state
+        process.has_epochs = True
         if state == "RECONCILING":
             if process.reconciling_ms < 0:
                 process.reconciling_ms = each.at_ms

@@ -17,7 +17,7 @@ from equipoise.replay.wording import span_text
 
 _BACK_WITHIN_MS = 600_000
 _MOST_NAMES = 3
-_NEW_ID = re.compile(r"[A-Za-z0-9_+/-]{22}")
+NEW_ID = re.compile(r"[A-Za-z0-9_+/-]{22}")
 """A member id of KIP-848, which a process chooses when it begins and keeps until it ends."""
 _NOT_POLLED = "did not poll within max.poll.interval.ms"
 
@@ -40,21 +40,21 @@ def with_undecided(told: Sequence[Rebalance], kind: GroupKind, with_logs: Abstra
             may_be, untold = (Cause.POLL_TIMEOUT,), _left(each, _back_ms(each, joins))
         elif each.cause is Cause.EXPIRED and kind is GroupKind.CONSUMER and not with_logs & set(each.members):
             may_be, untold = (Cause.POLL_TIMEOUT,), _expired(each, _back_ms(each, joins))
-        elif each.cause is Cause.JOINED and all(map(_NEW_ID.fullmatch, each.joined)):
+        elif each.cause is Cause.JOINED and all(map(NEW_ID.fullmatch, each.joined)):
             others = [name for name, gone_ms in lost.items() if each.begin_ms - gone_ms <= _BACK_WITHIN_MS]
             if others and each.joined:
                 may_be, untold = (Cause.BACK,), _joined(others)
         found.append(attrs.evolve(each, may_be=may_be, untold=untold) if untold else each)
         for name in each.joined:
             lost.pop(name, None)
-        lost |= {name: each.begin_ms for name in each.gone if _NEW_ID.fullmatch(name)}
+        lost |= {name: each.begin_ms for name in each.gone if NEW_ID.fullmatch(name)}
     return found
 
 
 def _back_ms(each: Rebalance, joins: dict[str, list[int]]) -> int:
     """Returns how long after it the same process of KIP-848 joined again; -1: it did not."""
     for name in each.members:
-        times = joins.get(name, []) if _NEW_ID.fullmatch(name) else []
+        times = joins.get(name, []) if NEW_ID.fullmatch(name) else []
         place = bisect_right(times, each.begin_ms)
         if place < len(times):
             return times[place] - each.begin_ms

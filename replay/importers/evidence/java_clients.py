@@ -60,6 +60,7 @@ CONSUMERS = (
     pattern("ime between subsequent calls to poll()", Said.POLL_TIMEOUT,
             rf"(?:{_WHO} )?Time between subsequent calls to poll\(\).*exceeded approximately by [0-9]+ ms\. Member (?P<member>\S+) will rejoin"),
     pattern("because epoch", Said.UNKNOWN_MEMBER, rf"{_WHO} .*?HeartbeatRequest failed for member (?P<member>\S+) because epoch \S+ is fenced"),
+    pattern("eartbeatRequest failed because of", Said.UNKNOWN_MEMBER, rf"{_WHO} \w*HeartbeatRequest failed because of (?:UNKNOWN_MEMBER_ID|FENCED_MEMBER_EPOCH)"),
     pattern("is unknown", Said.UNKNOWN_MEMBER, rf"{_WHO} .*?HeartbeatRequest failed because member (?P<member>\S+) is unknown"),
     pattern("Reconciling assignment with local epoch", Said.TRANSITION,
             rf"{_WHO} Reconciling assignment with local epoch (?P<number>-?[0-9]+)\s+Member:\s+(?P<member>\S+)\s+Assigned partitions:\s+\[(?P<work>[^\]]*)\]", state="RECONCILING"),

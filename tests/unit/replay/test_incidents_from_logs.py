@@ -8,14 +8,15 @@ import gzip
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
 from equipoise.replay.importers.evidence.reading import read_evidence
-from equipoise.replay.incident import Cause, GroupHistory, incidents
+from equipoise.replay.incident import Cause, GroupHistory, Rebalance, incidents
 from equipoise.replay.incident.from_logs import histories_of
-from equipoise.replay.incident.rebalances import rebalances
+from equipoise.replay.incident.rebalances import rebalances, with_told
 from tests.group_logs import VERSIONS, cause_of, faults_of, rebalance_of, unpack
 from tests.json_schemas import check
 
@@ -160,6 +161,41 @@ def test_departure_that_comes_after_a_rebalance_did_not_begin_it(tmp_path: Path)
         (tmp_path / f"{client}.log").write_text(lines)
     (found,) = histories(tmp_path / "a.log", tmp_path / "b.log").values()
     assert [(each.number, each.cause) for each in rebalances(found) if each.number == 5 and each.begin_ms < 1_772_359_215_000] == [(5, Cause.UNSEEN)]
+
+
+def frozen(said: str) -> str:
+    """Lines of a Java consumer of KIP-848 (4.3.1) that stood still and goes on; `said`: what its
+    coordinator answered to the first heartbeat.
+    """
+    who = "[consumer_background_thread] INFO org.apache.kafka.clients.consumer.internals.{} - [Consumer clientId=m1, groupId=g]"
+    manager, beats = who.format("ConsumerMembershipManager"), who.format("ConsumerHeartbeatRequestManager")
+    member = "Member j-g6mj9uSVuBBJTqfMYy9w with epoch {} transitioned from {} to {}."
+    lines = (
+        f"10:00:00,000 {manager} {member.format(0, 'JOINING', 'RECONCILING')}", f"10:00:00,100 {manager} {member.format(6, 'RECONCILING', 'STABLE')}",
+        f"10:01:00,358 {beats} Consumer poll timeout has expired. This means the time between subsequent calls to poll() was longer than",
+        f"10:01:00,360 {manager} {member.format(-1, 'LEAVING', 'STALE')}", f"10:01:00,363 {manager} {member.format(0, 'STALE', 'JOINING')}",
+        *([f"10:01:00,410 {beats} ConsumerGroupHeartbeatRequest failed because of {said}: ClientResponse(latencyMs=22)"] if said else []),
+        f"10:01:00,475 {manager} {member.format(9, 'JOINING', 'RECONCILING')}", f"10:01:00,564 {manager} {member.format(9, 'RECONCILING', 'STABLE')}",
+    )
+    return "".join(f"2026-03-01 {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(("said", "cause"), [("UNKNOWN_MEMBER_ID", EXPIRED), ("FENCED_MEMBER_EPOCH", EXPIRED), ("", POLL)])
+def test_process_whose_heartbeats_were_missing_too_stood_still(said: str, cause: Cause, tmp_path: Path) -> None:
+    found = [each for each in rebalances(told(tmp_path, frozen(said), "m1.log")) if each.cause in (EXPIRED, POLL, TWICE)]
+    assert [each.cause for each in found] == [cause]
+    assert ("it sent no heartbeat either" in found[0].detail) == (cause is EXPIRED)
+
+
+def test_recording_names_the_clients_of_kip_848_whose_brokers_log_ids() -> None:
+    ids = ("E2IqTNwiQbW7TsQ+iAmdTA",)
+    stored = Rebalance(number=11, begin_ms=5_000, end_ms=6_000, cause=BACK, members=("m1",), joined=("m1",))
+    said = Rebalance(number=11, begin_ms=5_000, end_ms=5_000, cause=BACK, members=ids, joined=ids, places=("server.log:3",))
+    (both,) = with_told([stored], [said])
+    assert (both.cause, both.members, both.places) == (BACK, ("m1",), ("server.log:3",))
+    left = attrs.evolve(stored, cause=Cause.GONE, joined=(), gone=("m1",))
+    (both,) = with_told([left], [attrs.evolve(said, cause=LEFT, joined=(), gone=ids)])
+    assert (both.cause, both.members) == (LEFT, ("m1",))
 
 
 def test_instance_of_kafka_streams_that_is_back_with_an_empty_state_directory(tmp_path: Path) -> None:
