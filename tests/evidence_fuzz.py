@@ -81,7 +81,7 @@ def sources_in(folder: Path) -> list[bytes]:
     """Files of each kind: logs of real brokers and clients, documents, and a dump."""
     folders = [unpack(version, folder) for version in VERSIONS]
     logs: list[Path] = [path for folder in folders for path in sorted(folder.glob("*.log"))]
-    return [path.read_bytes() for path in [*logs, EXAMPLE] if path.stat().st_size > 200] + [*DOCUMENTS, DUMP]
+    return [path.read_bytes() for path in [*logs, EXAMPLE, EXAMPLE.with_name("dumped_kip_848.txt")] if path.stat().st_size > 200] + [*DOCUMENTS, DUMP]
 
 
 def check_files(sources: list[bytes], files: int, *, seed: int) -> None:

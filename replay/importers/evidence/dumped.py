@@ -28,6 +28,8 @@ _LINE = re.compile(
     r"\bkey: (?P<key>\{.*?\}\}) payload: (?P<payload>\{.*\}|<NULL>|null)"
 )
 _COMMITS, _GENERATION = ("0", "1"), "2"
+_OF_THE_GROUP = (3, 4, 6, 17, 20, 23)
+"""Kinds whose key has no second text."""
 
 
 def read_dumped(text: str) -> RecordedCommit | tuple[str, RawRecord] | None:
@@ -48,7 +50,9 @@ def _record(kind: str, key: dict[str, Any], value: dict[str, Any] | None, offset
     if not isinstance(group, str):
         return None
     if kind.isdecimal() and int(kind[:5]) in VALUES:
-        name = key.get("memberId", key.get("regularExpression"))
+        name = None if int(kind) in _OF_THE_GROUP else key["memberId"] if "memberId" in key else key["regularExpression"]
+        if not isinstance(name, str | None):
+            return None
         raw = None if value is None else write_value(_value(VALUES[int(kind)], value))
         return group, RawRecord(0, offset, at_ms, key_of(int(kind), group, name), raw)
     if kind in _COMMITS:

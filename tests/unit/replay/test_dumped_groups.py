@@ -89,6 +89,8 @@ def test_value_with_a_field_that_is_missing_or_of_another_kind_is_no_record() ->
     assert read_dumped(whole.replace('"epoch":5', '"epoch":"5"')) is None
     assert read_dumped(whole.replace('"epoch":5,', "")) is None
     assert read_dumped(line(7, KINDS[7]).replace('"topicId":"', '"topicId":"!')) is None
+    assert read_dumped(line(7, KINDS[7]).replace(',"memberId":"m"', "")) is None
+    assert read_dumped(line(7, KINDS[7]).replace('"memberId":"m"', '"memberId":5')) is None
 
 
 def test_dumped_group_of_kip_848_is_told_with_members_and_topic() -> None:
