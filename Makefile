@@ -97,7 +97,7 @@ model: spin $(READY) ## search the model of the protocol to its end, and with ea
 	@$(BIN)/python -m tests.model $(if $(LONG),--long)
 
 broker: java $(READY) ## a Kafka on this machine to try things with, until interrupted (PORT=9092)
-	@$(BIN)/python -m tests.live.brokers "$(or $(PORT),9092)"
+	@$(BIN)/python -m tools.brokers "$(or $(PORT),9092)"
 
 bench: $(READY) ## ratios that must not get worse
 	@$(BIN)/python -m bench
@@ -115,7 +115,7 @@ examples: $(READY) ## new examples for the property tests; what fails becomes an
 	@EXAMPLES=new $(PYTEST) -n $(WORKERS) tests/properties tests/unit
 
 soak: $(READY) ## storms on the simulated cluster, seeds printed (STEPS=10000000 SEEDS=1000 FIRST=0); stopped, it goes on where it was (STATE=out/soak.json)
-	@$(BIN)/python -m tests.soak --workers $(WORKERS) $(if $(STEPS),--steps $(STEPS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST),--rolling) $(if $(STATE),--state $(STATE))
+	@$(BIN)/python -m tools.soak --workers $(WORKERS) $(if $(STEPS),--steps $(STEPS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST),--rolling) $(if $(STATE),--state $(STATE))
 
 simulate: $(READY) ## the deployed hosts in virtual time, under faults (SEEDS=1..1000 FAULTS=members,brokers GUARANTEE=exactly_once JOBS=2)
 	@$(BIN)/python -m tests.simulated $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(JOBS),--jobs $(JOBS))
@@ -130,13 +130,13 @@ upgrade: java $(READY) ## another build to this one and back, under load: OTHER=
 	@$(BIN)/python -m tests.live.upgrade --other $(OTHER) $(if $(FIRST),--first $(FIRST)) $(if $(RETENTION),--retention $(RETENTION))
 
 states: $(READY) ## write docs/states.md from the transition table
-	@$(BIN)/python -c 'from tests.state_diagram import render; print(render(), end="")' >docs/states.md
+	@$(BIN)/python -c 'from tools.state_diagram import render; print(render(), end="")' >docs/states.md
 
-dashboard: $(READY) ## write deploy/grafana/equipoise.json from tests/dashboard.py
-	@$(BIN)/python -c 'from tests.dashboard import render; print(render(), end="")' >deploy/grafana/equipoise.json
+dashboard: $(READY) ## write deploy/grafana/equipoise.json from tools/dashboard.py
+	@$(BIN)/python -c 'from tools.dashboard import render; print(render(), end="")' >deploy/grafana/equipoise.json
 
 commands: $(READY) ## write docs/commands.md from the commands
-	@$(BIN)/python -m tests.commands_page >docs/commands.md
+	@$(BIN)/python -m tools.commands_page >docs/commands.md
 
 site: $(READY) ## the documentation as a site in out/site, which opens offline (LINKS=1: follows the links to other sites instead)
 	@$(BIN)/sphinx-build -E -W --keep-going -q -j auto -b $(if $(LINKS),linkcheck,html) -c docs/site -d $(SITE)-doctrees . $(SITE)$(if $(LINKS),-links)

@@ -28,13 +28,13 @@ import click
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from equipoise.replay.importers.evidence.reading import read_evidence
-from equipoise.replay.importers.groups.recording import open_recording
+from equipoise.replay.importers.evidence.evidence_files import read_evidence
+from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.incident import Cause, GroupHistory, Rebalance, history_of, incidents
 from equipoise.replay.incident.from_logs import histories_of
 from equipoise.replay.incident.rebalances import rebalances
 from tests.group_logs import VERSIONS, Fault, faults_of, rebalance_of, unpack
-from tests.live import brokers
+from tools import brokers
 from tests.live.connect import ConnectWorker
 from tests.live.group_clients import JAVA, ROOT
 from tests.live.streams import StreamsApplication

@@ -33,11 +33,11 @@ from equipoise.events.log.kafka.client import NewTopic
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.replay.importers.groups.recording import open_recording
 from equipoise.replay.incident import Cause, Incident, counterfactual, history_of, incidents
-from tests.live.brokers import Brokers
 from tests.live.connect import ConnectWorker
 from tests.live.group_clients import GroupClient, confluent_kafka_command
 from tests.live.kafka import admin_client
 from tests.live.streams import StreamsApplication
+from tools.brokers import Brokers
 
 SESSION_S = 10.0
 PARTITIONS = 6

@@ -42,9 +42,9 @@ from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
 from equipoise.member.origin import read_origin
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
-from tests.live.brokers import FAST_JAVA, Brokers
 from tests.live.cut import Relays
 from tests.live.storm.checks import decisions
+from tools.brokers import FAST_JAVA, Brokers
 
 MEMBERS = 3
 EVERY_MS = 20

@@ -22,8 +22,8 @@ from typing import Any, Self
 from equipoise.member.options import MemberOptions
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
-from tests.live.brokers import FAST_JAVA, Brokers
 from tests.live.swarm import Swarm, topology
+from tools.brokers import FAST_JAVA, Brokers
 
 Row = tuple[str, float, str]
 DEFAULTS = MemberOptions()

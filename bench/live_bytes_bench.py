@@ -13,7 +13,7 @@ import time
 
 from bench.live import KEEPALIVE_MS, Groups, Row, WorkerProcess
 from equipoise.worker.settings import WorkerSettings
-from tests.live.brokers import FAST_JAVA, Brokers
+from tools.brokers import FAST_JAVA, Brokers
 
 GROUPS, MEMBERS, TASKS = 200, 20, 40
 REST_S = 2 * KEEPALIVE_MS / 1_000

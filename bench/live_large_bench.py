@@ -29,8 +29,8 @@ from equipoise.events.log.kafka.envelope import member_decision, published
 from equipoise.events.records import DecisionRecord
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
-from tests.live.brokers import FAST_JAVA, Brokers
 from tests.live.swarm import Swarm, everything, topology
+from tools.brokers import FAST_JAVA, Brokers
 
 DEFAULT_GROUPS = "1000/100/0 1000/100/1 10000/500/0 10000/500/1"
 """Tasks, members and standbys of each group."""

@@ -25,8 +25,8 @@ from confluent_kafka import Producer
 
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client
-from tests.live.brokers import Brokers
 from tests.live.group_clients import GroupClient, confluent_kafka_command, java_command
+from tools.brokers import Brokers
 
 MEMBERS, PARTITIONS = 3, 6
 EVERY_MS = 50

@@ -48,9 +48,9 @@ from equipoise.worker import bases, reading
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
-from tests.live.brokers import FAST_JAVA, Brokers
 from tests.live.other_form import other_form
 from tests.live.swarm import topology
+from tools.brokers import FAST_JAVA, Brokers
 
 MEMBERS, TASKS = 20, 40
 DAY_MS = 86_400_000

@@ -44,8 +44,8 @@ from equipoise.events.log.kafka.opening import admin_client
 from equipoise.replay.verification import verify
 from equipoise.seat.group_client import PROTOCOLS, seat_bucket
 from equipoise.seat.group_client import GroupClient as RawMember
-from tests.live.brokers import Brokers
 from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command, java_command, kafka_python_command
+from tools.brokers import Brokers
 
 PARTITIONS, EVERY_MS = 12, 100
 DOWN_S, SETTLE_S, KILL_S, GAP_S = 5.0, 10.0, 16.0, 0.5

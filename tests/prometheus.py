@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import pytest
 
-from tests.live.brokers import free_ports
+from tools.brokers import free_ports
 
 yaml: Any = pytest.importorskip("yaml", reason="needs pyyaml, of the extra dev")
 

@@ -24,7 +24,7 @@ from bench.peers.table import rows_of, summary_of
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
 from equipoise.output import Kind, check_files, write_file
-from tests.live.brokers import FAST_JAVA, Brokers
+from tools.brokers import FAST_JAVA, Brokers
 
 
 def _listed(known: Mapping[str, Any] | tuple[str, ...], default: Mapping[str, Any] | None = None) -> Any:

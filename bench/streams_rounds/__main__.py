@@ -23,10 +23,10 @@ from typing import Any
 
 from bench.streams_rounds.silence import Window, read_spans, windows
 from equipoise.events.log.kafka.connection import Connection
-from tests.live import brokers
 from tests.live.group_clients import children_of
 from tests.live.kafka import admin_client, reader, writer
 from tests.live.streams import JAVA, assignor_classes
+from tools import brokers
 
 HERE = Path(__file__).parent
 WEIGHTS = (2.0, 1.6, 1.3, 1.1, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.5)

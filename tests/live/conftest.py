@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from aiokafka.conn import AIOKafkaConnection
 
-from tests.live.brokers import shared_broker
+from tools.brokers import shared_broker
 
 _NUMBERS = itertools.count(1)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.live import brokers
+from tools import brokers
 
 _POM = Path(__file__).parents[2] / "bench" / "java" / "connect" / "pom.xml"
 _JAVA = Path(__file__).with_name("java")

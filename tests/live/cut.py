@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from tests.live.brokers import free_ports
+from tools.brokers import free_ports
 
 _MOST_BYTES = 2**16
 

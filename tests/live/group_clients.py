@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.live import brokers
+from tools import brokers
 
 ROOT = Path(__file__).resolve().parents[2]
 JAVA = Path(__file__).with_name("java")

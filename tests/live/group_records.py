@@ -13,7 +13,7 @@ from uuid import UUID
 import attrs
 
 from equipoise.replay.importers.offsets_topic.records import RawRecord
-from tests.live import brokers
+from tools import brokers
 
 _SOURCE = Path(__file__).with_name("java") / "GroupRecords.java"
 

@@ -33,10 +33,10 @@ from equipoise.events.log.kafka.client import NewTopic, TopicPartition
 from equipoise.events.log.kafka.opening import admin_client, reader
 from tests.groups import configured
 from tests.live import kafka
-from tests.live.brokers import Brokers, free_ports
 from tests.live.builds import started
 from tests.live.kafka import writer
 from tests.prometheus import Prometheus
+from tools.brokers import Brokers, free_ports
 
 GROUP = "resting"
 PARTITIONS = 4

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import admin
 
 from equipoise.operations.doctor.access import Acl
-from tests.live.brokers import Brokers, free_ports
+from tools.brokers import Brokers, free_ports
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.live import brokers
+from tools import brokers
 
 JAVA = Path(__file__).with_name("java")
 ASSIGNOR = Path(__file__).parents[2] / "java" / "streams-assignor" / "src" / "main"

@@ -24,9 +24,9 @@ from aiokafka.errors import ProducerFenced
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.worker.observer import Observer
-from tests.live.brokers import Brokers
 from tests.live.conftest import open_connections
 from tests.live.kafka import admin_client, reader, writer
+from tools.brokers import Brokers
 
 pytestmark = pytest.mark.xdist_group("clients")  # one broker serves all
 OPENING: dict[str, Callable[..., AbstractAsyncContextManager[Any]]] = {"reader": reader, "admin": admin_client, "writer": writer}

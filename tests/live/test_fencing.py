@@ -20,11 +20,11 @@ from equipoise.events.tasks import TaskId
 from equipoise.member import TaskContext
 from equipoise.member.origin import Origin
 from equipoise.replay.timelines import build_timeline
-from tests.live.brokers import Brokers
 from tests.live.kafka import reader
 from tests.live.leader import Leader, leading
 from tests.live.test_member import PARTITIONS, SHORT, Application
 from tests.live.test_restorer import producing, until
+from tools.brokers import Brokers
 
 pytestmark = pytest.mark.usefixtures("no_error_unseen")
 AROUND_MS = 4_000

@@ -25,11 +25,12 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.witness import member_watch
 from equipoise.witness.consumer_groups import ConsumerGroup, GroupMember, repeated
 from tests.json_schemas import Coverage
-from tests.live import brokers, group_clients
+from tests.live import group_clients
 from tests.live.group_clients import GroupClient, children_of, confluent_kafka_command, java_command
 from tests.live.kafka import admin_client
 from tests.live.streams import PATIENCE_S, StreamsApplication
 from tests.live.test_restorer import until
+from tools import brokers
 
 PARTITIONS = {0, 1, 2, 3}
 SOON_S = 12.0

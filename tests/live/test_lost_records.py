@@ -11,9 +11,9 @@ from equipoise.events.log.kafka.client import NO_EPOCH, LeaderEnd, TopicPartitio
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.member.directory import StateDirectory
 from equipoise.member.stores import RocksStore
-from tests.live.brokers import Brokers
 from tests.live.kafka import reader
 from tests.live.test_restorer import TASKS, items, make_topic, producing, restored, restoring, until
+from tools.brokers import Brokers
 
 TOPIC = "log"
 TP = TopicPartition(TOPIC, 0)

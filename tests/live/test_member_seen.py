@@ -15,10 +15,10 @@ import pytest
 
 from equipoise.broker_watch import AGAIN_S
 from equipoise.member import Member
-from tests.live.brokers import Brokers
 from tests.live.leader import leading
 from tests.live.test_member import PARTITIONS, SHORT, Application
 from tests.live.test_restorer import until
+from tools.brokers import Brokers
 
 pytestmark = pytest.mark.usefixtures("no_error_unseen")
 STORY = (

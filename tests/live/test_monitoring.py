@@ -24,10 +24,10 @@ from equipoise.events.log.kafka.envelope import group_key, pack_fact
 from equipoise.events.log.kafka.topics import Topics
 from examples.orders.produce import make_topics, produce
 from tests.groups import configured
-from tests.live.brokers import free_ports
 from tests.live.builds import started
 from tests.live.kafka import writer
 from tests.prometheus import Prometheus, dashboard, metrics_in, promtool, queries, rules
+from tools.brokers import free_ports
 
 MOST_S = 90.0
 EXPECTED = {"EquipoiseMemberDown", "EquipoiseMemberExpired", "EquipoiseWorkerDown", "EquipoiseNoWorker", "EquipoisePartitionNotLed"}

@@ -23,9 +23,9 @@ import pytest
 from equipoise.broker_watch import AGAIN_S
 from equipoise.worker.settings import WorkerSettings
 from tests.json_schemas import check
-from tests.live.brokers import Brokers
 from tests.live.swarm import Swarm, topology
 from tests.live.test_worker import CONFIG, MOST_S, until
+from tools.brokers import Brokers
 
 AWAY_S = 2.5 * AGAIN_S
 READY_S = 5.0

@@ -17,8 +17,8 @@ import pytest
 from equipoise.events.facts import LeaveRequested, MemberJoined, MemberLeft
 from equipoise.events.log import open_log
 from equipoise.events.records import FactRecord
-from tests.live.brokers import free_ports
 from tests.typed import Block, blocks, clone, run
+from tools.brokers import free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -32,9 +32,9 @@ SLOWLY = "sleep() { command sleep $((2 * $1)); }\n"
 def make_broker(commands: Block) -> Iterator[str]:
     """What `make broker` starts, on another port: its address."""
     assert commands.text.split("#")[0].strip() == "make broker"
-    assert "$(BIN)/python -m tests.live.brokers" in (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nbroker:")[2].partition("\n\n")[0]
+    assert "$(BIN)/python -m tools.brokers" in (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nbroker:")[2].partition("\n\n")[0]
     (port,) = free_ports(1)
-    broker = subprocess.Popen([sys.executable, "-m", "tests.live.brokers", str(port)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    broker = subprocess.Popen([sys.executable, "-m", "tools.brokers", str(port)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert broker.stdout is not None
     try:
         assert f"127.0.0.1:{port}" in broker.stdout.readline()

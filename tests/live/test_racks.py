@@ -28,9 +28,9 @@ from equipoise.events.settings import GroupSettings
 from equipoise.member import Member, TaskContext
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from tests.live import brokers as kafka
-from tests.live.brokers import Brokers
 from tests.live.test_restorer import producing, until
+from tools import brokers as kafka
+from tools.brokers import Brokers
 
 pytestmark = pytest.mark.xdist_group("racks")  # one cluster serves all
 RACK_AWARE = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}

@@ -17,12 +17,12 @@ from aiokafka.errors import KafkaError
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.operations.doctor.access import Acl
 from equipoise.witness.consumer_groups import ConsumerGroup
-from tests.live.brokers import Brokers
 from tests.live.group_clients import GroupClient, confluent_kafka_command, java_command
 from tests.live.kafka import admin_client
 from tests.live.seat_process import SeatProcess
 from tests.live.secured import SecuredBroker, secured_broker
 from tests.live.test_restorer import until
+from tools.brokers import Brokers
 
 PARTITIONS = 6
 ALL = set(range(PARTITIONS))

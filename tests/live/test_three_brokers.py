@@ -18,11 +18,11 @@ from equipoise.member import TaskContext
 from equipoise.operations.doctor.examination import Examined, examine
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from tests.live.brokers import Brokers
 from tests.live.kafka import admin_client
 from tests.live.leader import leading
 from tests.live.test_member import COMPACTED, PARTITIONS, Application
 from tests.live.test_restorer import producing, until
+from tools.brokers import Brokers
 
 pytestmark = pytest.mark.xdist_group("three brokers")  # one cluster serves all
 

@@ -28,13 +28,13 @@ from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.settings import GroupSettings
 from equipoise.witness import child
 from equipoise.witness.proof import MemberProof
-from tests.live.brokers import Brokers
 from tests.live.cut import Relays
 from tests.live.kafka import reader, writer
 from tests.live.leader import leading
 from tests.live.test_log_replaced import delete_log
 from tests.live.test_member import BOTH, PARTITIONS, Application
 from tests.live.test_restorer import until
+from tools.brokers import Brokers
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG: dict[str, Any] = {"session_timeout_ms": 60_000, "lease_margin_ms": 2_000, "heartbeat_interval_ms": 500}

@@ -34,11 +34,11 @@ from equipoise.events.log.kafka.opening import read_opening, writer
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from examples.orders.recount import Recount, recount
-from tests.live.brokers import Brokers
 from tests.live.builds import THIS_BUILD, Build, described, other_build, run_in, started
 from tests.live.orders import Orders
 from tests.live.storm import checks
 from tests.live.storm.watch import Watch
+from tools.brokers import Brokers
 
 GUARANTEES = (EXACTLY_ONCE, AT_LEAST_ONCE)
 ORDERS = {"workers": ("workers", "members"), "members": ("members", "workers")}

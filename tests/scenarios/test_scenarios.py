@@ -17,7 +17,7 @@ from equipoise.scenarios.registry import DIRECTIVES
 from equipoise.statemachine import leader
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.rejections import REJECTIONS
-from tests.directives_page import with_reference
+from tools.directives_page import with_reference
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -111,7 +111,7 @@ def test_broken_invariant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_reference_lists_every_directive() -> None:
     page = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
-    assert with_reference(page) == page, "`python -m tests.directives_page docs/scenarios.md` writes it"
+    assert with_reference(page) == page, "`python -m tools.directives_page docs/scenarios.md` writes it"
     assert len(DIRECTIVES) > 30
     assert EXAMPLE in page
 

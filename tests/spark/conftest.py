@@ -13,8 +13,8 @@ import pytest
 
 from equipoise.replay.simulation.fleet import Fleet, make_fleet
 from equipoise.replay.spark.session import NO_JAVA, session
-from tests.live.brokers import jars
 from tests.live.conftest import bootstrap
+from tools.brokers import jars
 
 __all__ = ["bootstrap", "fleet", "spark"]
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # soon there; the tests ask nothing of their speed

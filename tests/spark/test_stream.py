@@ -26,10 +26,10 @@ from equipoise.replay.verification import verify
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.json_schemas import check
-from tests.live.brokers import free_ports
 from tests.live.swarm import Swarm
 from tests.live.test_bases import led, settings_of, until_deleted
 from tests.spark.leading import GROUPS, PARTITIONS, Leader, alerts_in, facts_of
+from tools.brokers import free_ports
 
 pytestmark = pytest.mark.xdist_group("spark")
 

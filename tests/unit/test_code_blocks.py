@@ -30,9 +30,9 @@ from equipoise.replay.spark.timeline import TABLES
 from equipoise.scenarios import run_text
 from equipoise.testing import CONTRACT
 from equipoise.worker.settings import WorkerSettings, read_settings
-from tests.commands_page import render
 from tests.pages import check_place
 from tests.typed import ROOT, Block, blocks, clone, run
+from tools.commands_page import render
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
 HERE = "tests/unit/test_code_blocks.py"
@@ -310,8 +310,8 @@ def test_worker_takes_the_settings_file(tmp_path: Path) -> None:
 
 def test_secured_broker_has_the_properties_of_the_page() -> None:
     """The one that tests/live/test_doctor.py starts; where the certificate is, is the reader's."""
-    live = ROOT / "tests" / "live"
-    started = "".join((live / name).read_text(encoding="utf-8") for name in ("secured.py", "brokers.py")).replace("plaintext", "clients")
+    files = ("tests/live/secured.py", "tools/brokers.py")
+    started = "".join((ROOT / name).read_text(encoding="utf-8") for name in files).replace("plaintext", "clients")
     names = {line.partition("=")[0] for line in text_of("docs/operations.md", "properties").splitlines()}
     assert {name for name in names if name not in started} == {"ssl.keystore.location"}
 

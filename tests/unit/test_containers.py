@@ -66,7 +66,7 @@ def test_members_have_names_and_state_of_their_own() -> None:
 
 def test_broker_is_of_the_version_that_live_tests_start_and_runs_without_zookeeper() -> None:
     broker = SERVICES["broker"]
-    version = re.search(r"<kafka.version>([\d.]+)<", (ROOT / "tests" / "live" / "pom.xml").read_text(encoding="utf-8"))
+    version = re.search(r"<kafka.version>([\d.]+)<", (ROOT / "tools" / "pom.xml").read_text(encoding="utf-8"))
     assert version is not None
     assert broker["image"] == f"apache/kafka:{version[1]}"
     assert broker["environment"]["KAFKA_PROCESS_ROLES"] == "broker,controller"

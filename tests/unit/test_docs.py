@@ -51,7 +51,7 @@ def test_page_links_resolve(page: Path) -> None:
 
 def test_anchors_named_in_code_exist() -> None:
     """For example `docs/protocol.md#m5` in a docstring."""
-    code = [path for name in ("assignors", "equipoise", "events", "replay", "statemachine", "tests") for path in (ROOT / name).rglob("*.py")]
+    code = [path for name in ("assignors", "equipoise", "events", "replay", "statemachine", "tests", "tools") for path in (ROOT / name).rglob("*.py")]
     named = {found for path in code for found in re.findall(r"(docs/[a-z-]+\.md)#([a-z0-9-]+)", path.read_text())}
     assert ("docs/protocol.md", "m5") in named
     assert sorted(f"{page}#{name}" for page, name in named if name not in anchors(ROOT / page)) == []

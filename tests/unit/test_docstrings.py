@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import docstrings
-from tests.docstrings import lacks
+from tools import docstrings
+from tools.docstrings import lacks
 
 MOST = {"headless": 223, "raises": 3}
-"""Lower them with each that is mended: `python -m tests.docstrings` lists what is left."""
+"""Lower them with each that is mended: `python -m tools.docstrings` lists what is left."""
 
 
 @pytest.mark.parametrize("what", sorted(MOST))

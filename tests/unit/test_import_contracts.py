@@ -182,7 +182,7 @@ def test_import_contracts_name_every_package() -> None:
     assert by_id["layers"]["layers"] == LAYERS
     assert sorted(by_id["front"]["source_modules"]) == sorted(LAYERS)
     assert by_id["front"]["forbidden_modules"] == front()
-    assert by_id["tests"]["forbidden_modules"] == ["tests", "bench"]
+    assert by_id["tests"]["forbidden_modules"] == ["bench", "tests", "tools"]
 
 
 def lint_imports(cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -199,7 +199,7 @@ def empty_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     keys = ("layers", "modules", "source_modules", "forbidden_modules")
     named = {name for contract in contracts() for key in keys for name in contract.get(key, ())}
-    for name in sorted({"equipoise", *named} - {"tests", "bench"}):
+    for name in sorted({"equipoise", *named} - {"bench", "tests", "tools"}):
         package = folder.joinpath(*name.split("."))
         package.mkdir()
         (package / "__init__.py").write_text("")

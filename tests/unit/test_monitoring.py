@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from equipoise.member.metrics import MemberCollector
 from equipoise.worker.metrics import WorkerMetrics
-from tests.dashboard import render
 from tests.prometheus import DEPLOY, RULES, dashboard, metrics_in, promtool, queries, rules, yaml
 from tests.unit.test_docs import anchors
+from tools.dashboard import render
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

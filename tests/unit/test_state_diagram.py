@@ -10,7 +10,7 @@ from typing import get_args
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.statemachine.state import GroupPhase
 from equipoise.statemachine.transitions import TRANSITIONS
-from tests.state_diagram import render
+from tools.state_diagram import render
 
 
 def test_page_is_generated_from_the_table() -> None:

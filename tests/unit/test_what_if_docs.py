@@ -23,10 +23,10 @@ from equipoise.replay.whatif.evaluate import Deviation, what_if_recorded
 from equipoise.replay.whatif.recording import Recording, read_recording
 from equipoise.replay.whatif.sweep import configurations_of
 from equipoise.replay.wording import counted
-from tests.import_check import MemoryLog
 from tests.made import hold
 from tests.unit.replay.test_fit import LOGGED
 from tests.unit.test_docs import ROOT
+from tools.import_check import MemoryLog
 
 PAGE = ROOT / "docs" / "what-if.md"
 SEEDS = range(20)

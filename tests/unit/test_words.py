@@ -1,4 +1,4 @@
-"""No retired word is used; see tests/words.py."""
+"""No retired word is used; see tools/words.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import words
+from tools import words
 
 
 def test_code_and_pages_have_no_retired_word() -> None:

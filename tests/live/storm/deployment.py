@@ -26,7 +26,6 @@ from equipoise.events.settings import GroupSettings
 from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from tests import faults
 from tests.customers import placed_customers
-from tests.live.brokers import Brokers
 from tests.live.builds import started
 from tests.live.cut import Relays
 from tests.live.kafka import admin_client
@@ -46,6 +45,7 @@ from tests.live.storm.faults import (
     Kind,
 )
 from tests.live.storm.transactions import Transactions
+from tools.brokers import Brokers
 
 CUSTOMERS = 5
 """For each task that there is at first."""

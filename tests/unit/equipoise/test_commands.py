@@ -26,8 +26,8 @@ from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import GroupConfigured, LeaveIntended, MemberJoined
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
-from tests.commands_page import count
 from tests.unit.replay.lived import lived, write
+from tools.commands_page import count
 
 
 def run(*args: str | Path) -> Result:

@@ -27,8 +27,8 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log import open_log
 from equipoise.events.records import FactRecord
 from equipoise.scenarios.__main__ import scenario
-from tests.live.brokers import main as broker
 from tests.unit.replay.lived import lived, write
+from tools.brokers import main as broker
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "equipoise"]

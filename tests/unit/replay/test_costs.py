@@ -21,8 +21,8 @@ from equipoise.replay.simulation.world import steady
 from equipoise.replay.timelines import Cost, Timeline, build_timeline, costs_of
 from equipoise.replay.timelines.costs import COST_CAUSES, ROLLING_MS, by_cause, by_group, cause_of_cost_text
 from equipoise.replay.wording import CAUSES
-from tests.import_check import MemoryLog
 from tests.unit.replay.lived import KILLED_MS, START_MS, TOPOLOGY, configured, lived
+from tools.import_check import MemoryLog
 
 DATA = Path(__file__).parents[3] / "replay" / "data"
 DAY_MS = 86_400_000

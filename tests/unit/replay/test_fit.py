@@ -24,7 +24,7 @@ from equipoise.replay.simulation import RestoreModel
 from equipoise.replay.simulation.cluster import MemorySink
 from equipoise.replay.simulation.run import Simulation, simulate
 from equipoise.replay.whatif.fit import DEFAULT_RECORDS_PER_S, Estimate, Fit, Observation, estimate_of, fit, most_likely, speed_of
-from tests.import_check import MemoryLog
+from tools.import_check import MemoryLog
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 TASK, OTHER = TaskId(0, 0), TaskId(0, 1)

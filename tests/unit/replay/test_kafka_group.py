@@ -23,7 +23,7 @@ from equipoise.replay.simulation.run import Simulation, SimulationResult
 from equipoise.replay.simulation.run_kafka import simulate_kafka
 from equipoise.replay.whatif.evaluate import Configuration, WhatIf, what_if_recorded
 from equipoise.replay.whatif.recording import Recording, read_recording
-from tests.import_check import MemoryLog
+from tools.import_check import MemoryLog
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 SIMULATION = Simulation(restore=RestoreModel(records_per_s=200_000))

@@ -34,8 +34,8 @@ from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummar
 from equipoise.replay.importers.kafka_streams.manifest import MOST_MANIFEST_CHARS
 from equipoise.replay.importers.kafka_streams.scan import scan
 from equipoise.statemachine.machine import GroupMachine
-from tests.import_check import MemoryLog, check, main
-from tests.thin_recording import thin
+from tools.import_check import MemoryLog, check, main
+from tools.thin_recording import thin
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 DATA = Path(__file__).parents[2] / "data" / "kafka_streams"

@@ -42,7 +42,7 @@ from equipoise.replay.recorded_inputs import (
     read_recorded_inputs,
 )
 from tests.groups import Group, joined, rejections
-from tests.import_check import MemoryLog
+from tools.import_check import MemoryLog
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 

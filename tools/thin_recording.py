@@ -1,4 +1,4 @@
-"""``python -m tests.thin_recording DIR OUT``: writes the small form of a recorded run, which gives
+"""``python -m tools.thin_recording DIR OUT``: writes the small form of a recorded run, which gives
 the same facts when imported.
 
 It keeps every group-metadata record; of the commits, each partition's last one before and first one
@@ -98,7 +98,7 @@ def _write_json(path: Path, document: dict[str, Any]) -> None:
 def main(arguments: list[str]) -> int:
     """Takes ``DIR OUT [setting=value ...]``. Returns 0: written; 2: bad input."""
     if len(arguments) < 2:
-        print("usage: python -m tests.thin_recording DIR OUT [setting=value ...]", file=sys.stderr)
+        print("usage: python -m tools.thin_recording DIR OUT [setting=value ...]", file=sys.stderr)
         return 2
     try:
         settings = {name: int(value) for name, _, value in (each.partition("=") for each in arguments[2:])}

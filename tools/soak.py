@@ -1,8 +1,8 @@
 """`make soak` runs storms, seed after seed, until there were enough. Prints each failed seed, and
 how to run it again.
 
-usage: python -m tests.soak [--seeds N] [--steps N] [--first SEED] [--workers N] [--state FILE]
-       python -m tests.soak --shrink SEED [--kind KIND]
+usage: python -m tools.soak [--seeds N] [--steps N] [--first SEED] [--workers N] [--state FILE]
+       python -m tools.soak --shrink SEED [--kind KIND]
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def soak(state: Soak, given: argparse.Namespace) -> int:
             for done in pool.imap(one, itertools.count(state.next), chunksize=1):
                 state.add(done)
                 if done.problem:
-                    print(f"{done.problem}\n  fewest faults: python -m tests.soak --shrink {done.seed}", flush=True)
+                    print(f"{done.problem}\n  fewest faults: python -m tools.soak --shrink {done.seed}", flush=True)
                 now_s = time.monotonic()
                 enough = state.next - state.first >= given.seeds and state.steps >= given.steps
                 if enough or now_s - told_s >= PRINT_EVERY_S:
@@ -159,7 +159,7 @@ def shrunk(seed: int, kind: str | None) -> int:
 
 
 def main() -> int:
-    parser: Any = argparse.ArgumentParser(prog="python -m tests.soak", description="Storms on the simulated cluster.")
+    parser: Any = argparse.ArgumentParser(prog="python -m tools.soak", description="Storms on the simulated cluster.")
     parser.add_argument("--seeds", type=int, default=1_000, help="at least so many storms (1000)")
     parser.add_argument("--steps", type=int, default=1_000_000, help="and at least so many steps of the machine (1,000,000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0); they follow each other")
@@ -172,7 +172,7 @@ def main() -> int:
     if given.shrink is not None:
         return shrunk(given.shrink, given.kind)
     state = Soak.read(given.state, base() if given.rolling else given.first)
-    print(f"storms from seed {state.next} on; again: python -m tests.soak --first {state.next}", flush=True)
+    print(f"storms from seed {state.next} on; again: python -m tools.soak --first {state.next}", flush=True)
     return soak(state, given)
 
 

@@ -1,4 +1,4 @@
-"""``python -m tests.import_check DIR...``: checks the importer's reading of recorded runs.
+"""``python -m tools.import_check DIR...``: checks the importer's reading of recorded runs.
 
 Each folder holds, beside the dump, another decoder's reading (``history.jsonl``) and the leader's
 log (``leader_view.jsonl``). Every field of every generation is compared with the first, the
@@ -171,7 +171,7 @@ def main(arguments: list[str]) -> int:
     """Prints one line for each folder. Returns 0: all agree; 1: one differs; 2: one cannot be read.
     """
     if not arguments:
-        print("usage: python -m tests.import_check DIR...", file=sys.stderr)
+        print("usage: python -m tools.import_check DIR...", file=sys.stderr)
         return 2
     worst = 0
     for argument in arguments:

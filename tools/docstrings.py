@@ -1,4 +1,4 @@
-"""What docstrings of the product leave out: `python -m tests.docstrings` lists it.
+"""What docstrings of the product leave out: `python -m tools.docstrings` lists it.
 
 A headless docstring begins with What, Who, Why, How, Whether, When, As, Of or Those: it lacks a
 subject and a verb. A public function that raises an error names it, so that a caller knows.

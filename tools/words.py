@@ -1,4 +1,4 @@
-"""`python -m tests.words [WORD ...]`: where a word that was retired still occurs.
+"""`python -m tools.words [WORD ...]`: where a word that was retired still occurs.
 
 The repository once used private words for what the field has a name for. This list holds them, each
 with the word to use instead, so that none comes back.
@@ -76,7 +76,7 @@ class Found:
 def files() -> list[Path]:
     """Every text file that git has, but stored data."""
     listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()
-    left_out = ("tests/data/", "replay/data/", "CHANGELOG", "tests/words.py", "tests/unit/test_words.py")
+    left_out = ("tests/data/", "replay/data/", "CHANGELOG", "tools/words.py", "tests/unit/test_words.py")
     paths = [ROOT / name for name in listed if not name.startswith(left_out)]
     return [path for path in paths if path.suffix in SUFFIXES and path.is_file() and not path.is_symlink()]
 

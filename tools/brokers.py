@@ -332,7 +332,7 @@ def shared_broker(folder: Path) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """``python -m tests.live.brokers [PORT]``: one broker on this machine, until interrupted; gone
+    """``python -m tools.brokers [PORT]``: one broker on this machine, until interrupted; gone
     then, with what it held.
     """
     given = arguments[0] if arguments else "9092"

@@ -1,4 +1,4 @@
-"""Writes the table of directives into the docs: `python -m tests.directives_page
+"""Writes the table of directives into the docs: `python -m tools.directives_page
 docs/scenarios.md`. A test checks that the page is current.
 """
 
