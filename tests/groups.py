@@ -34,9 +34,9 @@ from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.reference_model.step_checker import StepChecker
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.state import GroupState
+from equipoise.testing.reference_model.step_checker import StepChecker
 
 GROUP = "orders"
 LOG_OPENED = LogOpened(log_id="log-1")

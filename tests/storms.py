@@ -20,7 +20,6 @@ from equipoise.events.errors import EquipoiseError, InvariantBroken
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
-from equipoise.reference_model.step_checker import StepChecker
 from equipoise.replay.simulation import (
     ClusterConfig,
     NetworkSettings,
@@ -32,6 +31,7 @@ from equipoise.replay.simulation import (
     steady,
 )
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.testing.reference_model.step_checker import StepChecker
 from tests.faults import MOST_PARTITIONS, OPTIONS, Builds, long_id
 from tests.model.recording import Recording
 from tests.model.trace import Refused

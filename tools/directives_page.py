@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from equipoise.scenarios import reference
+from equipoise.testing.scenarios import reference
 
 BEGIN, END = "<!-- directives -->\n", "\n<!-- /directives -->"
 

@@ -36,8 +36,8 @@ NAMES = {
         "alike": "equivalence class", "hands": "bundles", "suit": "equivalence class", "grain": "tolerance", "pace": "restore rate",
         "span": "restore time", "merging": "node aggregation", "home": "previous owner", "guest": "displaced",
     },
-    "equipoise/reference_model": {"books": "reference model", "account": "member record", "heading": "hand-overs in progress"},
-    "equipoise/scenarios": {"stage": "single-group harness", "play": "context", "mirror": "shadow replica", "said": "ParsedDirective"},
+    "equipoise/testing/reference_model": {"books": "reference model", "account": "member record", "heading": "hand-overs in progress"},
+    "equipoise/testing/scenarios": {"stage": "single-group harness", "play": "context", "mirror": "shadow replica", "said": "ParsedDirective"},
     "statemachine": {"lay": "unfence", "arrive": "complete_handover", "heading": "hand-overs in progress"},
     "replay": {"front": "pareto_front"},
 }  # fmt: skip

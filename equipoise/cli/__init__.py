@@ -61,7 +61,7 @@ MOVED = {
     "deal": "equipoise configure --deal",
     "compact": "equipoise archive ARCHIVE --compact",
     "assign": "python -m equipoise.assign",
-    "scenario": "python -m equipoise.scenarios",
+    "scenario": "python -m equipoise.testing.scenarios",
     "fleet": "python -m equipoise.testing.fleet",
 }
 """Former command -> what does its work now."""

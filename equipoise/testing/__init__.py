@@ -24,8 +24,9 @@ in. This needs hypothesis: install ``equipoise[testing]``. ::
     def test_contract(check):
         check(MyAssignor())
 
-`equipoise.testing.contract` has the checks, `problems` the hypothesis strategies, `loop` the group
-of an assignor, `driver` the driver, `group` the group of members, `simulated` what that runs on.
+`equipoise.testing.contract` has the checks, `problems` the hypothesis strategies, `assignor_group`
+the group of an assignor, `driver` the driver, `group` the group of members, `simulated` what that
+runs on. `scenarios` runs scenario files, and `reference_model` says which member may run what.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from equipoise._lazy import lazy_names
+from equipoise.testing.assignor_group import AssignorGroup, stateful, stateless
 from equipoise.testing.driver import SentRecord, TaskDriver
-from equipoise.testing.loop import AssignorGroup, stateful, stateless
 
 if TYPE_CHECKING:
     from equipoise.testing.group import Group

@@ -40,7 +40,7 @@ from equipoise.assignors import AssignmentProblem, Assignor, Guarantee, Plan, Pl
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import Lag, TaskId
-from equipoise.testing.loop import AssignorGroup, stateful, stateless
+from equipoise.testing.assignor_group import AssignorGroup, stateful, stateless
 from equipoise.testing.problems import problems
 
 T = TypeVar("T")

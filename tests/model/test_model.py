@@ -12,8 +12,8 @@ import pytest
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.scenarios import run_file
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.testing.scenarios import run_file
 from tests.model import lease, trace
 from tests.model.__main__ import PAGE, RESULTS, page_with
 from tests.model.configurations import BROKEN, CHANGELOG_RULES, COMPARED, OWNERS, RULES, SEARCHED

@@ -21,8 +21,8 @@ from equipoise.events.fields import MOST_TASK_NUMBER
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.testing import AssignorGroup
+from equipoise.testing.assignor_group import ROUND_MS
 from equipoise.testing.contract import renamed
-from equipoise.testing.loop import ROUND_MS
 
 ASSIGNOR = LagAware()
 LAGS = st.sampled_from([0, 0, 1, 7, 40, 300, 4_000, 4_005, 500_000])

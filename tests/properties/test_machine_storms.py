@@ -23,12 +23,12 @@ from equipoise.events.codec import encode, size_bytes
 from equipoise.events.decisions import MemberAssignedPart
 from equipoise.events.facts import GroupConfigured, LagReported, MemberJoined
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.reference_model.invariants import check_snapshot_replay
-from equipoise.reference_model.step_checker import StepChecker
 from equipoise.statemachine import snapshots
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
 from equipoise.statemachine.problem import build_problem
+from equipoise.testing.reference_model.invariants import check_snapshot_replay
+from equipoise.testing.reference_model.step_checker import StepChecker
 from tests.storms import RESTORE_EVERY, draw, run_storm
 
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.scenarios import ScenarioError, run_file, run_text
-from equipoise.scenarios.registry import DIRECTIVES
 from equipoise.statemachine import leader
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.rejections import REJECTIONS
+from equipoise.testing.scenarios import ScenarioError, run_file, run_text
+from equipoise.testing.scenarios.registry import DIRECTIVES
 from tools.directives_page import with_reference
 
 HERE = Path(__file__).parent

@@ -31,9 +31,9 @@ from equipoise.events.facts import Fact, GroupConfigured, ProbingTick, Subtopolo
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
-from equipoise.reference_model.step_checker import check_timers
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import FATAL_REJECTIONS, MemberSession, MemberSettings
+from equipoise.testing.reference_model.step_checker import check_timers
 from tests.search.scripted_assignor import ScriptedAssignor, load
 
 NOW = 1_000

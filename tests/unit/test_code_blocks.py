@@ -27,8 +27,8 @@ from equipoise.cli.params import LOG
 from equipoise.events.decisions import RoundPlanned
 from equipoise.events.records import FactRecord
 from equipoise.replay.spark.timeline import TABLES
-from equipoise.scenarios import run_text
 from equipoise.testing import CONTRACT
+from equipoise.testing.scenarios import run_text
 from equipoise.worker.settings import WorkerSettings, read_settings
 from tests.pages import check_place
 from tests.typed import ROOT, Block, blocks, clone, run

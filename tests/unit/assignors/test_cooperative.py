@@ -24,7 +24,7 @@ from equipoise.events.errors import FieldError
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 from equipoise.testing import AssignorGroup
-from equipoise.testing.loop import stateless
+from equipoise.testing.assignor_group import stateless
 from tests.unit.assignors.build import ids, in_flight, member, numbered, problem, tasks
 
 COOPERATIVE = Cooperative()

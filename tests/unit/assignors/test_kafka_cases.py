@@ -40,7 +40,7 @@ import pytest
 from equipoise.assignors import MemberSpec, MovementState, Plan
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
-from equipoise.testing.loop import AssignorGroup, stateful, stateless
+from equipoise.testing.assignor_group import AssignorGroup, stateful, stateless
 from tests.unit.assignors.build import copies, copies_by_task, ids, member, movements, numbered, plan, problem, tasks, text
 
 NINE = " ".join(numbered(3, subtopology=subtopology) for subtopology in range(3))

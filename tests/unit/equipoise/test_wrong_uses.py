@@ -26,7 +26,7 @@ from equipoise.cli.params import Number, WholeNumber
 from equipoise.events.facts import LogOpened
 from equipoise.events.log import open_log
 from equipoise.events.records import FactRecord
-from equipoise.scenarios.__main__ import scenario
+from equipoise.testing.scenarios.__main__ import scenario
 from tests.unit.replay.lived import lived, write
 from tools.brokers import main as broker
 

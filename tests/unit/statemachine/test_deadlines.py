@@ -10,11 +10,11 @@ from equipoise.assignors import Movement, MovementState
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import LagReported, MemberLeft, TaskReady
 from equipoise.events.tasks import TaskId
-from equipoise.reference_model.step_checker import check_restored, check_timers
 from equipoise.statemachine import actions
 from equipoise.statemachine.deadlines import GROUP_KEY, NO_TASK, Deadlines, Timer, due_at_ms
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import Backoff, Crashes, FencedIncarnation, GroupState, SlotBackoff
+from equipoise.testing.reference_model.step_checker import check_restored, check_timers
 from tests.groups import MARGIN_MS, SESSION_MS, Group, configured, joined, tasks
 from tests.unit.statemachine.contexts import moves, owns, step
 

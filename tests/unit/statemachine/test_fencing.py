@@ -10,7 +10,7 @@ from equipoise.events.codec import make_record
 from equipoise.events.decisions import AssignmentIssued, Decision, EventRejected
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import LagReported, MemberLeft
-from equipoise.reference_model.invariants import Validator
+from equipoise.testing.reference_model.invariants import Validator
 from tests.groups import GROUP, SESSION_MS, Group, assigned, configured, joined, rejections, tasks
 
 

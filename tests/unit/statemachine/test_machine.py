@@ -34,13 +34,13 @@ from equipoise.events.facts import (
     Undecodable,
 )
 from equipoise.events.tasks import TaskId
-from equipoise.reference_model.invariants import check_snapshot_replay
 from equipoise.statemachine.machine import Evaluation, GroupMachine
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.rejections import REJECTIONS, rejection_text
 from equipoise.statemachine.snapshots import FORM
 from equipoise.statemachine.state import GroupPhase
+from equipoise.testing.reference_model.invariants import check_snapshot_replay
 from tests.groups import GROUP, LOG_OPENED, SESSION_MS, Group, all_but_time_and_leases, assigned, configured, joined, rejections, tasks, topology
 
 

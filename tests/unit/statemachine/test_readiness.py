@@ -13,8 +13,8 @@ from equipoise.events.decisions import Decision, MemberAssigned
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import LagReported, TaskReady
 from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.reference_model.invariants import Validator
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.testing.reference_model.invariants import Validator
 from tests.groups import Group, configured, joined
 
 LIMIT = 100

@@ -8,11 +8,11 @@ from equipoise.events import codec
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.reference_model.invariants import check_snapshot_replay
-from equipoise.reference_model.step_checker import StepChecker
-from equipoise.scenarios.builds import Build
-from equipoise.scenarios.shadow_replicas import disagreement, shadow_replicas
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.testing.reference_model.invariants import check_snapshot_replay
+from equipoise.testing.reference_model.step_checker import StepChecker
+from equipoise.testing.scenarios.builds import Build
+from equipoise.testing.scenarios.shadow_replicas import disagreement, shadow_replicas
 
 GROUP = "group"
 LOG_ID = "scenario"

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from equipoise.events.facts import Fact
 from equipoise.events.records import DecisionRecord
-from equipoise.scenarios.group_harness import GroupHarness
+from equipoise.testing.scenarios.group_harness import GroupHarness
 
 
 class Transcript(Protocol):

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from equipoise.scenarios.context import Context
-from equipoise.scenarios.parsed_directive import Argument, ParsedDirective
-from equipoise.scenarios.values import WHOLE
+from equipoise.testing.scenarios.context import Context
+from equipoise.testing.scenarios.parsed_directive import Argument, ParsedDirective
+from equipoise.testing.scenarios.values import WHOLE
 
 Run = Callable[[Context, ParsedDirective], None]
 

@@ -14,8 +14,8 @@ from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.simulation import ClusterConfig, SimulatedCluster
-from equipoise.scenarios.transcript import Transcript
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.testing.scenarios.transcript import Transcript
 
 
 class _Checksums:

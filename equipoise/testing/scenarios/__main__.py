@@ -1,4 +1,4 @@
-"""`python -m equipoise.scenarios FILE...`: runs text files of events on the real state machine."""
+"""`python -m equipoise.testing.scenarios FILE...`: runs scenarios on the real state machine."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
 
     \b
     Examples:
-      python -m equipoise.scenarios tests/scenarios/high_availability/cold_joiner.txt
-      python -m equipoise.scenarios tests/scenarios && echo all of them hold
-      python -m equipoise.scenarios --rewrite new.txt
+      python -m equipoise.testing.scenarios tests/scenarios/high_availability/cold_joiner.txt
+      python -m equipoise.testing.scenarios tests/scenarios && echo all of them hold
+      python -m equipoise.testing.scenarios --rewrite new.txt
     """
-    from equipoise.scenarios import run_file  # loads the solver, which takes a second
+    from equipoise.testing.scenarios import run_file  # loads the solver, which takes a second
 
     if rewrite and os.environ.get("CI"):
         raise InputError("--rewrite: refused when CI is set; rewrite golden text by hand and read the diff")
@@ -55,4 +55,4 @@ def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
 
 
 if __name__ == "__main__":
-    scenario(prog_name="python -m equipoise.scenarios")
+    scenario(prog_name="python -m equipoise.testing.scenarios")

@@ -44,10 +44,10 @@ from equipoise.events.facts import (
 )
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
-from equipoise.scenarios.context import Context
-from equipoise.scenarios.parsed_directive import Argument, ParsedDirective
-from equipoise.scenarios.registry import TIME, directive
-from equipoise.scenarios.values import (
+from equipoise.testing.scenarios.context import Context
+from equipoise.testing.scenarios.parsed_directive import Argument, ParsedDirective
+from equipoise.testing.scenarios.registry import TIME, directive
+from equipoise.testing.scenarios.values import (
     BY_MEMBER,
     ENDS,
     LAGS,

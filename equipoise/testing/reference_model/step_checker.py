@@ -13,9 +13,9 @@ from equipoise.events import codec
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import LogOpened
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.reference_model.invariants import Validator
 from equipoise.statemachine.deadlines import timers_of
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
+from equipoise.testing.reference_model.invariants import Validator
 
 
 class StepChecker:

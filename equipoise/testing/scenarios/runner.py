@@ -7,11 +7,11 @@ from pathlib import Path
 
 import attrs
 
-from equipoise.scenarios import cluster_directives, fact_directives, member_directives, query_directives, session_directives
-from equipoise.scenarios.context import Context
-from equipoise.scenarios.parsed_directive import ParsedDirective
-from equipoise.scenarios.registry import DIRECTIVES
-from equipoise.scenarios.text import Directive, Scenario, ScenarioError, parse
+from equipoise.testing.scenarios import cluster_directives, fact_directives, member_directives, query_directives, session_directives
+from equipoise.testing.scenarios.context import Context
+from equipoise.testing.scenarios.parsed_directive import ParsedDirective
+from equipoise.testing.scenarios.registry import DIRECTIVES
+from equipoise.testing.scenarios.text import Directive, Scenario, ScenarioError, parse
 
 TABLES = (cluster_directives, fact_directives, member_directives, query_directives, session_directives)
 """Modules whose import fills the table of directives."""

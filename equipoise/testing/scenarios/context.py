@@ -15,13 +15,13 @@ from equipoise.events.facts import Fact, GroupConfigured, MemberJoined
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
-from equipoise.scenarios.actors import DEFAULT_END_OFFSET, Actor, joined
-from equipoise.scenarios.cluster_harness import ClusterHarness
-from equipoise.scenarios.group_harness import LOG_ID, GroupHarness
-from equipoise.scenarios.parsed_directive import ParsedDirective
-from equipoise.scenarios.render import Shown, concerned, decision_lines, fact_text, member_line
-from equipoise.scenarios.session_harness import SessionHarness
 from equipoise.statemachine.state import GroupState
+from equipoise.testing.scenarios.actors import DEFAULT_END_OFFSET, Actor, joined
+from equipoise.testing.scenarios.cluster_harness import ClusterHarness
+from equipoise.testing.scenarios.group_harness import LOG_ID, GroupHarness
+from equipoise.testing.scenarios.parsed_directive import ParsedDirective
+from equipoise.testing.scenarios.render import Shown, concerned, decision_lines, fact_text, member_line
+from equipoise.testing.scenarios.session_harness import SessionHarness
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from equipoise.events.log.kafka.envelope import StoredDecision, member_decision
 from equipoise.events.log.rows import DecisionRow
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import TaskId
-from equipoise.scenarios.render import member_text
-from equipoise.scenarios.transcript import Transcript
 from equipoise.statemachine.member import MemberSession, Reception
+from equipoise.testing.scenarios.render import member_text
+from equipoise.testing.scenarios.transcript import Transcript
 
 
 class _DatedFromArrival(MemberSession):

@@ -1,5 +1,5 @@
 """Eight of the nine invariants (docs/architecture.md), judged without trusting the machine.
-`equipoise.reference_model.step_checker` has the ninth.
+`equipoise.testing.reference_model.step_checker` has the ninth.
 
 `Validator` feeds every fact and decision to a `ReferenceModel` and judges 1 to 6 after every step,
 in time that grows with the step and not with the group. Then it compares the machine's state with
@@ -20,9 +20,9 @@ from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, tasks_text
-from equipoise.reference_model.model import MemberRecord, ReferenceModel
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.state import MOST_INITIAL_DELAYS, GroupState, MemberState, stall_ms
+from equipoise.testing.reference_model.model import MemberRecord, ReferenceModel
 
 Compared = tuple[str, object, object]
 """(name, value in the machine's state, value that the log implies)."""
