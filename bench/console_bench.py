@@ -2,9 +2,9 @@
 per second without pages, over those with ten.
 
 The worker's own loop, without a broker: facts of ten members, folded a hundred at a time as
-`equipoise.worker.host` does, with its HTTP server on the same event loop. A member leaves or joins
-every CHANGE_EVERY facts, so pages have something to show. The pages are another process: each
-follows the events and fetches the group and its timeline as the page's script does.
+`equipoise.worker.partition_host` does, with its HTTP server on the same event loop. A member leaves
+or joins every CHANGE_EVERY facts, so pages have something to show. The pages are another process:
+each follows the events and fetches the group and its timeline as the page's script does.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from equipoise.replay.sentences import TOLD_FACTS, tell
 from equipoise.runtime import DEPLOYED
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.partition import PartitionLead
-from equipoise.worker.http import Server
-from equipoise.worker.metrics import WorkerMetrics
-from equipoise.worker.rounds import Rounds
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.rounds_over_http import Rounds
+from equipoise.worker.worker_http import Server
+from equipoise.worker.worker_metrics import WorkerMetrics
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 from tests.live.swarm import topology
 

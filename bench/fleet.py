@@ -31,11 +31,11 @@ from bench.__main__ import environment
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
 from equipoise.events.errors import InputError
+from equipoise.events.log.parquet.archive_stores import store_at
+from equipoise.events.log.parquet.archive_writing import Writer
 from equipoise.events.log.parquet.files import all_parts, batches, by_partition, make_archive
 from equipoise.events.log.parquet.files import schema as archive_schema
-from equipoise.events.log.parquet.stores import store_at
-from equipoise.events.log.parquet.writing import Writer
-from equipoise.replay.simulation.fleet import Fleet, make_group
+from equipoise.replay.simulation.many_groups import Fleet, make_group
 from equipoise.replay.spark.groups import Unit, units_of
 from equipoise.replay.spark.session import session
 from equipoise.replay.spark.timeline import TABLES, plain_tables, spark_timeline, write_tables

@@ -31,7 +31,7 @@ from confluent_kafka import Producer
 
 from equipoise.events.log.kafka.client import NewTopic
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.replay.importers.groups.recording import open_recording
+from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.incident import Cause, Incident, counterfactual, history_of, incidents
 from tests.live.connect import ConnectWorker
 from tests.live.group_clients import GroupClient, confluent_kafka_command

@@ -27,7 +27,7 @@ from equipoise.events.facts import Fact, MemberJoined, MemberLeft
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.client import acknowledged
 from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 
 GROUPS, MEMBERS, TASKS = 200, 2, 8
 TURNS = 1_000

@@ -22,7 +22,7 @@ from bench.live import broker, cpu_seconds
 from bench.live_large_bench import rss_mb
 from equipoise.events.log.kafka.client import NewTopic
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.replay.importers.groups.recording import open_recording
+from equipoise.replay.importers.groups.cluster_recording import open_recording
 from tests.live.kafka import admin_client
 
 GROUPS, PARTITIONS = 1_000, 5

@@ -18,10 +18,10 @@ from bench.live import Row, WorkerProcess, broker
 from bench.live_members import Application, MemberProcess, until_running
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import writer
+from equipoise.events.log.kafka.log_opening import writer
 from equipoise.events.records import Entry
 from equipoise.replay.whatif.evaluate import Deviation, WhatIf, what_if
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 
 SETTINGS = {f"lag {limit:,}, {standbys} standby": (limit, standbys) for limit, standbys in itertools.product((100, 10**6), (0, 1))}

@@ -28,9 +28,9 @@ from equipoise.events.facts import (
     Subtopology,
     TopologyDeclared,
 )
+from equipoise.events.log.parquet.archive_stores import store_at
 from equipoise.events.log.parquet.files import make_archive
-from equipoise.events.log.parquet.log import ArchiveLog
-from equipoise.events.log.parquet.stores import store_at
+from equipoise.events.log.parquet.parquet_log import ArchiveLog
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel
 from equipoise.statemachine.machine import GroupMachine

@@ -22,8 +22,8 @@ import click
 from bench.live import WorkerProcess, broker, quantile
 from bench.live_members import Application, MemberProcess, Turn, until_running
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.topics import DEFAULT_PREFIX
-from equipoise.worker.settings import WorkerSettings
+from equipoise.events.log.kafka.log_topics import DEFAULT_PREFIX
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 
 MEMBERS = 3

@@ -32,21 +32,21 @@ from click.testing import CliRunner
 from equipoise.cli import main as command_line
 from equipoise.events.facts import Fact, LagReported, MemberJoined, MemberLeft
 from equipoise.events.log import open_log
-from equipoise.events.log.kafka import aiokafka_client, log, opening, topics
-from equipoise.events.log.kafka.archive import archive
+from equipoise.events.log.kafka import aiokafka_client, kafka_log, log_opening, log_topics
 from equipoise.events.log.kafka.client import NewTopic
 from equipoise.events.log.kafka.envelope import group_key, pack_fact
-from equipoise.events.log.kafka.log import KafkaLog
-from equipoise.events.log.kafka.opening import admin_client, writer
+from equipoise.events.log.kafka.kafka_log import KafkaLog
+from equipoise.events.log.kafka.log_archive import archive
+from equipoise.events.log.kafka.log_opening import admin_client, writer
 from equipoise.events.tasks import Lag, LagSentinel
 from equipoise.replay.bases import read_as_one, stored_bases
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine import snapshots
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.state import MemberState
-from equipoise.worker import bases, reading
+from equipoise.worker import base_storing, log_reading
 from equipoise.worker.app import Worker
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 from tests.live.other_form import other_form
 from tests.live.swarm import topology
@@ -83,14 +83,14 @@ def simulated_time(clock: Clock) -> Iterator[None]:
         def send(self, topic: str, value: Any = None, key: Any = None, partition: Any = None, timestamp_ms: Any = None, headers: Any = None) -> Any:
             return super().send(topic, value, key, partition, clock.now_ms, headers)
 
-    senders = {name: {**must, "message.timestamp.type": "CreateTime"} for name, must in topics.MUST_BE.items() if name != "rejected"}
+    senders = {name: {**must, "message.timestamp.type": "CreateTime"} for name, must in log_topics.MUST_BE.items() if name != "rejected"}
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(aiokafka_client, "DeployedProducer", Producer))
-        for module in (reading, log, opening):
+        for module in (log_reading, kafka_log, log_opening):
             stack.enter_context(mock.patch.object(module, "check_append_time"))
-        stack.enter_context(mock.patch.dict(topics.MUST_BE, senders))
-        stack.enter_context(mock.patch.dict(topics.BASES_MUST_BE, {"message.timestamp.type": "CreateTime"}))
-        stack.enter_context(mock.patch.object(bases, "_LOOK_S", 0.02))
+        stack.enter_context(mock.patch.dict(log_topics.MUST_BE, senders))
+        stack.enter_context(mock.patch.dict(log_topics.BASES_MUST_BE, {"message.timestamp.type": "CreateTime"}))
+        stack.enter_context(mock.patch.object(base_storing, "_LOOK_S", 0.02))
         yield
 
 

@@ -36,10 +36,10 @@ from typing import Any
 from bench.many_groups import ManyGroups, make
 from bench.verify_bench import write_log
 from equipoise.events.log.copying import copy_log
-from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.parquet.parquet_log import ArchiveLog
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.records import FactRecord
-from equipoise.replay.simulation.fleet import Fleet, make_fleet
+from equipoise.replay.simulation.many_groups import Fleet, make_fleet
 from equipoise.replay.spark.cuts import pieces_plan
 from equipoise.replay.spark.groups import TASKS_A_CORE, Unit, dealt, over_groups, units_of
 from equipoise.replay.spark.incremental import plan_of, spark_verify_on

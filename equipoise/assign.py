@@ -66,8 +66,8 @@ def assign(screen: Screen, file: BinaryIO) -> None:
 
 def _answer_tables(screen: Screen, lines: list[bytes], name: str) -> bool:
     """Answers tables of groups; whether there are any."""
+    from equipoise.replay.importers.evidence.lag_tables import problem_of
     from equipoise.replay.importers.evidence.lines import undressed
-    from equipoise.replay.importers.evidence.problems import problem_of
     from equipoise.replay.importers.evidence.tables import read_tables
 
     groups: dict[str, list[Look]] = {}

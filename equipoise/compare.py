@@ -19,7 +19,7 @@ from equipoise.events.log import Log, open_log
 from equipoise.events.settings import GroupSettings, Scalar
 from equipoise.replay.importers.kafka_streams import import_history, shipped_runs
 from equipoise.replay.recorded_inputs import RecordedInputs, read_recorded_inputs, sum_windows
-from equipoise.replay.simulation.restore import RestoreModel
+from equipoise.replay.simulation.restored_copies import RestoreModel
 from equipoise.replay.simulation.run import Progress, Simulation, simulate
 from equipoise.replay.whatif.fit import fit
 

@@ -29,8 +29,8 @@ from equipoise.delta_tables import check_delta_tables, is_delta_location, write_
 from equipoise.events.errors import EquipoiseError, InputError, StorageError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log import Log, is_archive_location, open_log
+from equipoise.events.log.parquet.archive_stores import check_scheme, is_object_location, store_at
 from equipoise.events.log.parquet.files import MARK, foreign_files
-from equipoise.events.log.parquet.stores import check_scheme, is_object_location, store_at
 from equipoise.events.log.storage import cannot_write
 from equipoise.events.records import FactRecord
 from equipoise.replay.interrupts import undisturbed

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from equipoise.machine import HostLoad, HostShares
+from equipoise.machine_load import HostLoad, HostShares
 
 if TYPE_CHECKING:
     from equipoise.witness.proof import Proof

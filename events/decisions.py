@@ -80,7 +80,7 @@ class AssignmentIssued:
 
     generation: int = attrs.field(validator=fields.integer())
     cause: str = attrs.field(validator=fields.text())
-    """What began the round: one of `equipoise.statemachine.context.CAUSES`."""
+    """What began the round: one of `equipoise.statemachine.step_context.CAUSES`."""
     members: tuple[str, ...] = attrs.field(validator=fields.tuple_of(fields.text()))
     moves: tuple[Move, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(Move)))
     """Every task whose movement began, advanced, ended or was cancelled in this round, in task

@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from equipoise.replay.whatif.advice import pareto_front as pareto_front
     from equipoise.replay.whatif.evaluate import Configuration as Configuration
     from equipoise.replay.whatif.evaluate import WhatIf as WhatIf
-    from equipoise.replay.whatif.picture import render_what_if as render_what_if
-    from equipoise.replay.whatif.recording import Recording as Recording
+    from equipoise.replay.whatif.recorded_costs import Recording as Recording
     from equipoise.replay.whatif.sweep import grid as grid
     from equipoise.replay.whatif.sweep import read_configurations as read_configurations
+    from equipoise.replay.whatif.what_if_picture import render_what_if as render_what_if
 
 PUBLIC_NAMES = {
     "Advice": "equipoise.replay.whatif.advice",
@@ -64,7 +64,7 @@ PUBLIC_NAMES = {
     "Explanation": "equipoise.replay.explanation",
     "GroupView": "equipoise.replay.group_view",
     "RecordedInputs": "equipoise.replay.recorded_inputs",
-    "Recording": "equipoise.replay.whatif.recording",
+    "Recording": "equipoise.replay.whatif.recorded_costs",
     "Simulation": "equipoise.replay.simulation.run",
     "SimulationResult": "equipoise.replay.simulation.run",
     "Timeline": "equipoise.replay.timelines",
@@ -81,7 +81,7 @@ PUBLIC_NAMES = {
     "read_recording": "equipoise.replay.facade",
     "render_page": "equipoise.replay.timelines",
     "render_picture": "equipoise.replay.timelines",
-    "render_what_if": "equipoise.replay.whatif.picture",
+    "render_what_if": "equipoise.replay.whatif.what_if_picture",
     "show": "equipoise.replay.facade",
     "simulate": "equipoise.replay.facade",
     "spark_timeline": "equipoise.replay.facade",

@@ -22,9 +22,9 @@ from equipoise.replay.history import Candidate, Condition, History, Interval, Mo
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.wording import cause_text, clock_text, counted, lag_form, lag_text, preparing_text, reason_text, share_text, span_text
 from equipoise.statemachine.machine import AssignorLoader
-from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.restart_view import as_it_is, with_all_present
 from equipoise.statemachine.restarts import restore_cost
+from equipoise.statemachine.round_problem import build_problem
 from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, known_lag
 
 

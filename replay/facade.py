@@ -19,8 +19,8 @@ from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId, parse_task
 from equipoise.replay import bases, explanation, group_view, recorded_inputs, timelines, verification
 from equipoise.replay.simulation import run
-from equipoise.replay.simulation.restore import RestoreModel
-from equipoise.replay.whatif import evaluate, recording
+from equipoise.replay.simulation.restored_copies import RestoreModel
+from equipoise.replay.whatif import evaluate, recorded_costs
 from equipoise.replay.whatif.fit import fit
 
 Location = str | PathLike[str] | Log
@@ -96,16 +96,16 @@ def simulate(
         return run.simulate(inputs, simulation, sink=to)
 
 
-def read_recording(log: Location, *, group: str | None = None, behaviour_versions: Sequence[int | str] = ()) -> recording.Recording:
+def read_recording(log: Location, *, group: str | None = None, behaviour_versions: Sequence[int | str] = ()) -> recorded_costs.Recording:
     """Reads a log once for several calls of `what_if`. `behaviour_versions`: others of the group's
     assignor, whose answers are compared. Raises GroupHalted when the group halted.
     """
     with _opened(log) as opened:
-        return recording.read_recording(opened.read(group=group), group=group, behaviour_versions=behaviour_versions)
+        return recorded_costs.read_recording(opened.read(group=group), group=group, behaviour_versions=behaviour_versions)
 
 
 def what_if(
-    log: Location | recording.Recording,
+    log: Location | recorded_costs.Recording,
     configurations: Sequence[evaluate.Configuration] = (),
     *,
     group: str | None = None,
@@ -122,7 +122,7 @@ def what_if(
     `equipoise.replay.whatif.evaluate.LEAST_SPAN_MS`; FieldError for an unsound value.
     """
     versions = evaluate.behaviour_versions(configurations)
-    recorded = log if isinstance(log, recording.Recording) else read_recording(log, group=group, behaviour_versions=versions)
+    recorded = log if isinstance(log, recorded_costs.Recording) else read_recording(log, group=group, behaviour_versions=versions)
     return evaluate.what_if_recorded(recorded, configurations, seeds=seeds, restore_records_per_s=restore_records_per_s)
 
 

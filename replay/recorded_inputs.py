@@ -237,7 +237,7 @@ class RecordedInputs:
     """Whether something else led this group."""
     settings: Mapping[str, Any]
     """For an imported group, the settings supplied with its dump
-    (`equipoise.replay.importers.kafka_streams.options.ImportOptions`); else empty.
+    (`equipoise.replay.importers.kafka_streams.import_options.ImportOptions`); else empty.
     """
     first_leader: str
     """For an imported group, the `identity` of the first process that joined, which led; else "".

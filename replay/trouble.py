@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from equipoise.events.tasks import TaskId, ranges
-from equipoise.replay.restores import RestoreRow, restores
+from equipoise.replay.restore_progress import RestoreRow, restores
 from equipoise.replay.wording import counted, span_text
 from equipoise.statemachine.rejections import REJECTIONS
 from equipoise.statemachine.state import GroupPhase, GroupState

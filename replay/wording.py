@@ -72,8 +72,8 @@ CAUSES: Mapping[str, str] = {
     "follow-up": "revoked tasks were to be handed out",
     "unknown": "the log does not say",
 }
-"""Cause of a round -> text, for causes of equipoise (`equipoise.statemachine.context.CAUSES`) and
-of recorded groups (`AssignmentObserved.cause`).
+"""Cause of a round -> text, for causes of equipoise (`CAUSES` of
+`equipoise.statemachine.step_context`) and of recorded groups (`AssignmentObserved.cause`).
 """
 
 EXPIRIES: Mapping[str, str] = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions, restarts
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Key, Timer
 from equipoise.statemachine.slots import look_at
 from equipoise.statemachine.state import MemberState
+from equipoise.statemachine.step_context import StepContext
 
 
 def deadline_passed(context: StepContext, timer: Timer, key: Key) -> None:

@@ -10,8 +10,8 @@ from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import BaseRequested, GroupConfigured, MemberJoined, MemberUnchanged, ProbingTick, SilenceObserved
 from equipoise.events.records import FactRecord
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.member_silence import PartitionClock, Silences, told_after_ms
 from equipoise.statemachine.published import PublishedDecisions
-from equipoise.statemachine.silence import PartitionClock, Silences, told_after_ms
 from equipoise.statemachine.state import GroupPhase
 from equipoise.statemachine.ticks import EARLIER, PlannedTick
 

@@ -16,11 +16,11 @@ from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, Bal
 from equipoise.events.errors import GroupHalted
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions, restarts
-from equipoise.statemachine.context import CAUSES, NATURAL, NEWS, StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
-from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.restart_view import as_it_is, with_all_present
+from equipoise.statemachine.round_problem import build_problem
 from equipoise.statemachine.state import GroupState, MemberState, known_lag
+from equipoise.statemachine.step_context import CAUSES, NATURAL, NEWS, StepContext
 
 
 def decide(context: StepContext, assignor: Assignor, offset: int) -> None:

@@ -15,12 +15,12 @@ from equipoise.events.decisions import Checkpointed, Decision, EventRejected
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
 from equipoise.events.facts import BaseRequested, GroupConfigured, LogOpened
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.statemachine import actions, leader, restarts, rounds, snapshots
-from equipoise.statemachine.context import StepContext
+from equipoise.statemachine import actions, leader, requested_rounds, restarts, snapshots
 from equipoise.statemachine.deadlines import Deadlines, Key, Timer
 from equipoise.statemachine.due import deadline_passed
 from equipoise.statemachine.rejections import ASSIGNOR_UNAVAILABLE, Rejected
 from equipoise.statemachine.state import GroupPhase, GroupState
+from equipoise.statemachine.step_context import StepContext
 from equipoise.statemachine.transitions import TRANSITIONS
 
 AssignorLoader = Callable[[str, int], Assignor]
@@ -120,7 +120,7 @@ class GroupMachine:
             self._decide(leader.propose, context, record)
             actions.observe_assignment(state, context.observed)
         elif context.round_asked is not None:
-            self._decide(rounds.answer, context, record)
+            self._decide(requested_rounds.answer, context, record)
         elif context.causes or context.changed or context.moves:
             self._lead(context, record)
         settings = state.settings

@@ -42,9 +42,9 @@ from equipoise.events.facts import (
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.group_lead import GroupLead, StoredCheckpoint
 from equipoise.statemachine.machine import GroupMachine, defect_text
+from equipoise.statemachine.member_silence import PartitionClock
 from equipoise.statemachine.published import PublishedProblem
 from equipoise.statemachine.rejections import refused_fact
-from equipoise.statemachine.silence import PartitionClock
 from equipoise.statemachine.ticks import RESTING_TICKS, TickQueue
 
 V = TypeVar("V")

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from equipoise.assignors.common.racks import RACK_TAG
 from equipoise.events.decisions import MemberWarned
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.state import MemberState
+from equipoise.statemachine.step_context import StepContext
 
 
 def warn_of_racks(context: StepContext, member: MemberState) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from equipoise.events.facts import GroupRejoined, MemberJoined, RejoinedMember, RestartIntended
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions, restarts
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.rejections import Rejected
 from equipoise.statemachine.state import GroupState, MemberState
+from equipoise.statemachine.step_context import StepContext
 
 SESSION_MS = 315_360_000_000
 """Ten years. The broker ends the sessions of these members, and the next generation says so."""

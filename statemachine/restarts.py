@@ -18,9 +18,9 @@ from equipoise.events.facts import RestartIntended
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.state import GroupState, Lent, MemberState, Restart, known_lag
+from equipoise.statemachine.step_context import StepContext
 
 LONGEST_WAIT_MS = 60_000
 """A member that says to be back within this time is waited for, whatever its tasks cost elsewhere:

@@ -18,9 +18,9 @@ import attrs
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.state import GroupState, MemberState, known_lag
+from equipoise.statemachine.step_context import StepContext
 
 FAR_SOONER = 2
 """A copy gives way to one whose expected time, times this, is at most its own."""

@@ -41,12 +41,12 @@ from equipoise.events.facts import (
 )
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions, rejoining, restarts
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.loads import measured_loads
 from equipoise.statemachine.rack_warnings import warn_of_racks
 from equipoise.statemachine.rejections import Rejected
 from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, fenced_key, known_lag
+from equipoise.statemachine.step_context import StepContext
 from equipoise.statemachine.topologies import difference
 
 V = TypeVar("V")

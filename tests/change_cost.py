@@ -15,10 +15,10 @@ from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclare
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
-from equipoise.replay.simulation.cluster import ClusterConfig, SimulatedCluster
 from equipoise.replay.simulation.measures import active_moves, fewest_moves
-from equipoise.replay.simulation.process import ProcessSettings
-from equipoise.replay.simulation.restore import RestoreModel
+from equipoise.replay.simulation.member_process import ProcessSettings
+from equipoise.replay.simulation.restored_copies import RestoreModel
+from equipoise.replay.simulation.simulated_cluster import ClusterConfig, SimulatedCluster
 from equipoise.replay.simulation.world import steady
 from equipoise.statemachine.machine import GroupMachine
 

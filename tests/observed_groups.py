@@ -9,7 +9,7 @@ import attrs
 
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident import GroupHistory
-from equipoise.replay.incident.history import ObservedState
+from equipoise.replay.incident.coordinator_history import ObservedState
 
 SECOND = 1_000
 

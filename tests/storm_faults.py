@@ -26,8 +26,8 @@ from equipoise.events.facts import (
     TasksRevoked,
     Undecodable,
 )
-from equipoise.replay.simulation.cluster import SimulatedCluster
-from equipoise.replay.simulation.process import Exit, ReplayedProcess
+from equipoise.replay.simulation.member_process import Exit, ReplayedProcess
+from equipoise.replay.simulation.simulated_cluster import SimulatedCluster
 
 FAULTS = (
     "crash",

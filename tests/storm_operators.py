@@ -9,8 +9,8 @@ from random import Random
 import attrs
 
 from equipoise.events.facts import AssignmentObserved, DealRequested, Fact, GroupConfigured, TopologyDeclared
-from equipoise.replay.simulation.cluster import SimulatedCluster
-from equipoise.replay.simulation.process import ProcessSettings, ReplayedProcess
+from equipoise.replay.simulation.member_process import ProcessSettings, ReplayedProcess
+from equipoise.replay.simulation.simulated_cluster import SimulatedCluster
 from tests import faults
 from tests.storm_faults import Fault
 

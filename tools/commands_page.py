@@ -14,7 +14,7 @@ import click
 
 from equipoise.cli import COMMANDS, main
 from equipoise.cli.command import CONTEXT_SETTINGS, command
-from equipoise.cli.settings import settings_options
+from equipoise.cli.settings_options import settings_options
 from equipoise.cli.spark import SPARK_COMMANDS
 from equipoise.events.log.kafka.connection import Connection
 

@@ -22,8 +22,8 @@ from equipoise.events.facts import AssignmentObserved, Fact, LagReported, Member
 from equipoise.events.records import FactRecord
 from equipoise.events.tasks import LagSentinel, TaskId, parse_task
 from equipoise.replay.importers.kafka_streams.decoder_agreement import Agreement, compare_history
+from equipoise.replay.importers.kafka_streams.import_options import options_of
 from equipoise.replay.importers.kafka_streams.importer import import_history
-from equipoise.replay.importers.kafka_streams.options import options_of
 from equipoise.replay.importers.kafka_streams.source import Source
 
 _PROCESS_OF = "@"

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 from equipoise.events.log import open_log
-from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.parquet.parquet_log import ArchiveLog
 from equipoise.events.tasks import TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.stores import RocksStore
-from equipoise.replay.simulation.fleet import Fleet, make_fleet
+from equipoise.replay.simulation.many_groups import Fleet, make_fleet
 from equipoise.replay.verification import verify
 
 GROUPS, RECORDS, SEED = 1, 400, 10

@@ -33,8 +33,8 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from equipoise.assignors.adapters.dealing import Place, Subscriber, deal
 from equipoise.assignors.adapters.fetching import LagFetcher, LoadFetcher, PartitionLags
+from equipoise.assignors.adapters.group_dealing import Place, Subscriber, deal
 from equipoise.assignors.adapters.member_data import (
     MOST_CAPACITY,
     MemberData,

@@ -19,7 +19,7 @@ import attrs
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyAssignorUserDataV1
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 
-from equipoise.assignors.adapters.dealing import Place
+from equipoise.assignors.adapters.group_dealing import Place
 
 MOST_CAPACITY = 1_000
 NO_DEAL = -1

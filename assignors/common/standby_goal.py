@@ -31,8 +31,8 @@ from collections.abc import Container, Mapping
 import attrs
 
 from equipoise.assignors.common import options
+from equipoise.assignors.common.flow_network import AssignmentNetwork, Lane, Offer
 from equipoise.assignors.common.indexed_problem import IndexedProblem, Pool
-from equipoise.assignors.common.network import AssignmentNetwork, Lane, Offer
 from equipoise.assignors.common.plan import StageCost
 from equipoise.assignors.common.racks import Traffic
 from equipoise.assignors.common.ranking import whole

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
+from equipoise.assignors.common.flow_network import PARTS_OF_A_SHARE
 from equipoise.assignors.common.indexed_problem import IndexedProblem
-from equipoise.assignors.common.network import PARTS_OF_A_SHARE
 from equipoise.assignors.common.shares import Share
 from equipoise.events.tasks import TaskId
 

@@ -12,8 +12,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
+from equipoise.assignors.common.flow_network import AssignmentNetwork, Lane, Offer
 from equipoise.assignors.common.indexed_problem import EquivalenceClass, IndexedProblem, Pool, pool_of
-from equipoise.assignors.common.network import AssignmentNetwork, Lane, Offer
 from equipoise.assignors.common.problem import Task
 from equipoise.assignors.common.racks import Traffic
 from equipoise.assignors.common.ranking import whole

@@ -34,8 +34,8 @@ from equipoise.assignors.common.indexed_problem import VERSION_1, IndexedProblem
 from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason
 from equipoise.assignors.common.problem import AssignmentProblem, Memory
 from equipoise.assignors.common.shares import Shares
+from equipoise.assignors.kafka_connect.connect_round import LeaderMemory, RoundResult, decide
 from equipoise.assignors.kafka_connect.eager import deal
-from equipoise.assignors.kafka_connect.rounds import LeaderMemory, RoundResult, decide
 from equipoise.events.errors import FieldError
 from equipoise.events.tasks import TaskId
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from equipoise.assignors.kafka_streams.clients import ClientState, PrioritySet
+from equipoise.assignors.kafka_streams.client_states import ClientState, PrioritySet
 from equipoise.events.tasks import TaskId
 
 TaskRole = Literal["active", "standby"]

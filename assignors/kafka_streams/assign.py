@@ -10,7 +10,7 @@ import attrs
 
 from equipoise.assignors.common.problem import Task
 from equipoise.assignors.kafka_streams.actives import assign_stateful, assign_stateless, balance
-from equipoise.assignors.kafka_streams.clients import ClientLags, ClientState, KafkaSettings, RemainingWarmups
+from equipoise.assignors.kafka_streams.client_states import ClientLags, ClientState, KafkaSettings, RemainingWarmups
 from equipoise.assignors.kafka_streams.movements import ActiveMovement, assign_active_movements, assign_standby_movements
 from equipoise.assignors.kafka_streams.racks import RackOptimizer
 from equipoise.assignors.kafka_streams.standbys import DefaultStandbys, StandbyAssignor, TagAwareStandbys

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from equipoise.assignors.kafka_streams.clients import ClientLags, ClientState, PrioritySet, RemainingWarmups
+from equipoise.assignors.kafka_streams.client_states import ClientLags, ClientState, PrioritySet, RemainingWarmups
 from equipoise.assignors.kafka_streams.java import Heap
 from equipoise.events.tasks import TaskId
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from equipoise.assignors.common.problem import Partition, Task
 from equipoise.assignors.kafka_streams.actives import TaskRole
-from equipoise.assignors.kafka_streams.clients import ClientState, KafkaSettings
+from equipoise.assignors.kafka_streams.client_states import ClientState, KafkaSettings
 from equipoise.assignors.kafka_streams.graph import Graph
 from equipoise.events.tasks import TaskId
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from equipoise.assignors.kafka_streams.clients import ClientState, PrioritySet
+from equipoise.assignors.kafka_streams.client_states import ClientState, PrioritySet
 from equipoise.assignors.kafka_streams.hash_map import HashMap
 from equipoise.assignors.kafka_streams.java import task_hash
 from equipoise.events.tasks import TaskId

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from equipoise.assignors.common.problem import Task
-from equipoise.assignors.kafka_streams.clients import LATEST, ClientState
+from equipoise.assignors.kafka_streams.client_states import LATEST, ClientState
 from equipoise.assignors.kafka_streams.java import Heap
 from equipoise.events.tasks import TaskId
 

@@ -25,9 +25,9 @@ from equipoise.assignors.lag_aware.dealing import (
     subscriptions,
     topics_of,
 )
+from equipoise.assignors.lag_aware.dealt_plan import plan_of
 from equipoise.assignors.lag_aware.evening import Evening
 from equipoise.assignors.lag_aware.options import ASSIGNOR, LagAwareOptions
-from equipoise.assignors.lag_aware.plan import plan_of
 from equipoise.events.tasks import TaskId
 
 

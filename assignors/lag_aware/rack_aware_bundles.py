@@ -26,8 +26,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
+from equipoise.assignors.common.flow_network import AssignmentNetwork, Offer
 from equipoise.assignors.common.indexed_problem import IndexedProblem, pool_of
-from equipoise.assignors.common.network import AssignmentNetwork, Offer
 from equipoise.assignors.common.node_aggregation import Ints
 from equipoise.assignors.common.transport import Flow, FlowNetwork, solve
 from equipoise.assignors.lag_aware.bundles import MOST_PAIRS, Dealt, LagClass, Shape, arc_names, given, keeps_of, shape

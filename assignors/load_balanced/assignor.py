@@ -11,8 +11,8 @@ from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem
 from equipoise.assignors.common.standby_goal import MAX_STANDBY_STEPS, max_standby_steps
 from equipoise.assignors.common.transport import SOLVER
+from equipoise.assignors.load_balanced.load_target import LoadTarget
 from equipoise.assignors.load_balanced.options import ASSIGNOR, Thresholds
-from equipoise.assignors.load_balanced.target import LoadTarget
 
 
 class LoadBalanced:

@@ -11,10 +11,10 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import Number
 from equipoise.cli.screen import Screen
-from equipoise.cli.settings import settings_options
+from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import MISSING
-from equipoise.worker.settings import LiveSettings
+from equipoise.worker.worker_settings import LiveSettings
 
 EXIT_NOT_DONE = 1
 

@@ -27,7 +27,7 @@ from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
     from equipoise.broker_watch import BrokerWatch
-    from equipoise.events.log.kafka.log import KafkaLog
+    from equipoise.events.log.kafka.kafka_log import KafkaLog
 
 Advance = Callable[[int], None]
 _ROUND_S = 2.0
@@ -207,7 +207,7 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
     """`pairs`: partitions of a log in Kafka and of an archive, which the first round opens, and
     `opened` closes.
     """
-    from equipoise.events.log.kafka.log import KafkaLog
+    from equipoise.events.log.kafka.kafka_log import KafkaLog
 
     done.waiting = 0
     done.held_by.clear()
@@ -240,7 +240,7 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
 
 
 def _from_kafka(source: KafkaLog, target: Log, done: _Done, advance: Advance, *, facts_a_transaction: int, final: bool) -> None:
-    from equipoise.events.log.kafka.archive import archive
+    from equipoise.events.log.kafka.log_archive import archive
 
     archived = archive(source, target, facts_a_transaction=facts_a_transaction, final=final, advance=advance)
     done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, done.waiting + archived.waiting
@@ -251,8 +251,8 @@ def _from_kafka(source: KafkaLog, target: Log, done: _Done, advance: Advance, *,
 
 
 def _compact(screen: Screen, location: str) -> int:
+    from equipoise.events.log.parquet.archive_stores import store_at
     from equipoise.events.log.parquet.compact import compact
-    from equipoise.events.log.parquet.stores import store_at
 
     if not is_archive_location(location):
         raise InputError(f"--compact: {location} is no archive; name a folder, as archive/, or s3://bucket/archive/")

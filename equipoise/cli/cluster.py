@@ -20,7 +20,7 @@ from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
     from equipoise.events.log.kafka.connection import Connection
-    from equipoise.replay.importers.groups.cluster import ClusterReader
+    from equipoise.replay.importers.groups.cluster_reading import ClusterReader
     from equipoise.replay.importers.groups.observed import ClusterMember, ObservedGroup, ObservedGroups
 
 _AT_REST = ("stable", "empty")
@@ -163,8 +163,8 @@ def _row(group: ObservedGroup, seen: _Seen) -> dict[str, Any]:
 
 
 async def _read_cluster(place: str, remark: Callable[[str], None]) -> _Seen:
-    from equipoise.events.log.kafka.opening import NotAllowedError
-    from equipoise.replay.importers.groups.cluster import ClusterReader
+    from equipoise.events.log.kafka.log_opening import NotAllowedError
+    from equipoise.replay.importers.groups.cluster_reading import ClusterReader
     from equipoise.replay.importers.groups.observed import ObservedGroups
     from equipoise.replay.importers.groups.under_way import rebalances_under_way, with_under_way
 
@@ -188,7 +188,7 @@ async def _described_cluster(connection: Connection, reader: ClusterReader, rema
     """One look at the groups of a cluster whose `__consumer_offsets` may not be read."""
     from equipoise.replay.importers.groups.observed import ObservedGroups
     from equipoise.replay.importers.groups.polled import PolledCluster
-    from equipoise.replay.importers.groups.recording import open_recording
+    from equipoise.replay.importers.groups.cluster_recording import open_recording
     from equipoise.replay.importers.groups.under_way import with_under_way
 
     with tempfile.TemporaryDirectory() as folder, open_recording(str(Path(folder) / "look.db"), write=True) as recording:
@@ -204,8 +204,8 @@ async def _described_cluster(connection: Connection, reader: ClusterReader, rema
 
 
 def _read_recording(place: str) -> _Seen:
+    from equipoise.replay.importers.groups.cluster_recording import open_recording
     from equipoise.replay.importers.groups.observed import ObservedGroups
-    from equipoise.replay.importers.groups.recording import open_recording
 
     check_recording(place)
     with open_recording(place) as recording:

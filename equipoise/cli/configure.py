@@ -11,12 +11,12 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import Number, WholeNumber, check_live_settings, with_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
-from equipoise.cli.settings import settings_options
+from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.wording import counted
-from equipoise.worker.settings import LiveSettings
+from equipoise.worker.worker_settings import LiveSettings
 
 if TYPE_CHECKING:
     from equipoise.operations.group_settings import Preview, SettingChange
@@ -175,10 +175,10 @@ class _Configure:
         little of it.
         """
         from equipoise.cli.what_if import answer_parts, document
-        from equipoise.events.log.kafka.log import KafkaLog, Place
+        from equipoise.events.log.kafka.kafka_log import KafkaLog, Place
         from equipoise.replay.whatif.advice import advise
         from equipoise.replay.whatif.evaluate import Configuration, what_if_recorded
-        from equipoise.replay.whatif.recording import read_recording
+        from equipoise.replay.whatif.recorded_costs import read_recording
 
         old, new = attrs.asdict(before.knobs), attrs.asdict(after.knobs)
         settings = {name: value for name, value in new.items() if value != old[name]}

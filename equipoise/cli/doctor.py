@@ -12,10 +12,10 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Line, Screen, Styled
-from equipoise.cli.settings import settings_options
+from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import MISSING
-from equipoise.worker.settings import LiveSettings, WorkerSettings
+from equipoise.worker.worker_settings import LiveSettings, WorkerSettings
 
 if TYPE_CHECKING:
     from equipoise.operations.doctor.finding import Finding

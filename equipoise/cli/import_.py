@@ -50,8 +50,8 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
       equipoise import kafka-streams kafka://127.0.0.1:9092 --group orders --to orders.db
       equipoise import kafka-streams cluster.db --group orders --to orders.db
     """
-    from equipoise.replay.importers.groups.recording import open_recording
-    from equipoise.replay.importers.groups.source import recorded_source
+    from equipoise.replay.importers.groups.cluster_recording import open_recording
+    from equipoise.replay.importers.groups.recorded_group import recorded_source
     from equipoise.replay.importers.kafka_streams import Source, import_history, options_of, shipped_runs
 
     given: dict[str, Any] = given_settings(settings)
@@ -84,7 +84,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
 
 
 async def _read(location: str, group: str) -> Source:
-    from equipoise.replay.importers.kafka_streams.broker import StreamsGroup
+    from equipoise.replay.importers.kafka_streams.broker_reading import StreamsGroup
 
     async with StreamsGroup(location, group) as read:
         await read.catch_up()

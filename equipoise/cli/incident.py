@@ -18,9 +18,9 @@ from equipoise.output import Kind, check_files, write_file
 from equipoise.replay.wording import counted, day_text, groups_text
 
 if TYPE_CHECKING:
-    from equipoise.replay.importers.evidence.reading import Evidence
+    from equipoise.replay.importers.evidence.evidence_files import Evidence
+    from equipoise.replay.importers.groups.cluster_recording import ClusterRecording
     from equipoise.replay.importers.groups.dump import Dump
-    from equipoise.replay.importers.groups.recording import ClusterRecording
     from equipoise.replay.incident import Counterfactual, GroupHistory, Incident
 
 _MOST_SIMULATED = 20
@@ -81,7 +81,7 @@ def incident(
         together,
     )
     from equipoise.replay.incident import at_once, incidents
-    from equipoise.replay.incident.page import render_incidents
+    from equipoise.replay.incident.incident_page import render_incidents
 
     if every and group is not None:
         raise InputError("--group: name one group, or give --all, and not both")
@@ -155,7 +155,7 @@ def incident(
 
 def _sorted_out(files: Sequence[str]) -> tuple[list[str], list[str]]:
     """Recordings, and all else. Raises InputError for what does not exist."""
-    from equipoise.replay.importers.groups.recording import is_database
+    from equipoise.replay.importers.groups.cluster_recording import is_database
     from equipoise.replay.importers.kafka_streams import shipped_runs
 
     recordings: list[str] = []
@@ -174,7 +174,7 @@ def _histories(
     screen: Screen, recordings: Sequence[ClusterRecording | Dump], logs: Sequence[str], files: Sequence[str], group: str | None, *, every: bool
 ) -> tuple[list[GroupHistory], Evidence | None]:
     """Histories of the chosen groups. Raises InputError where none is chosen or known."""
-    from equipoise.replay.importers.evidence.reading import read_evidence
+    from equipoise.replay.importers.evidence.evidence_files import read_evidence
     from equipoise.replay.incident import history_of
     from equipoise.replay.incident.from_logs import histories_of
 
@@ -196,8 +196,8 @@ def _histories(
 
 
 def _opened(place: str) -> ClusterRecording | Dump:
+    from equipoise.replay.importers.groups.cluster_recording import open_recording
     from equipoise.replay.importers.groups.dump import Dump
-    from equipoise.replay.importers.groups.recording import open_recording
     from equipoise.replay.importers.kafka_streams import Source, shipped_runs
 
     folder = Path(place)
@@ -210,7 +210,7 @@ def _simulate(
     screen: Screen, recording: ClusterRecording | Dump, history: GroupHistory, found: list[Incident]
 ) -> dict[Incident, Counterfactual | None]:
     from equipoise.replay.importers.groups.observed import GroupKind
-    from equipoise.replay.importers.groups.source import source_of
+    from equipoise.replay.importers.groups.recorded_group import source_of
     from equipoise.replay.incident.counterfactuals import counterfactual
 
     costly = sorted((each for each in found if each.loop is None), key=lambda one: -one.unavailable_ms)[:_MOST_SIMULATED]

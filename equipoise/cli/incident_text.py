@@ -13,9 +13,9 @@ from equipoise.cli.screen import Line, Part, Styled, Table, bold
 from equipoise.replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:
-    from equipoise.replay.importers.evidence.reading import ReadFile
+    from equipoise.replay.importers.evidence.evidence_files import ReadFile
     from equipoise.replay.incident import AtOnce, Counterfactual, GroupHistory, Incident, Rebalance
-    from equipoise.replay.incident.restores import Restore
+    from equipoise.replay.incident.long_restores import Restore
 
 _MOST_STEPS = 12
 _STEPS_OF_MANY, _STEPS_OF_LOOP = 4, 3

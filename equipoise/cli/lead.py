@@ -15,7 +15,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import Number, check_live_settings, scalar, setting_value
 from equipoise.cli.screen import Screen
-from equipoise.cli.settings import settings_options
+from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import JsonFormatter, VisibleFormatter
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log.kafka.connection import MISSING, Connection
@@ -83,8 +83,8 @@ def lead(
 
 
 async def _lead(connection: Connection, group: str, log_file: Path, settings: SeatSettings, config: GroupConfigured, *, evict: bool) -> None:
-    from equipoise.seat.leader import Seat
-    from equipoise.seat.log import SeatLog
+    from equipoise.seat.group_seat import Seat
+    from equipoise.seat.seat_log import SeatLog
 
     with SeatLog(log_file, group) as book:
         book.configure(config)

@@ -21,7 +21,7 @@ from rich.text import Text
 from equipoise.cli.group_tables import kept_text, member_state
 from equipoise.cli.screen import Line, Part, Styled, Table, bold
 from equipoise.cli.visible import shortened, visible
-from equipoise.replay.restores import RestoreRow, restores
+from equipoise.replay.restore_progress import RestoreRow, restores
 from equipoise.replay.trouble import Severity, Trouble, troubles
 from equipoise.replay.wording import counted, lag_text, span_text
 

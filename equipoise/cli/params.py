@@ -18,7 +18,7 @@ import click
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log import Log, PartitionedLog, open_log
-from equipoise.events.log.kafka.settings import variable
+from equipoise.events.log.kafka.declared_settings import variable
 from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord
 from equipoise.events.settings import LEAST_PROBING_INTERVAL_MS, GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
@@ -213,7 +213,7 @@ def brokers_of(location: str) -> Connection:
     """Returns how to reach the brokers that ``kafka://host:port`` names. Raises InputError for any
     other text.
     """
-    from equipoise.replay.importers.kafka_streams.broker import connection_of
+    from equipoise.replay.importers.kafka_streams.broker_reading import connection_of
 
     if not location.startswith(SCHEME):
         raise InputError(f"{location}: not a place of brokers; write {SCHEME}{location if is_address(location) else 'host:port'}")

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from equipoise.broker_watch import BrokerWatch
+    from equipoise.replay.importers.groups.cluster_recording import ClusterRecording
     from equipoise.replay.importers.groups.recorder import Recorder
-    from equipoise.replay.importers.groups.recording import ClusterRecording
 
 _AGAIN_S = 1.0
 _DAY_MS = 86_400_000
@@ -58,7 +58,7 @@ def record(
       equipoise record kafka://127.0.0.1:9092 --to orders.db --group 'orders-*' --keep-days 14
       equipoise incident cluster.db --all
     """
-    from equipoise.replay.importers.groups.recording import open_recording
+    from equipoise.replay.importers.groups.cluster_recording import open_recording
 
     brokers_of(place)
     keep_ms = None if keep_days is None else round(keep_days * _DAY_MS)
@@ -94,8 +94,8 @@ async def _record(
     once: bool,
 ) -> Recorder:
     """Reconnects after each outage, and resumes at the recording's own positions."""
-    from equipoise.events.log.kafka.opening import NotAllowedError, admin_client
-    from equipoise.replay.importers.groups.cluster import ClusterReader
+    from equipoise.events.log.kafka.log_opening import NotAllowedError, admin_client
+    from equipoise.replay.importers.groups.cluster_reading import ClusterReader
     from equipoise.replay.importers.groups.polled import LOST, PolledCluster
     from equipoise.replay.importers.groups.recorder import Recorded, Recorder
 

@@ -33,9 +33,9 @@ def restore(screen: Screen, log: Log, location: str, replication: int) -> None:
       equipoise restore archive/ kafka://127.0.0.1:9092
       equipoise restore s3://bucket/archive/ kafka://127.0.0.1:9092/restored
     """
-    from equipoise.events.log.kafka.log import SCHEME
-    from equipoise.events.log.kafka.restore import restore
-    from equipoise.events.log.parquet.log import ArchiveLog
+    from equipoise.events.log.kafka.kafka_log import SCHEME
+    from equipoise.events.log.kafka.log_restore import restore
+    from equipoise.events.log.parquet.parquet_log import ArchiveLog
 
     if not location.startswith(SCHEME):
         raise InputError(f"{location}: not a place in Kafka; write kafka://host:port[/prefix]")

@@ -17,12 +17,12 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import AT_HELP, LOG, OFFSET, Moment, Number, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
-from equipoise.cli.settings import settings_options
+from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import shortened, visible
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log
 from equipoise.replay.wording import counted
-from equipoise.worker.settings import LiveSettings
+from equipoise.worker.worker_settings import LiveSettings
 
 if TYPE_CHECKING:
     from equipoise.assignors.scale_down import Keep, ScaleDown

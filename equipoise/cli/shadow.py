@@ -52,7 +52,7 @@ def shadow(screen: Screen, location: str, group: str, once: bool, settings: tupl
 
 async def _shadow(screen: Screen, location: str, given: dict[str, Any], *, once: bool) -> None:
     from equipoise.replay.importers.kafka_streams import options_of
-    from equipoise.replay.importers.kafka_streams.broker import StreamsGroup
+    from equipoise.replay.importers.kafka_streams.broker_reading import StreamsGroup
     from equipoise.replay.importers.kafka_streams.shadow import shadow
 
     async with StreamsGroup(location, given["group"]) as read:

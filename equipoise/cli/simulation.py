@@ -38,7 +38,7 @@ def write_simulation(
     `location`, and answers with what it cost. `settings`: ``name=value``, as of ``--set``. `force`:
     see `new_log`. Raises InputError, and what the simulation raises.
     """
-    from equipoise.replay.simulation.restore import RestoreModel  # each loads the solver
+    from equipoise.replay.simulation.restored_copies import RestoreModel  # each loads the solver
     from equipoise.replay.simulation.run import Simulation, simulate
 
     if same_place(log.location, location):

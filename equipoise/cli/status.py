@@ -18,12 +18,12 @@ from equipoise.cli.group_tables import differs_line, view_parts
 from equipoise.cli.outage import outages
 from equipoise.cli.params import AT_HELP, OFFSET, SCHEME, Moment, groups_of, offset_of, read
 from equipoise.cli.screen import Part, Screen, Table
-from equipoise.cli.settings import settings_options
+from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import shortened
 from equipoise.events.errors import GroupHalted, InputError
 from equipoise.events.log import Log, open_log
 from equipoise.replay.wording import groups_text
-from equipoise.worker.settings import LiveSettings
+from equipoise.worker.worker_settings import LiveSettings
 
 if TYPE_CHECKING:
     from equipoise.broker_watch import BrokerWatch
@@ -62,7 +62,7 @@ def status(
       equipoise status --json | jq '.groups[] | select(.trouble) | [.group, .trouble]'
       equipoise status group.db --group orders --json | jq '.state.tasks[] | select(.owner == null)'
     """
-    from equipoise.events.log.kafka.log import KafkaLog, Place
+    from equipoise.events.log.kafka.kafka_log import KafkaLog, Place
 
     place = None if location is None or not location.startswith(SCHEME) else Place.parse(location)
     if place is not None:

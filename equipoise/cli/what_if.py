@@ -128,8 +128,8 @@ def what_if(
         raise click.UsageError(f"--{'force' if force else 'restarts-within'}: needs --to")
     from equipoise.replay.whatif.advice import advise  # loads the solver
     from equipoise.replay.whatif.evaluate import LEAST_SPAN_MS, behaviour_versions, check_configurations, what_if_recorded
-    from equipoise.replay.whatif.picture import render_what_if
-    from equipoise.replay.whatif.recording import read_recording
+    from equipoise.replay.whatif.recorded_costs import read_recording
+    from equipoise.replay.whatif.what_if_picture import render_what_if
 
     asked = configurations(files, settings_given, dimensions)
     names = [group] if group is not None else groups_of(screen, log)

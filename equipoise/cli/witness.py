@@ -11,7 +11,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
-from equipoise.cli.settings import settings_options
+from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import MISSING, Connection
 

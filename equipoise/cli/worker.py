@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
-from equipoise.cli.settings import settings_options
+from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import JsonFormatter, VisibleFormatter
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import MISSING
 from equipoise.runtime import collect_seldom
-from equipoise.worker.settings import RELOADED, WorkerSettings
+from equipoise.worker.worker_settings import RELOADED, WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 

@@ -29,11 +29,11 @@ from typing import Any, Protocol
 import attrs
 from aiohttp import web
 
-from equipoise.console.admission import AccessSettings, ConsoleAdmission
+from equipoise.console.console_admission import AccessSettings, ConsoleAdmission
 from equipoise.console.documents import brief, group_now, in_order_of_trouble
+from equipoise.console.event_stream import MOST_DIGITS, Stream
 from equipoise.console.questions import BusyError, Explain, Questions, WhatIfQuestion
 from equipoise.console.recent import GroupRecent, Recent
-from equipoise.console.stream import MOST_DIGITS, Stream
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.records import BaseState
 from equipoise.events.tasks import parse_task

@@ -12,7 +12,7 @@ import attrs
 from equipoise.console.recent import GroupRecent
 from equipoise.events.tasks import TaskId, ranges
 from equipoise.replay.group_view import drains
-from equipoise.replay.restores import restores
+from equipoise.replay.restore_progress import restores
 from equipoise.replay.trouble import Severity, of_topology
 from equipoise.replay.wording import counted, span_text
 from equipoise.statemachine.group_lead import GroupLead

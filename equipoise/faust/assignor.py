@@ -17,12 +17,12 @@ from faust.assignor.client_assignment import ClientAssignment, CopartitionedAssi
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.types import TP
 
-from equipoise.faust.coordinator import FaustCoordinator
 from equipoise.faust.copies import Copies, is_persistent, worker_name
 from equipoise.faust.corrections import correct
+from equipoise.faust.faust_coordinator import FaustCoordinator
+from equipoise.faust.faust_rebalance import FaustAnswer, FaustWorker, answer, configuration
 from equipoise.faust.layout import Ends, Layout, layout_of
 from equipoise.faust.report import Report, Told, report_in, told_in, with_report, with_told
-from equipoise.faust.rounds import FaustAnswer, FaustWorker, answer, configuration
 from equipoise.group_log import GroupLog
 
 _LOG = logging.getLogger(__name__)

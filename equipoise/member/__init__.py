@@ -57,16 +57,16 @@ Modules, from the outside in:
 from __future__ import annotations
 
 from equipoise.events.log.kafka.client import Record
-from equipoise.member.client import Member
-from equipoise.member.context import State, TaskContext
+from equipoise.member.embedded_member import Member
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask
-from equipoise.member.host import SupersededError
 from equipoise.member.location import CopyLocation, KeyLocation
-from equipoise.member.options import MemberKeywords, MemberOptions
+from equipoise.member.member_host import SupersededError
+from equipoise.member.member_options import MemberKeywords, MemberOptions
 from equipoise.member.preparing import PreparationProgress, PrepareContext
 from equipoise.member.processing import BatchHandler, Handler, Processor
 from equipoise.member.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
 from equipoise.member.stores import Change, MemoryStore, RocksMemory, RocksStore, StateStore
+from equipoise.member.task_context import State, TaskContext
 
 __all__ = [
     "BatchHandler",

@@ -13,7 +13,7 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.replay.wording import names_text
 from equipoise.runtime import Runtime
 from equipoise.worker.app import Worker
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 LOOK_S = 5.0

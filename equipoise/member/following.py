@@ -16,13 +16,13 @@ from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import partition_of
-from equipoise.events.log.kafka.opening import read_opening
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.log_opening import read_opening
+from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.tasks import TaskId
 from equipoise.member.location import KeyLocation, location_of
 from equipoise.runtime import Runtime
 from equipoise.statemachine.group_lead import GroupLead
-from equipoise.worker.reading import FactReader, PartitionReading, next_fact
+from equipoise.worker.log_reading import FactReader, PartitionReading, next_fact
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 1.0

@@ -17,11 +17,11 @@ from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberJoine
 from equipoise.events.log.kafka.client import LOG_COMPRESSION, ConsumedRecord, Consumer, Producer, TopicPartition, call_off, unless_abandoned
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, group_of, member_decision, pack_fact, partition_of, stored_decision
-from equipoise.events.log.kafka.opening import newest_base, reaching, read_opening
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.log_opening import newest_base, reaching, read_opening
+from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.member.error_policy import error_text
-from equipoise.member.options import MemberOptions
+from equipoise.member.member_options import MemberOptions
 from equipoise.member.refusals import is_missing_right, name_topic
 from equipoise.runtime import Runtime
 from equipoise.statemachine.member import Reception

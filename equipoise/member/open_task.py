@@ -17,13 +17,13 @@ import attrs
 
 from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged
 from equipoise.events.tasks import TaskId
-from equipoise.member.clients import TaskClients
-from equipoise.member.context import TaskContext, pack_sources
 from equipoise.member.fencing import FENCE_KEY, GIVEN_BACK, SOURCE_TOPICS_KEY, SOURCES_KEY, FencedStore
 from equipoise.member.permit import OvertakenError
 from equipoise.member.placing import SourcePlacing
 from equipoise.member.processing import Processing
 from equipoise.member.sources import TaskSources
+from equipoise.member.task_clients import TaskClients
+from equipoise.member.task_context import TaskContext, pack_sources
 from equipoise.member.transactions import TransactionPart
 from equipoise.member.writer import TaskWriter, WrittenChanges
 

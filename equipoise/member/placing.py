@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import NO_EPOCH, Producer, SentBatch, TopicPartition, Unsent, acknowledged
 from equipoise.events.tasks import TaskId
-from equipoise.member.clients import TaskClients
-from equipoise.member.context import State, pack_source_topics, read_source_topics, read_sources
 from equipoise.member.fencing import SOURCE_TOPICS_KEY
-from equipoise.member.options import MemberOptions
+from equipoise.member.member_options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.permit import OvertakenError
 from equipoise.member.positions import Position, Positions, StoredPosition, claim_positions, continued, place_of, position_record
+from equipoise.member.task_clients import TaskClients
+from equipoise.member.task_context import State, pack_source_topics, read_source_topics, read_sources
 from equipoise.member.transactions import TransactionPart
 from equipoise.member.writer import TaskWriter, partitions_of
 

@@ -17,15 +17,15 @@ from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import ConsumedRecord, Record, TopicPartition
 from equipoise.events.tasks import TaskId
 from equipoise.member.callbacks import awaitable, call, check_callback
-from equipoise.member.context import TaskContext
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
 from equipoise.member.failures import Failures
-from equipoise.member.options import refuse_unknown
+from equipoise.member.member_options import refuse_unknown
 from equipoise.member.raised import is_cancelled
 from equipoise.member.refusals import ForGood, RefusedRecord, refused_by
 from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.sizes import OversizedError
 from equipoise.member.stores import StoreError
+from equipoise.member.task_context import TaskContext
 from equipoise.member.timers import Timers
 
 _LOG = logging.getLogger(__name__)

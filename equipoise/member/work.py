@@ -18,23 +18,23 @@ from equipoise.broker_watch import BrokerWatch
 from equipoise.events.facts import Fact, Load, Subtopology, TaskParked, TopologyDeclared
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.callbacks import awaitable
-from equipoise.member.clients import MemberClients, TaskClients
-from equipoise.member.context import Callback
+from equipoise.member.commit_ticks import CommitTicks
 from equipoise.member.error_policy import ParkedTask, error_text
 from equipoise.member.failures import Failures
 from equipoise.member.fencing import FencedStore, Owners, TakeIf
 from equipoise.member.figures import Done, MemberFigures
 from equipoise.member.link import RETRY_S
 from equipoise.member.load import Rates
-from equipoise.member.options import MemberOptions
+from equipoise.member.member_options import MemberOptions
 from equipoise.member.permit import NOT_ADOPTED, Permit
 from equipoise.member.preparing import PreparationProgress, PrepareCallback, Preparer
 from equipoise.member.processing import Processor
 from equipoise.member.raised import is_cancelled
 from equipoise.member.restorer import ChangelogRestorer
-from equipoise.member.runner import TaskRunner
 from equipoise.member.stores import DamagedStoreError
-from equipoise.member.ticks import CommitTicks
+from equipoise.member.task_clients import MemberClients, TaskClients
+from equipoise.member.task_context import Callback
+from equipoise.member.task_runner import TaskRunner
 from equipoise.member.turns import Turns
 from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
 from equipoise.runtime import HostThread, Runtime

@@ -14,8 +14,8 @@ from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged, partition_of_key
 from equipoise.events.tasks import TaskId
 from equipoise.member.origin import Headers, Origin
-from equipoise.member.records import Outputs
 from equipoise.member.refusals import name_topic
+from equipoise.member.sent_records import Outputs
 from equipoise.member.sizes import RecordSizes
 
 

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.opening import NotAllowedError, admin_client, reaching
-from equipoise.member.context import unpack_sources
+from equipoise.events.log.kafka.log_opening import NotAllowedError, admin_client, reaching
 from equipoise.member.fencing import SOURCES_KEY, ChangelogFence
 from equipoise.member.positions import PositionsReader, positions_topic
+from equipoise.member.task_context import unpack_sources
 from equipoise.operations.live_group import LiveGroup
 from equipoise.runtime import DEPLOYED
 from equipoise.seat.held_group import RELEASE, HeldGroup, Holders
 from equipoise.statemachine.state import GroupState
-from equipoise.worker.settings import LiveSettings
+from equipoise.worker.worker_settings import LiveSettings
 
 LOOK_S = 0.05
 RETRY_S = 0.5

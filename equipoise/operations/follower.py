@@ -14,11 +14,11 @@ from equipoise.events.errors import DamagedError
 from equipoise.events.facts import GroupConfigured, LogOpened
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import partition_of, published
-from equipoise.events.log.kafka.opening import read_opening
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.log_opening import read_opening
+from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.partition import Folded, PartitionLead
-from equipoise.worker.reading import PartitionReading, next_fact
+from equipoise.worker.log_reading import PartitionReading, next_fact
 
 _EVENT_REJECTED = codec.kind_of(EventRejected)
 

@@ -18,7 +18,7 @@ from equipoise.events.facts import LeaveRequested
 from equipoise.operations.live_group import LiveGroup
 from equipoise.replay.group_view import Drain, drains
 from equipoise.statemachine.state import GroupState, MemberState, known_lag
-from equipoise.worker.settings import LiveSettings
+from equipoise.worker.worker_settings import LiveSettings
 
 if TYPE_CHECKING:
     from equipoise.assignors.scale_down import Keep, ScaleDown
@@ -77,7 +77,7 @@ def choose_members(state: GroupState, keep: Keep) -> tuple[ScaleDown, Drain]:
     """
     from equipoise.assignors import registry  # loads the solver
     from equipoise.assignors.scale_down import drain_ms, scale_down
-    from equipoise.statemachine.problem import build_problem
+    from equipoise.statemachine.round_problem import build_problem
 
     problem = build_problem(state)
     found = scale_down(problem, keep)

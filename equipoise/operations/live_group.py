@@ -14,7 +14,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import DealRequested, Fact, GroupConfigured, ProbingTick
 from equipoise.events.log.kafka.client import LOG_COMPRESSION, Producer
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
-from equipoise.events.log.kafka.opening import reaching
+from equipoise.events.log.kafka.log_opening import reaching
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.operations.follower import Follower
 from equipoise.replay.wording import groups_text
@@ -23,8 +23,8 @@ from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import Folded
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState
-from equipoise.worker.reading import PartitionReading
-from equipoise.worker.settings import LiveSettings
+from equipoise.worker.log_reading import PartitionReading
+from equipoise.worker.worker_settings import LiveSettings
 
 LOOK_S = 0.5
 """Time between two looks at the log."""

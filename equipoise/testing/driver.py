@@ -12,12 +12,12 @@ import attrs
 from equipoise.events.log.kafka.client import Record, Unsent
 from equipoise.events.tasks import TaskId
 from equipoise.member.callbacks import call
-from equipoise.member.context import Callback, State, TaskContext
 from equipoise.member.error_policy import ParkedTask
-from equipoise.member.options import MemberKeywords, MemberOptions, refuse_unknown
+from equipoise.member.member_options import MemberKeywords, MemberOptions, refuse_unknown
 from equipoise.member.processing import MOST_AT_ONCE, BatchHandler, Handler, Processing, Processor
 from equipoise.member.serdes import Serde
 from equipoise.member.stores import MemoryStore
+from equipoise.member.task_context import Callback, State, TaskContext
 from equipoise.member.timers import Timers
 
 

@@ -22,20 +22,20 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition, partition_of_key
 from equipoise.events.tasks import TaskId
-from equipoise.member.client import Member
-from equipoise.member.context import Callback, State
+from equipoise.member.embedded_member import Member
 from equipoise.member.error_policy import ParkedTask
-from equipoise.member.options import MemberKeywords, MemberOptions
+from equipoise.member.member_options import MemberKeywords, MemberOptions
 from equipoise.member.processing import BatchHandler, Handler, Processor
 from equipoise.member.serdes import BytesSerde
+from equipoise.member.task_context import Callback, State
 from equipoise.testing.driver import SentRecord, TaskDriver, deserialized
-from equipoise.testing.simulated.connection import SimulatedConnection, SimulatedSettings
-from equipoise.testing.simulated.coordinator import SimulatedWorker, WorkerCoordinator
-from equipoise.testing.simulated.kafka.clients import SimulatedClients
-from equipoise.testing.simulated.kafka.cluster import Cluster
-from equipoise.testing.simulated.kafka.log import Batch, StoredRecord
-from equipoise.testing.simulated.loops import S_US, Scheduler
-from equipoise.testing.simulated.process import DiskStore, Machine, SimulatedProcess
+from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
+from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
+from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
+from equipoise.testing.simulated.simulated_connection import SimulatedConnection, SimulatedSettings
+from equipoise.testing.simulated.simulated_machines import DiskStore, Machine, SimulatedProcess
+from equipoise.testing.simulated.virtual_loops import S_US, Scheduler
 
 NAME = "test"
 LOOK_S = 0.1

@@ -34,20 +34,29 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.client import Consumer
 from equipoise.events.log.kafka.connection import MISSING
 from equipoise.events.log.kafka.envelope import partition_of
-from equipoise.events.log.kafka.opening import NOT_SEEN, NotNowError, NotThereError, ensure_topics, open_partitions, partition_count, reaching, reader
-from equipoise.events.log.kafka.topics import MUST_BE
+from equipoise.events.log.kafka.log_opening import (
+    NOT_SEEN,
+    NotNowError,
+    NotThereError,
+    ensure_topics,
+    open_partitions,
+    partition_count,
+    reaching,
+    reader,
+)
+from equipoise.events.log.kafka.log_topics import MUST_BE
 from equipoise.replay.trouble import unread
 from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.witness.proof import ConsumerProof
 from equipoise.worker.group_metrics import TURN_S
-from equipoise.worker.host import PartitionHost, answered
-from equipoise.worker.http import Server
-from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.observer import Observer, TopicNews, sources_of, topics_of
-from equipoise.worker.rounds import Rounds
-from equipoise.worker.settings import RELOADED, WorkerSettings
+from equipoise.worker.partition_host import PartitionHost, answered
+from equipoise.worker.rounds_over_http import Rounds
 from equipoise.worker.tracing import Tracing
+from equipoise.worker.worker_http import Server
+from equipoise.worker.worker_metrics import WorkerMetrics
+from equipoise.worker.worker_settings import RELOADED, WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _LAST_CHECKPOINTS_S = 2.0

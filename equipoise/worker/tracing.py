@@ -13,7 +13,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.wording import cause_text
 from equipoise.statemachine.state import GroupState
-from equipoise.worker.rebalances import MOST_STEPS, RebalanceFollower, WorkerRebalance
+from equipoise.worker.traced_rebalances import MOST_STEPS, RebalanceFollower, WorkerRebalance
 
 _SEND_S = 2
 """Longest time for one request to the collector, retries included."""

@@ -22,7 +22,7 @@ from typing import Protocol, Self, runtime_checkable
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact
 from equipoise.events.log.jsonl import JsonLinesLog
-from equipoise.events.log.parquet.stores import check_scheme, is_object_location
+from equipoise.events.log.parquet.archive_stores import check_scheme, is_object_location
 from equipoise.events.log.rows import Row
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.log.stored import Mode
@@ -142,7 +142,7 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
     if mode not in ("r", "w", "a"):
         raise InputError(f'mode {mode!r}: use "r" to read, "w" for a new log, "a" to append')
     if text.startswith("kafka://"):
-        from equipoise.events.log.kafka.log import READ_ONLY, KafkaLog
+        from equipoise.events.log.kafka.kafka_log import READ_ONLY, KafkaLog
 
         if mode != "r":
             raise InputError(f"{text}: {READ_ONLY}")
@@ -150,7 +150,7 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
     if text.startswith("sqlite:///"):
         return SqliteLog(Path(text.removeprefix("sqlite:///")), mode, check_structure=check_structure)
     if is_archive_location(text):
-        from equipoise.events.log.parquet.log import ArchiveLog
+        from equipoise.events.log.parquet.parquet_log import ArchiveLog
 
         return ArchiveLog(text, mode)
     if "://" in text:

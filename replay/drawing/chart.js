@@ -1,5 +1,5 @@
 // The picture of a group's history, for the timeline page and the live console alike: tasks as rows, members as colours,
-// rounds as lines. Times are milliseconds since data.from; members and tasks are indices. `equipoise.replay.timelines.page`
+// rounds as lines. Times are milliseconds since data.from; members and tasks are indices. `equipoise.replay.timelines.timeline_page`
 // says what the data has.
 import { Tip, box, clockOf, count, element, endOf, grouped, inkOn, levelAt, make, number, partOf, span, startOf, steps, visible } from "./basics.js";
 

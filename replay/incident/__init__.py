@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from equipoise.replay.incident.at_once import AtOnce, at_once
 from equipoise.replay.incident.causes import Cause, Rebalance
+from equipoise.replay.incident.coordinator_history import GroupHistory, history_of
 from equipoise.replay.incident.counterfactuals import Counterfactual, Otherwise, counterfactual
-from equipoise.replay.incident.history import GroupHistory, history_of
 from equipoise.replay.incident.incidents import Incident, incidents
 from equipoise.replay.incident.rebalances import rebalances
 from equipoise.replay.incident.unavailable import Gap, gaps

@@ -13,13 +13,13 @@ import attrs
 
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, kind_is_classic
 from equipoise.replay.incident.causes import Cause
-from equipoise.replay.incident.history import GroupHistory
+from equipoise.replay.incident.coordinator_history import GroupHistory
 from equipoise.replay.incident.incidents import Incident
 from equipoise.replay.incident.rebalances import expired_from_ms, last_heard_before_ms, name_of
 from equipoise.replay.simulation.kafka.connect import ConnectSettings
 from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerEvent, ConsumerSettings
-from equipoise.replay.simulation.kafka.unavailable import connect_unavailable_ms, unavailable_ms
-from equipoise.replay.timelines.costs import ROLLING_MS
+from equipoise.replay.simulation.kafka.unread_partitions import connect_unavailable_ms, unavailable_ms
+from equipoise.replay.timelines.history_costs import ROLLING_MS
 
 SEEDS = range(5)
 _DEFAULT_SESSION_MS = 45_000

@@ -13,14 +13,14 @@ from itertools import pairwise
 import attrs
 
 from equipoise.replay.importers.groups.observed import GroupKind
-from equipoise.replay.incident.advice import advice_of
 from equipoise.replay.incident.causes import FOLLOWS, Cause, Rebalance
-from equipoise.replay.incident.history import GroupHistory
-from equipoise.replay.incident.loops import Loop, with_loops
+from equipoise.replay.incident.client_advice import advice_of
+from equipoise.replay.incident.coordinator_history import GroupHistory
+from equipoise.replay.incident.long_restores import Restore, restores
+from equipoise.replay.incident.rebalance_loops import Loop, with_loops
 from equipoise.replay.incident.rebalances import name_of, rebalances
-from equipoise.replay.incident.restores import Restore, restores
 from equipoise.replay.incident.unavailable import Gap, gaps
-from equipoise.replay.timelines.costs import ROLLING_MS
+from equipoise.replay.timelines.history_costs import ROLLING_MS
 
 TOGETHER_MS = 10_000
 """Members that join or leave so soon after each other do so in one incident."""

@@ -19,7 +19,7 @@ import attrs
 
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, kind_is_classic
 from equipoise.replay.incident.causes import Cause, Rebalance
-from equipoise.replay.incident.history import GroupHistory
+from equipoise.replay.incident.coordinator_history import GroupHistory
 from equipoise.replay.incident.undecided import NEW_ID
 from equipoise.replay.wording import span_text
 

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 import attrs
 
 from equipoise.assignors.common.carrier import KAFKA_STREAMS
+from equipoise.replay.importers.kafka_streams.import_options import options_of
 from equipoise.replay.importers.kafka_streams.importer import import_history
-from equipoise.replay.importers.kafka_streams.options import options_of
 from equipoise.replay.importers.kafka_streams.source import Source
+from equipoise.replay.incident.coordinator_history import GroupHistory
 from equipoise.replay.incident.counterfactuals import GAIN, SEEDS, SHORT_SESSION_MS, Counterfactual, Otherwise
-from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.incident.incidents import Incident
 from equipoise.replay.recorded_inputs import ProcessEnded, ProcessStarted, RecordedInputs, Window
-from equipoise.replay.simulation.cluster import MemorySink
+from equipoise.replay.simulation.simulated_cluster import MemorySink
 from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, run_configuration
-from equipoise.replay.whatif.recording import read_recording
+from equipoise.replay.whatif.recorded_costs import read_recording
 
 _TOTAL = "unavailable_task_seconds"
 _AFTER_MS = 60_000

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from equipoise.replay.importers.evidence.evidence_files import client_of
 from equipoise.replay.importers.evidence.patterns import partitions
-from equipoise.replay.importers.evidence.reading import client_of
 from equipoise.replay.importers.evidence.reasons import Why, classify, of_client
 from equipoise.replay.importers.evidence.statements import BEGINS, Said, Statement
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup

@@ -7,7 +7,7 @@ import statistics
 
 import attrs
 
-from equipoise.replay.incident.history import GroupHistory
+from equipoise.replay.incident.coordinator_history import GroupHistory
 
 LEAST_MS = 1_000
 """Shorter gaps are not told from commits that came late."""

@@ -2,10 +2,10 @@
 one seed.
 """
 
-from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster, Sink
-from equipoise.replay.simulation.network import NetworkSettings
-from equipoise.replay.simulation.process import Exit, ProcessSettings, ReplayedProcess
-from equipoise.replay.simulation.restore import RestoreModel
+from equipoise.replay.simulation.member_process import Exit, ProcessSettings, ReplayedProcess
+from equipoise.replay.simulation.process_network import NetworkSettings
+from equipoise.replay.simulation.restored_copies import RestoreModel
+from equipoise.replay.simulation.simulated_cluster import ClusterConfig, MemorySink, SimulatedCluster, Sink
 from equipoise.replay.simulation.worker import SimulatedWorkerSettings
 from equipoise.replay.simulation.world import ChangelogGrowth, Ownership, steady
 

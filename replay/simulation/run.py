@@ -31,7 +31,7 @@ from equipoise.replay.recorded_inputs import (
 )
 from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, SimulatedWorkerSettings, Sink
 from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime, WindowCost
-from equipoise.replay.simulation.process import ReplayedProcess
+from equipoise.replay.simulation.member_process import ReplayedProcess
 from equipoise.replay.simulation.world import SimulatedWorld
 
 Progress = Callable[[int, int], None]

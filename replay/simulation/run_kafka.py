@@ -15,7 +15,7 @@ from equipoise.bridge.mapping import with_own_warmups
 from equipoise.events.facts import GroupConfigured
 from equipoise.replay.recorded_inputs import ConfigurationChanged, Happening, ProcessEnded, ProcessStarted, RecordedInputs, TopologyChanged
 from equipoise.replay.simulation.kafka import InstanceSettings, KafkaGroup, KafkaProtocol
-from equipoise.replay.simulation.kafka.rounds import SimulatedRounds
+from equipoise.replay.simulation.kafka.streams_rounds import SimulatedRounds
 from equipoise.replay.simulation.measures import ProcessLifetime
 from equipoise.replay.simulation.run import (
     PROGRESS_EVERY_MS,

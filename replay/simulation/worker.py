@@ -13,10 +13,10 @@ from equipoise.events import fields
 from equipoise.events.fact_parts import observed_in_parts
 from equipoise.events.facts import Fact
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.replay.simulation.broker import Broker, ReplayedProducer
 from equipoise.replay.simulation.engine import Engine
-from equipoise.replay.simulation.network import NetworkEnd, SimulatedNetwork
-from equipoise.replay.simulation.reader import PartitionReader
+from equipoise.replay.simulation.partition_reader import PartitionReader
+from equipoise.replay.simulation.process_network import NetworkEnd, SimulatedNetwork
+from equipoise.replay.simulation.simulated_broker import Broker, ReplayedProducer
 from equipoise.replay.simulation.world import SimulatedWorld
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine

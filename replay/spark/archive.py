@@ -17,10 +17,10 @@ import msgpack
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened
-from equipoise.events.log.kafka.archive import Settled, Settling
-from equipoise.events.log.kafka.bases import BaseStart
+from equipoise.events.log.kafka.bases_topic import BaseStart
 from equipoise.events.log.kafka.envelope import StoredDecision, fact_record
-from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.kafka.log_archive import Settled, Settling
+from equipoise.events.log.parquet.parquet_log import ArchiveLog
 from equipoise.events.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Row
 from equipoise.events.records import FactRecord
 from equipoise.replay.spark.stream import STATE_STORE, Starts, arrived

@@ -16,9 +16,9 @@ from typing import Any
 import attrs
 
 from equipoise.events.errors import DamagedError, GapError, InputError, LogError, RepeatError
+from equipoise.events.log.parquet.archive_stores import split_location, store_at
 from equipoise.events.log.parquet.files import COLUMNS, Part, part_of
 from equipoise.events.log.parquet.store import ArchivePartition, Offsets, entries_of, row_of
-from equipoise.events.log.parquet.stores import split_location, store_at
 from equipoise.events.log.rows import Order, Row
 from equipoise.events.log.stored import BrokenStoreError, MissingRowError, as_damage
 from equipoise.events.records import Entry

@@ -16,7 +16,7 @@ from equipoise.replay.spans import ALWAYS, Span, SpanReader
 from equipoise.replay.spark.groups import Unit, over_groups, problem_of
 from equipoise.replay.spark.results import kept, write_table
 from equipoise.replay.timelines import Timeline, build_timeline, costs_of, timeline_document
-from equipoise.replay.timelines.costs import SUMMED
+from equipoise.replay.timelines.history_costs import SUMMED
 
 _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
 _FROM_TO = (("from_ms", _WHOLE), ("to_ms", _WHOLE))
@@ -41,7 +41,7 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }  # fmt: skip
 """Table -> its columns after `group`, named as in equipoise/schemas/timeline.json. Unavailability:
-times without a running owner. Costs: those of `equipoise.replay.timelines.costs.Cost`.
+times without a running owner. Costs: those of `equipoise.replay.timelines.history_costs.Cost`.
 """
 
 GROUPS: tuple[tuple[str, str], ...] = (

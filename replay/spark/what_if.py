@@ -18,10 +18,10 @@ from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.groups import Unit, over_groups, problem_of
 from equipoise.replay.spark.results import sorted_batches
 from equipoise.replay.whatif.advice import advise, pareto_front
+from equipoise.replay.whatif.configuration_ranking import LEADING, Ranking, compared
 from equipoise.replay.whatif.drift import Drift
 from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf, behaviour_versions, configured_as, what_if_recorded
-from equipoise.replay.whatif.ranking import LEADING, Ranking, compared
-from equipoise.replay.whatif.recording import METRICS, NoFactInSpanError, Recording, read_recording
+from equipoise.replay.whatif.recorded_costs import METRICS, NoFactInSpanError, Recording, read_recording
 
 COLUMNS = (
     ("group", "string"),
@@ -43,9 +43,9 @@ COLUMNS = (
 )
 """A row for each group and configuration. `seq` 0 is the factual one, then the others as given.
 `changes`: settings, as a JSON object. `compared`: in unavailability with the factual one
-(`equipoise.replay.whatif.ranking.compared`). `rounds` to `difference`: where another behaviour
-version decides otherwise (`equipoise.replay.whatif.drift.Drift`); null: none was asked for.
-`front`: no other configuration of the group beats it.
+(`equipoise.replay.whatif.configuration_ranking.compared`). `rounds` to `difference`: where another
+behaviour version decides otherwise (`equipoise.replay.whatif.drift.Drift`); null: none was asked
+for. `front`: no other configuration of the group beats it.
 """
 
 _NUMBERS = ("facts", "recorded_task_seconds", "simulated_task_seconds")

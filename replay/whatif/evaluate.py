@@ -26,7 +26,7 @@ from equipoise.replay.simulation.run import RECORDED, Simulation, SimulationResu
 from equipoise.replay.simulation.run_kafka import ASSIGNOR as KAFKA
 from equipoise.replay.simulation.run_kafka import kafka_configuration, rounds_configuration, simulate_kafka
 from equipoise.replay.whatif.drift import Drift
-from equipoise.replay.whatif.recording import METRICS, Metrics, Recording, mean, metrics_of, read_recording
+from equipoise.replay.whatif.recorded_costs import METRICS, Metrics, Recording, mean, metrics_of, read_recording
 
 FACTUAL = "as it is"
 """Name of the group's own configuration."""

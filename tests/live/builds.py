@@ -27,7 +27,7 @@ from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.log.kafka.envelope import pack_fact
 from equipoise.events.settings import GroupSettings
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 best = registry.latest("high_availability")
 config = GroupConfigured(assignor=best.name, behaviour_version=best.version, solver=best.solver, knobs=GroupSettings(**{SETTINGS}))
 has_bases = "retention_ms" in attrs.fields_dict(WorkerSettings)

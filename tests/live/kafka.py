@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from equipoise.events.log.kafka import opening
+from equipoise.events.log.kafka import log_opening
 
-admin_client: Any = opening.admin_client
-reader: Any = opening.reader
-writer: Any = opening.writer
+admin_client: Any = log_opening.admin_client
+reader: Any = log_opening.reader
+writer: Any = log_opening.writer

@@ -15,8 +15,8 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, PartitionsObserved, ProbingTick, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact, partition_of
-from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, reader
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.log_opening import ensure_topics, open_partitions, reader
+from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.machine import GroupMachine
 

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from equipoise.statemachine import snapshot_forms, snapshots
-from equipoise.worker import bases
+from equipoise.worker import base_storing
 
 NEXT_FORM = snapshots.FORM + 1
 
@@ -29,7 +29,7 @@ def other_form() -> Iterator[None]:
 
     steps = {**snapshot_forms.UPCASTERS, snapshots.FORM: lambda content: ["a part of its own", *content]}
     with ExitStack() as stack:
-        for module in (snapshots, bases):
+        for module in (snapshots, base_storing):
             stack.enter_context(mock.patch.object(module, "FORM", NEXT_FORM))
         for module in (snapshots, snapshot_forms):
             stack.enter_context(mock.patch.object(module, "UPCASTERS", steps))

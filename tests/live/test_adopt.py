@@ -22,7 +22,7 @@ from equipoise import Member, Record, TaskContext
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.settings import GroupSettings
 from equipoise.operations.doctor.access import Acl, needs
 from equipoise.operations.doctor.access import Application as Parts

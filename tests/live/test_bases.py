@@ -22,20 +22,20 @@ from equipoise.cli import main
 from equipoise.events.errors import UnknownKindError
 from equipoise.events.facts import ProbingTick
 from equipoise.events.log import open_log
-from equipoise.events.log.kafka.bases import Bases, state_records
+from equipoise.events.log.kafka.bases_topic import Bases, state_records
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import StoredDecision, fact_row, pack_fact, pack_payload, read_fact
-from equipoise.events.log.kafka.log import KafkaLog
-from equipoise.events.log.kafka.opening import admin_client, ensure_topics, open_partitions, writer
+from equipoise.events.log.kafka.kafka_log import KafkaLog
+from equipoise.events.log.kafka.log_opening import admin_client, ensure_topics, open_partitions, writer
 from equipoise.events.log.rows import FactRow
 from equipoise.events.records import FactRecord
 from equipoise.member.link import Link
 from equipoise.operations.follower import Follower
 from equipoise.replay.bases import read_as_one, stored_bases
 from equipoise.replay.verification import Verdict, verify
-from equipoise.worker import reading as worker_reading
+from equipoise.worker import log_reading as worker_reading
 from equipoise.worker.app import Worker
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.live.other_form import other_form
 from tests.live.swarm import Swarm, everything, topology
 from tests.live.test_member import PARTITIONS, Application

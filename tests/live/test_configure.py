@@ -19,7 +19,7 @@ import pytest
 from equipoise.events.settings import GroupSettings
 from equipoise.operations.live_group import AnsweredFact
 from equipoise.worker.app import Worker
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 from tests.json_schemas import check
 from tests.live.leader import leading

@@ -21,14 +21,14 @@ from equipoise import Connection, Member, Record, TaskContext
 from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.opening import reader, writer
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.log_opening import reader, writer
+from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.operations.doctor import examination
 from equipoise.operations.doctor.access import Acl, Application, Need, needs
 from equipoise.operations.doctor.examination import Examined, examine
 from equipoise.operations.doctor.finding import CHECKS, Finding
 from equipoise.worker.app import Worker
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 from tests.live.secured import SecuredBroker, secured_broker
 from tests.live.test_restorer import until

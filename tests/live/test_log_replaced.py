@@ -17,15 +17,15 @@ from aiokafka import TopicPartition
 from equipoise.events.facts import MemberLeft
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import stored_decision
-from equipoise.events.log.kafka.opening import ensure_topics, open_partitions
-from equipoise.events.log.kafka.topics import MUST_BE, Topics
+from equipoise.events.log.kafka.log_opening import ensure_topics, open_partitions
+from equipoise.events.log.kafka.log_topics import MUST_BE, Topics
 from equipoise.member import Member
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import Index, index_records
-from equipoise.worker.host import PartitionHost
-from equipoise.worker.metrics import WorkerMetrics
-from equipoise.worker.reading import FactReader
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.log_reading import FactReader
+from equipoise.worker.partition_host import PartitionHost
+from equipoise.worker.worker_metrics import WorkerMetrics
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.live.kafka import admin_client, reader, writer
 from tests.live.leader import leading
 from tests.live.swarm import Swarm, everything, topology

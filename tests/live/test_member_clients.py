@@ -15,11 +15,11 @@ import pytest
 
 from equipoise.events.log.kafka.client import TopicPartition, acknowledged
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import writer
+from equipoise.events.log.kafka.log_opening import writer
 from equipoise.events.tasks import TaskId
-from equipoise.member.clients import MemberClients, TaskClients
-from equipoise.member.options import MemberOptions
+from equipoise.member.member_options import MemberOptions
 from equipoise.member.origin import Origin
+from equipoise.member.task_clients import MemberClients, TaskClients
 from equipoise.member.writer import TaskWriter
 from tests.live.test_applications import TASKS, read_all
 from tests.live.test_restorer import make_topic, producing

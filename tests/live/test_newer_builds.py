@@ -16,11 +16,11 @@ from equipoise.events import codec
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.facts import MemberJoined, MemberLeft
 from equipoise.events.log.kafka.envelope import group_key
-from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, writer
+from equipoise.events.log.kafka.log_opening import ensure_topics, open_partitions, writer
 from equipoise.events.records import DecisionRecord
-from equipoise.member import host
+from equipoise.member import member_host
 from equipoise.worker.app import Worker
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.live.leader import Leader, leading
 from tests.live.swarm import Swarm, topology
 from tests.live.test_member import PARTITIONS, Application
@@ -68,7 +68,7 @@ class NewerWorker:
 async def test_member_works_beside_a_newer_worker_leaves_when_it_cannot_and_comes_back_when_that_is_rolled_back(
     bootstrap: str, prefix: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "LONGEST_WAIT_AFTER_FAILURE_S", 3.0)
+    monkeypatch.setattr(member_host, "LONGEST_WAIT_AFTER_FAILURE_S", 3.0)
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with (

@@ -11,10 +11,10 @@ import pytest
 
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, pack_payload, partition_of
-from equipoise.events.log.kafka.opening import writer
+from equipoise.events.log.kafka.log_opening import writer
 from equipoise.events.records import UnreadRecord
 from equipoise.worker.app import Worker
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured, joined, topology
 from tests.live.test_kafka_log import document, equipoise
 from tests.live.test_worker import until

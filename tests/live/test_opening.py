@@ -11,7 +11,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import pack_fact
-from equipoise.events.log.kafka.opening import (
+from equipoise.events.log.kafka.log_opening import (
     NotThereError,
     admin_client,
     ensure_topics,
@@ -21,7 +21,7 @@ from equipoise.events.log.kafka.opening import (
     read_opening,
     writer,
 )
-from equipoise.events.log.kafka.topics import MUST_BE, Topics
+from equipoise.events.log.kafka.log_topics import MUST_BE, Topics
 
 
 @pytest.mark.smoke

@@ -17,11 +17,11 @@ from equipoise.cli import main
 from equipoise.events.log.kafka.client import NewTopic
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.operations.doctor.access import Acl
+from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup
 from equipoise.replay.importers.groups.polled import LOST
-from equipoise.replay.importers.groups.recording import open_recording
 from equipoise.replay.incident import history_of
-from equipoise.replay.incident.history import ObservedState
+from equipoise.replay.incident.coordinator_history import ObservedState
 from tests.live.group_clients import GroupClient, confluent_kafka_command
 from tests.live.kafka import admin_client, writer
 from tests.live.secured import secured_broker

@@ -23,11 +23,11 @@ from equipoise.assignors import registry
 from equipoise.assignors.adapters.aiokafka import LagAwareAssignor
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import admin_client
+from equipoise.events.log.kafka.log_opening import admin_client
 from equipoise.events.settings import GroupSettings
 from equipoise.member import Member, TaskContext
 from equipoise.worker.app import Worker
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.live.test_restorer import producing, until
 from tools import brokers as kafka
 from tools.brokers import Brokers

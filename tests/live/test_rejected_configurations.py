@@ -23,13 +23,13 @@ from equipoise.events.errors import FieldError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_decision, stored_decision
-from equipoise.events.log.kafka.opening import ensure_topics, writer
+from equipoise.events.log.kafka.log_opening import ensure_topics, writer
 from equipoise.events.records import DecisionRecord
 from equipoise.operations.follower import Follower
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.rejections import refused_fact
 from equipoise.worker.app import Worker
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.live.swarm import Swarm, everything, topology
 from tests.live.test_member import PARTITIONS, Application
 from tests.live.test_worker import CONFIG, MOST_S, DeployedWorker, settings, until, verified, workers

@@ -16,14 +16,14 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.client import NewTopic, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import StoredDecision, fact_record, pack_fact, pack_payload, partition_of
-from equipoise.events.log.kafka.log import KafkaLog
-from equipoise.events.log.kafka.opening import admin_client, ensure_topics, partition_count, reader, writer
-from equipoise.events.log.kafka.restore import stored_rows
-from equipoise.events.log.kafka.topics import Topics
-from equipoise.events.log.parquet.log import ArchiveLog, next_offsets
+from equipoise.events.log.kafka.kafka_log import KafkaLog
+from equipoise.events.log.kafka.log_opening import admin_client, ensure_topics, partition_count, reader, writer
+from equipoise.events.log.kafka.log_restore import stored_rows
+from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.events.log.parquet.parquet_log import ArchiveLog, next_offsets
 from equipoise.events.log.rows import BaseRow, FactRow
 from equipoise.worker.app import Worker
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 from tests.json_schemas import check
 from tests.live.swarm import Swarm, topology
@@ -110,8 +110,8 @@ async def test_restored_log_is_led_on_to_the_byte(bootstrap: str, prefix: str, m
 
 RESTORER = """
 import sys
-from equipoise.events.log.kafka import restore
-restore._ROWS_A_BATCH = 3
+from equipoise.events.log.kafka import log_restore
+log_restore._ROWS_A_BATCH = 3
 from equipoise.__main__ import run
 sys.argv = ["equipoise", "restore", *sys.argv[1:]]
 run()

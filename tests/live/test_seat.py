@@ -18,8 +18,8 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.seat.generation import SeatSettings
 from equipoise.seat.group_client import GroupClient as SeatClient
 from equipoise.seat.group_client import bucket
-from equipoise.seat.leader import Seat
-from equipoise.seat.log import SeatLog
+from equipoise.seat.group_seat import Seat
+from equipoise.seat.seat_log import SeatLog
 from equipoise.witness.consumer_groups import ConsumerGroup, repeated
 from tests.live.group_clients import GroupClient, aiokafka_command, confluent_kafka_command, java_command
 from tests.live.kafka import admin_client
@@ -120,7 +120,7 @@ async def test_waiting_seat_that_was_counted_joins_behind_another(
     start: Start, bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "equipoise.seat")
-    monkeypatch.setattr("equipoise.seat.leader.COUNTING_PROTOCOLS", ())
+    monkeypatch.setattr("equipoise.seat.group_seat.COUNTING_PROTOCOLS", ())
     clients = await started_behind(start, bootstrap, prefix, ("first", "second"), java_command, **JAVA_COOPERATIVE)
     await until_shared(*clients)
     with SeatLog(tmp_path / "seat.db", prefix) as log:

@@ -20,15 +20,15 @@ from equipoise.events.decisions import AssignmentIssued, MemberAssigned
 from equipoise.events.facts import Fact, MemberLeft, ProbingTick
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.aiokafka_client import DeployedProducer
-from equipoise.events.log.kafka.archive import archive
 from equipoise.events.log.kafka.envelope import MOST_REJECTED_BYTES, group_key, pack_fact, pack_payload
-from equipoise.events.log.kafka.log import KafkaLog
-from equipoise.events.log.kafka.opening import writer
+from equipoise.events.log.kafka.kafka_log import KafkaLog
+from equipoise.events.log.kafka.log_archive import archive
+from equipoise.events.log.kafka.log_opening import writer
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord
 from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured, joined
 from tests.groups import topology as stateless_topology
 from tests.live.swarm import Swarm, everything, topology

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, partition_count, read_opening
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.log_opening import ensure_topics, open_partitions, partition_count, read_opening
+from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.member import TaskContext
 from equipoise.operations.doctor.examination import Examined, examine
 from equipoise.worker.app import Worker
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.live.kafka import admin_client
 from tests.live.leader import leading
 from tests.live.test_member import COMPACTED, PARTITIONS, Application

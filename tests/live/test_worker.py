@@ -25,17 +25,17 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, MemberLeft
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, partition_of, stored_decision
-from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, writer
+from equipoise.events.log.kafka.log_opening import ensure_topics, open_partitions, writer
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.group_view import show as show_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import checkpoint_records
-from equipoise.worker.host import PartitionHost
-from equipoise.worker.metrics import WorkerMetrics
-from equipoise.worker.reading import FactReader
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.log_reading import FactReader
+from equipoise.worker.partition_host import PartitionHost
+from equipoise.worker.worker_metrics import WorkerMetrics
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured, joined
 from tests.live.swarm import Swarm, everything, topology
 
@@ -232,7 +232,7 @@ async def test_stalled_reader_is_replaced(settings: WorkerSettings, monkeypatch:
             return await real(reader)
 
         monkeypatch.setattr(FactReader, "batch", batch)
-        monkeypatch.setattr("equipoise.worker.host._LOOK_AFTER_S", 0.5)
+        monkeypatch.setattr("equipoise.worker.partition_host._LOOK_AFTER_S", 0.5)
         await until(lambda: stuck, "it reads no more")
         await swarm.configure("g", CONFIG, topology(4))
         swarm.add("g", ["m1"])
@@ -354,7 +354,7 @@ async def test_worker_names_a_port_in_use_and_a_topic_of_others(settings: Worker
 async def test_worker_appends_end_offsets_as_facts(settings: WorkerSettings) -> None:
     from aiokafka.admin import NewTopic
 
-    from equipoise.events.log.kafka.opening import admin_client
+    from equipoise.events.log.kafka.log_opening import admin_client
 
     async with admin_client(settings) as admin:
         await admin.create_topics([NewTopic(f"{settings.prefix}log", 2, 1)])

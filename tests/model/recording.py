@@ -8,8 +8,8 @@ from unittest import mock
 
 from equipoise.events.facts import Fact, MemberLeft
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.replay.simulation.broker import Broker
-from equipoise.replay.simulation.process import ReplayedProcess
+from equipoise.replay.simulation.member_process import ReplayedProcess
+from equipoise.replay.simulation.simulated_broker import Broker
 from equipoise.statemachine.machine import GroupMachine
 from tests.model.trace import Followed, Happened, follow
 

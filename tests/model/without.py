@@ -13,10 +13,10 @@ import attrs
 
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions, deadlines
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
 from equipoise.statemachine.state import GroupState, MemberState
+from equipoise.statemachine.step_context import StepContext
 from tests.model.recording import Recording
 from tests.search import rules
 from tests.seeds import setting_of

@@ -26,7 +26,7 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine import snapshots
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
-from equipoise.statemachine.problem import build_problem
+from equipoise.statemachine.round_problem import build_problem
 from equipoise.testing.reference_model.invariants import check_snapshot_replay
 from equipoise.testing.reference_model.step_checker import StepChecker
 from tests.storms import RESTORE_EVERY, draw, run_storm

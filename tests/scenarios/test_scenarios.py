@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from equipoise.statemachine import leader
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.rejections import REJECTIONS
+from equipoise.statemachine.step_context import StepContext
 from equipoise.testing.scenarios import ScenarioError, run_file, run_text
-from equipoise.testing.scenarios.registry import DIRECTIVES
+from equipoise.testing.scenarios.directives import DIRECTIVES
 from tools.directives_page import with_reference
 
 HERE = Path(__file__).parent

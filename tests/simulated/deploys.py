@@ -26,7 +26,7 @@ from equipoise import Processor, Record, TaskContext
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.testing import Group
 from equipoise.testing.group import NAME
-from equipoise.testing.simulated.kafka.log import Batch, PartitionLog
+from equipoise.testing.simulated.kafka.partition_log import Batch, PartitionLog
 
 SOURCES = ("source", "second")
 STATES = ("s1", "s2", "s3", "s4", "s5", "s6")

@@ -17,12 +17,12 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.client import Clients, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import fact_record, fact_row, pack_fact
-from equipoise.events.log.kafka.opening import read_opening
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.log_opening import read_opening
+from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.tasks import TaskId
 from equipoise.member.fencing import RESERVED_PREFIX, ChangelogFence, ChangelogRecord
 from equipoise.statemachine.partition import PartitionLead
-from equipoise.worker.reading import PartitionReading, next_fact
+from equipoise.worker.log_reading import PartitionReading, next_fact
 from examples.orders.recount import Recount, Recounting
 
 MOST_FAULTS = 20

@@ -11,8 +11,8 @@ from aiokafka.errors import NotLeaderForPartitionError
 from equipoise.events.facts import AssignmentObserved, DealRequested, Fact, GroupConfigured, LeaveRequested
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
-from equipoise.testing.simulated.kafka.log import Batch
-from equipoise.testing.simulated.kafka.state import BrokerPartition
+from equipoise.testing.simulated.kafka.cluster_state import BrokerPartition
+from equipoise.testing.simulated.kafka.partition_log import Batch
 from tests import faults
 from tests.simulated.deployment import CONFIG, GROUP, LOG_PARTITIONS, MARGIN_MS, MEMBERS, PREFIXES, SESSION_MS, Deployment, Seat
 from tests.simulated.faults import SESSION_S, _member, _over, fault

@@ -10,7 +10,7 @@ from pathlib import Path
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId, parse_task
 from equipoise.member.fencing import FENCE_KEY, TOPIC_KEY, ChangelogFence
-from equipoise.testing.simulated.kafka.log import StoredRecord
+from equipoise.testing.simulated.kafka.partition_log import StoredRecord
 from tests.simulated.deployment import Deployment, Seat
 
 OriginFields = tuple[int, str, str, str, int]

@@ -21,12 +21,12 @@ from equipoise.member.fencing import TOPIC_KEY
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.stores import RocksStore
 from equipoise.member.throttle import Throttle
-from equipoise.testing.simulated.connection import SimulatedConnection
-from equipoise.testing.simulated.kafka.clients import SimulatedClients
-from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
-from equipoise.testing.simulated.kafka.log import Batch, PartitionLog
-from equipoise.testing.simulated.loops import S_US, Scheduler, VirtualLoop
+from equipoise.testing.simulated.kafka.partition_log import Batch, PartitionLog
+from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
+from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.simulated_connection import SimulatedConnection
+from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 
 TASK, OTHER, TP = TaskId(0, 0), TaskId(0, 1), TopicPartition("log", 0)
 

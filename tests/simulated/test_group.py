@@ -11,7 +11,7 @@ import pytest
 from equipoise import ErrorPolicy, JsonSerde, Record, StringSerde, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
-from equipoise.member.metrics import MemberCollector
+from equipoise.member.member_metrics import MemberCollector
 from equipoise.testing import Group, SentRecord
 from tests.groups import configured
 

@@ -21,11 +21,11 @@ from aiokafka.errors import (
 )
 
 from equipoise.events.log.kafka.client import Clients, NewTopic, TopicPartition, acknowledged
-from equipoise.testing.simulated.kafka.clients import SimulatedClients
-from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
 from equipoise.testing.simulated.kafka.producer import SimulatedProducer
-from equipoise.testing.simulated.loops import S_US, Scheduler, VirtualLoop
+from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
+from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 
 TP = TopicPartition("numbers", 0)
 _IMPLEMENTED: type[Clients] = SimulatedClients

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.testing.simulated.loops import S_US, Scheduler, VirtualLoop, VirtualThread
+from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop, VirtualThread
 
 
 def _run(main: Any, seed: int = 1, until_s: int = 100) -> Scheduler:

@@ -13,7 +13,7 @@ from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.client import partition_of_key
 from equipoise.events.tasks import TaskId
 from equipoise.member.location import task_of_key
-from equipoise.testing.simulated.loops import S_US
+from equipoise.testing.simulated.virtual_loops import S_US
 from tests.simulated.test_start import TASKS, NewGroup, group
 
 __all__ = ["group"]

@@ -11,8 +11,8 @@ from equipoise.events.facts import Fact, TaskParked
 from equipoise.events.log.kafka.envelope import pack_fact
 from equipoise.member import link
 from equipoise.member.sources import ENDS_EVERY_S, SET_ASIDE
-from equipoise.testing.simulated.kafka.log import Batch
-from equipoise.testing.simulated.loops import S_US
+from equipoise.testing.simulated.kafka.partition_log import Batch
+from equipoise.testing.simulated.virtual_loops import S_US
 from tests.simulated.test_start import NewGroup, group
 
 __all__ = ["group"]

@@ -14,7 +14,7 @@ from equipoise.member.fencing import SOURCE_TOPICS_KEY
 from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
 from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
-from equipoise.testing.simulated.kafka.log import Batch
+from equipoise.testing.simulated.kafka.partition_log import Batch
 from tests.simulated import deploys
 from tests.simulated.deployment import CONFIG
 

@@ -13,11 +13,11 @@ import pytest
 from aiokafka import errors
 
 from equipoise import ErrorPolicy, Record, TaskContext
-from equipoise.member.http import MemberServer
-from equipoise.member.options import MemberOptions
+from equipoise.member.member_http import MemberServer
+from equipoise.member.member_options import MemberOptions
 from equipoise.member.refusals import PATIENCE_S
 from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
-from equipoise.testing.simulated.kafka.log import Batch, StoredRecord
+from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 from tests.simulated.test_runner import BOTH, Bench, simulate
 from tests.simulated.test_start import NewGroup, group
 

@@ -11,11 +11,11 @@ from equipoise.member.fencing import ChangelogRecord
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.stores import MemoryStore
 from equipoise.member.throttle import Throttle
-from equipoise.testing.simulated.connection import SimulatedConnection
-from equipoise.testing.simulated.kafka.clients import SimulatedClients
-from equipoise.testing.simulated.kafka.cluster import Cluster
-from equipoise.testing.simulated.kafka.log import Batch
-from equipoise.testing.simulated.loops import S_US, Scheduler, VirtualLoop
+from equipoise.testing.simulated.kafka.partition_log import Batch
+from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
+from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.simulated_connection import SimulatedConnection
+from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 
 TASKS = [TaskId(0, partition) for partition in range(30)]
 MOST_ASKS = 5

@@ -15,32 +15,32 @@ from unittest import mock
 import pytest
 from aiokafka.errors import KafkaError, UnknownError
 
-import equipoise.member.clients
-import equipoise.member.runner
+import equipoise.member.task_clients
+import equipoise.member.task_runner
 from equipoise import ErrorPolicy, Record
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId
-from equipoise.member.clients import MemberClients, TaskClients
-from equipoise.member.context import TaskContext
+from equipoise.member.commit_ticks import CommitTicks
 from equipoise.member.error_policy import ParkedTask
+from equipoise.member.member_options import MemberOptions
 from equipoise.member.offsets import EVERY_S
 from equipoise.member.open_task import Commit, OpenTask
-from equipoise.member.options import MemberOptions
 from equipoise.member.positions import PARTITIONS, positions_topic
 from equipoise.member.processing import MOST_AT_ONCE, Processor
-from equipoise.member.runner import BEHIND_S, MOST_UNSENT, TaskRunner
 from equipoise.member.sizes import BATCH_BYTES
 from equipoise.member.sources import TaskSources
-from equipoise.member.ticks import CommitTicks
+from equipoise.member.task_clients import MemberClients, TaskClients
+from equipoise.member.task_context import TaskContext
+from equipoise.member.task_runner import BEHIND_S, MOST_UNSENT, TaskRunner
 from equipoise.member.turns import Turns
 from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
 from equipoise.member.work import PERMIT_MS
 from equipoise.member.writer import TaskWriter
-from equipoise.testing.simulated.connection import SimulatedConnection
-from equipoise.testing.simulated.kafka.clients import SimulatedClients
-from equipoise.testing.simulated.kafka.cluster import Cluster
-from equipoise.testing.simulated.kafka.log import Batch, StoredRecord
-from equipoise.testing.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop
+from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
+from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
+from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.simulated_connection import SimulatedConnection
+from equipoise.testing.simulated.virtual_loops import MS_US, S_US, Scheduler, VirtualLoop
 
 TASKS = 2
 LONG_MS = 10**9
@@ -255,7 +255,7 @@ def test_runner_that_waits_for_records_it_knows_of_does_not_commit(guarantee: st
         assert runner.processed == 10 * MOST_AT_ONCE
         assert runner.commits <= 5, "those of the last records, which come a few at a time"
 
-    with mock.patch.object(equipoise.member.clients, "FETCH_BYTES", 10_000):
+    with mock.patch.object(equipoise.member.task_clients, "FETCH_BYTES", 10_000):
         simulate(test, guarantee=guarantee, commit_interval_ms=60_000)
 
 

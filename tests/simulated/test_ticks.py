@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.member.ticks import LONGEST_S, CommitTicks, CommitTurn
-from equipoise.testing.simulated.loops import S_US, Scheduler, VirtualLoop
+from equipoise.member.commit_ticks import LONGEST_S, CommitTicks, CommitTurn
+from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 
 REST_S = 0.1
 

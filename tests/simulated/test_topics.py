@@ -11,10 +11,10 @@ import pytest
 from equipoise import ErrorPolicy, Member, Processor, Record, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Subtopology, TopologyDeclared
-from equipoise.testing.simulated.connection import SimulatedConnection
-from equipoise.testing.simulated.kafka.clients import SimulatedClients
-from equipoise.testing.simulated.kafka.cluster import Cluster
-from equipoise.testing.simulated.loops import S_US, Scheduler, VirtualLoop
+from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
+from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.simulated_connection import SimulatedConnection
+from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 
 COMPACTED = {"cleanup.policy": "compact"}
 

@@ -17,8 +17,7 @@ from aiokafka.errors import UnknownError
 from equipoise.events.log.kafka.client import Producer, TopicPartition, acknowledged
 from equipoise.events.tasks import TaskId
 from equipoise.member import transactions
-from equipoise.member.clients import TRANSACTION_TIMEOUT_MS, MemberClients, TaskClients
-from equipoise.member.context import TaskContext, pack_sources
+from equipoise.member.commit_ticks import CommitTicks
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.fencing import (
     AT_LEAST_ONCE,
@@ -32,22 +31,23 @@ from equipoise.member.fencing import (
     TakeIf,
     fence_value,
 )
-from equipoise.member.options import MemberOptions
+from equipoise.member.member_options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.positions import PARTITIONS, positions_topic
 from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
-from equipoise.member.runner import TaskRunner
 from equipoise.member.stores import MemoryStore
+from equipoise.member.task_clients import TRANSACTION_TIMEOUT_MS, MemberClients, TaskClients
+from equipoise.member.task_context import TaskContext, pack_sources
+from equipoise.member.task_runner import TaskRunner
 from equipoise.member.throttle import Throttle
-from equipoise.member.ticks import CommitTicks
 from equipoise.member.turns import Turns
 from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
-from equipoise.testing.simulated.connection import SimulatedConnection
-from equipoise.testing.simulated.kafka.clients import SimulatedClients
-from equipoise.testing.simulated.kafka.cluster import Cluster
-from equipoise.testing.simulated.kafka.log import Batch
-from equipoise.testing.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop
+from equipoise.testing.simulated.kafka.partition_log import Batch
+from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
+from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.simulated_connection import SimulatedConnection
+from equipoise.testing.simulated.virtual_loops import MS_US, S_US, Scheduler, VirtualLoop
 
 TASKS = 3
 LONG_MS = 10**9

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import fact_record, fact_row, member_decision, partition_of, stored_decision
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.records import DecisionRecord
-from equipoise.testing.simulated.kafka.log import StoredRecord
+from equipoise.testing.simulated.kafka.partition_log import StoredRecord
 from tests.model.trace import Followed, Happened, follow
 from tests.simulated.deployment import GROUP, LOG_PARTITIONS, Deployment
 

@@ -6,7 +6,7 @@ from random import Random
 
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import partition_of
-from equipoise.testing.simulated.kafka.log import Batch
+from equipoise.testing.simulated.kafka.partition_log import Batch
 from tests.simulated.deployment import BROKERS, GROUP, LOG_PARTITIONS, TASKS, TOPIC, Deployment, Seat
 from tests.simulated.faults import _member, fault
 

@@ -22,24 +22,24 @@ from equipoise.events import codec
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka import envelope
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.member import context, fencing, link, open_task, placing
+from equipoise.member import fencing, link, open_task, placing, task_context
 from equipoise.member.directory import StateDirectory
 from equipoise.member.fencing import SOURCES_KEY
-from equipoise.member.host import MemberHost
 from equipoise.member.link import Link
+from equipoise.member.member_host import MemberHost
 from equipoise.member.open_task import OpenTask
-from equipoise.member.opening import TaskOpening
 from equipoise.member.origin import Origin
 from equipoise.member.placing import SourcePlacing
 from equipoise.member.positions import Positions
 from equipoise.member.restorer import ChangelogRestorer
-from equipoise.member.runner import TaskRunner
 from equipoise.member.sources import SourceReader
+from equipoise.member.task_opening import TaskOpening
+from equipoise.member.task_runner import TaskRunner
 from equipoise.member.writer import TaskWriter
 from equipoise.statemachine import transitions
 from equipoise.statemachine.member import MemberSession, MemberSettings
 from equipoise.statemachine.state import GroupState
-from equipoise.worker import host
+from equipoise.worker import partition_host
 from tests.simulated import broker_faults, upgrade_faults  # noqa: F401  # they add their faults
 from tests.simulated.deploys import DeployStorm, run_deploys
 from tests.simulated.faults import chosen
@@ -76,7 +76,7 @@ def _rejected_whole() -> Any:
     def whole(key: bytes | None, value: bytes | None, *place: Any) -> Any:
         return key, value, cut(key, value, *place)[2]
 
-    return mock.patch.object(host, "rejected_record", whole)
+    return mock.patch.object(partition_host, "rejected_record", whole)
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def _any_free_lock() -> Any:
 def _sources_of_at_least_once() -> Iterator[None]:
     """With exactly_once: source positions neither in changelogs nor believed there."""
     transactional: ContextVar[bool] = ContextVar("transactional", default=False)
-    opens, commits, queues, reads = TaskRunner._open, OpenTask._queue_changes, TaskWriter.queue_changes, context.read_sources
+    opens, commits, queues, reads = TaskRunner._open, OpenTask._queue_changes, TaskWriter.queue_changes, task_context.read_sources
     commits_in_transaction = False
 
     async def opened(self: TaskRunner) -> None:
@@ -200,10 +200,10 @@ def _reader_goes_on() -> Iterator[None]:
 
 
 def _unwatched_log() -> Any:
-    async def wait(self: host.PartitionHost, facts: Any) -> None:
+    async def wait(self: partition_host.PartitionHost, facts: Any) -> None:
         await asyncio.get_running_loop().create_future()
 
-    return mock.patch.object(host.PartitionHost, "_watch_log", wait)
+    return mock.patch.object(partition_host.PartitionHost, "_watch_log", wait)
 
 
 @contextlib.contextmanager
@@ -244,7 +244,7 @@ def _leader_epochs_unknown() -> Any:
 
 @contextlib.contextmanager
 def _positions_without_epochs() -> Iterator[None]:
-    pack, records = context.pack_sources, SourcePlacing.records
+    pack, records = task_context.pack_sources, SourcePlacing.records
 
     def no_epochs(self: SourcePlacing, positions: Any, epochs: Any, transactional_id: str) -> Any:
         return records(self, positions, {}, transactional_id)

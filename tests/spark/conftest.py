@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.replay.simulation.fleet import Fleet, make_fleet
+from equipoise.replay.simulation.many_groups import Fleet, make_fleet
 from equipoise.replay.spark.session import NO_JAVA, session
 from tests.live.conftest import bootstrap
 from tools.brokers import jars

@@ -27,10 +27,10 @@ from equipoise.events.decisions import MemberAssigned
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ProbingTick
 from equipoise.events.log import open_log
+from equipoise.events.log.parquet.archive_stores import store_at
+from equipoise.events.log.parquet.archive_writing import Writer
 from equipoise.events.log.parquet.files import all_parts
 from equipoise.events.log.parquet.store import ArchivePartition
-from equipoise.events.log.parquet.stores import store_at
-from equipoise.events.log.parquet.writing import Writer
 from equipoise.events.log.rows import DecisionRow, FactRow, Row
 from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.cuts import spark_verify_again
@@ -43,10 +43,10 @@ from equipoise.replay.spark.verify import row_of, spark_verify, verify_group
 from equipoise.replay.spark.verify import schema as verify_schema
 from equipoise.replay.spark.what_if import plain_rows, spark_what_if
 from equipoise.replay.timelines import build_timeline, timeline_document
-from equipoise.replay.timelines.costs import by_cause, by_group
+from equipoise.replay.timelines.history_costs import by_cause, by_group
 from equipoise.replay.verification import verify
+from equipoise.replay.whatif.configuration_ranking import DRIFT, Ranking
 from equipoise.replay.whatif.evaluate import Configuration, what_if
-from equipoise.replay.whatif.ranking import DRIFT, Ranking
 from tests.json_schemas import check
 from tests.spark.executors import Mortal
 from tests.unit.replay.lived import lived, write

@@ -29,7 +29,7 @@ from equipoise.events.records import FactRecord
 from equipoise.replay.spark.timeline import TABLES
 from equipoise.testing import CONTRACT
 from equipoise.testing.scenarios import run_text
-from equipoise.worker.settings import WorkerSettings, read_settings
+from equipoise.worker.worker_settings import WorkerSettings, read_settings
 from tests.pages import check_place
 from tests.typed import ROOT, Block, blocks, clone, run
 from tools.commands_page import render

@@ -18,7 +18,7 @@ import pytest
 
 from equipoise.cli import main
 from equipoise.events.settings import GroupSettings
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 from examples.orders.__main__ import main as orders
 from tests.prometheus import DEPLOY, promtool, yaml
 from tests.unit.test_containers import COMPOSE, SERVICES

@@ -16,7 +16,7 @@ from equipoise.events.log import open_log
 from equipoise.replay.recorded_inputs import read_recorded_inputs
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.wording import share_text
-from equipoise.statemachine.problem import build_problem
+from equipoise.statemachine.round_problem import build_problem
 
 PAGE = Path(__file__).parents[2] / "docs" / "assignors.md"
 HEAD = "| action | `high_availability` | `load_balanced` |\n|---|--:|--:|\n"

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise import replay
 from equipoise.events.log import open_log
-from equipoise.replay.simulation.fleet import Fleet, make_fleet
+from equipoise.replay.simulation.many_groups import Fleet, make_fleet
 from equipoise.replay.verification import Verdict
 from examples.replay.__main__ import GROUP, main
 from tests.made import hold

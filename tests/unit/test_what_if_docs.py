@@ -20,7 +20,7 @@ from equipoise import replay
 from equipoise.cli import main
 from equipoise.replay.importers.kafka_streams import import_history
 from equipoise.replay.whatif.evaluate import Deviation, what_if_recorded
-from equipoise.replay.whatif.recording import Recording, read_recording
+from equipoise.replay.whatif.recorded_costs import Recording, read_recording
 from equipoise.replay.whatif.sweep import configurations_of
 from equipoise.replay.wording import counted
 from tests.made import hold

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from equipoise.cli.page import render_parts
+from equipoise.cli.answer_page import render_parts
 from equipoise.cli.params import TIME
 from equipoise.cli.screen import Part, Screen
 from equipoise.events.errors import InputError

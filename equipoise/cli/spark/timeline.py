@@ -50,7 +50,7 @@ def timeline(
     from equipoise.replay.spans import Span
     from equipoise.replay.spark.results import check_complete
     from equipoise.replay.spark.timeline import TABLES, costs_by_group, spark_timeline, write_tables
-    from equipoise.replay.timelines.costs import by_cause, by_group
+    from equipoise.replay.timelines.history_costs import by_cause, by_group
 
     names, span = frozenset({"groups", *TABLES}), Span(from_, until)
     check_tables("--to", folder, names)

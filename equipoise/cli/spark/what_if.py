@@ -67,8 +67,8 @@ def what_if(
     from equipoise.replay.spans import Span
     from equipoise.replay.spark.results import check_complete, kept, write_rows, write_table
     from equipoise.replay.spark.what_if import by_configuration, ranking_of, what_if_rows
+    from equipoise.replay.whatif.configuration_ranking import RANKED
     from equipoise.replay.whatif.evaluate import behaviour_versions
-    from equipoise.replay.whatif.ranking import RANKED
 
     configurations = configurations_to_try(files, settings_given, dimensions)
     if not configurations:

@@ -12,17 +12,17 @@ from aiokafka import errors
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.opening import reader
-from equipoise.events.log.kafka.topics import MUST_BE
+from equipoise.events.log.kafka.log_opening import reader
+from equipoise.events.log.kafka.log_topics import MUST_BE
 from equipoise.member.positions import positions_topic
-from equipoise.operations.doctor import brokers, groups, machine, topics
+from equipoise.operations.doctor import brokers, directory_findings, group_findings, topic_findings
 from equipoise.operations.doctor.access import Acl, Application, Need, needs
 from equipoise.operations.doctor.asking import Asking, BrokerAddress, TopicFound, refusal, transaction_s
 from equipoise.operations.doctor.finding import CHECKS, Finding, problem, unknown, warning
 from equipoise.operations.follower import Follower
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import GroupState
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.worker_settings import WorkerSettings
 
 ANSWER_S = 5.0
 """Longest wait for one broker."""
@@ -53,7 +53,7 @@ async def examine(examined: Examined) -> list[Finding]:
     """All findings, in the order of `finding.CHECKS`."""
     found = [each async for each in _of_brokers(examined)]
     for folder in examined.state_directories:
-        found += machine.of_state_directory(folder)
+        found += directory_findings.of_state_directory(folder)
     return sorted(found, key=lambda each: CHECKS.index(each.check))
 
 
@@ -113,7 +113,7 @@ class _Examination:
         if unread is not None:
             yield unread
         elif self._examined.group is not None and not machines and not self._examined.sources:
-            yield groups.unknown_group(self._examined.group, await self._groups())
+            yield group_findings.unknown_group(self._examined.group, await self._groups())
         applications = self._applications(machines)
         if self._examined.role == "member":
             for finding in self._incomplete(applications):
@@ -124,14 +124,14 @@ class _Examination:
         settings = await self._asking.settings(list(found))
         for finding in await self._rights(applications, found, settings, transaction):
             yield finding
-        of_log = topics.of_log(self._topics, found, settings, len(self._brokers), self._settings.bootstrap)
+        of_log = topic_findings.of_log(self._topics, found, settings, len(self._brokers), self._settings.bootstrap)
         for finding in of_log:
             yield finding
         for application in applications if self._examined.role != "reader" else ():
-            for finding in topics.of_application(application, found, settings, len(self._brokers), self._settings.bootstrap):
+            for finding in topic_findings.of_application(application, found, settings, len(self._brokers), self._settings.bootstrap):
                 yield finding
         for each in machines:
-            for finding in topics.of_topology(each.state, found):
+            for finding in topic_findings.of_topology(each.state, found):
                 yield finding
         async for finding in self._times(found, transaction):
             yield finding
@@ -139,7 +139,7 @@ class _Examination:
         session_ms = self._settings.worker_session_timeout_ms if self._examined.role == "worker" else None
         states: Sequence[GroupState | None] = [each.state for each in machines] or [None]
         for number, state in enumerate(states):
-            for finding in groups.of_timeouts(state, broker, len(self._brokers), session_ms):
+            for finding in group_findings.of_timeouts(state, broker, len(self._brokers), session_ms):
                 if number == 0 or state is None or f"group {state.group}" in finding.text:
                     yield finding
 
@@ -199,7 +199,8 @@ class _Examination:
     # Rights
 
     async def _rights(
-        self, applications: Sequence[Application], found: Mapping[str, TopicFound], settings: topics.Settings, transaction: float | Exception | None
+        self, applications: Sequence[Application], found: Mapping[str, TopicFound],
+        settings: topic_findings.Settings, transaction: float | Exception | None,
     ) -> Iterable[Finding]:
         needed: dict[Acl, Need] = {}
         wanted: Sequence[Application | None] = applications or [None]
@@ -221,7 +222,7 @@ class _Examination:
                 allowed = groups[acl.name]
                 return None if allowed is None else acl.operation in allowed
             names = [name for name in found if name == acl.name or (acl.is_prefix and name.startswith(acl.name))]
-            of_each = [topics.is_allowed(found[name], acl.operation, has_settings=name in settings) for name in names]
+            of_each = [topic_findings.is_allowed(found[name], acl.operation, has_settings=name in settings) for name in names]
             return False if False in of_each else True if True in of_each else None
 
         had = [(need, is_allowed(acl)) for acl, need in needed.items()]

@@ -4,8 +4,8 @@ below each event (docs/scenarios.md).
 
 from __future__ import annotations
 
-from equipoise.testing.scenarios.registry import reference
-from equipoise.testing.scenarios.runner import ScenarioResult, run_file, run_text
+from equipoise.testing.scenarios.directives import reference
+from equipoise.testing.scenarios.scenario_runner import ScenarioResult, run_file, run_text
 from equipoise.testing.scenarios.text import ScenarioError
 
 __all__ = ["ScenarioError", "ScenarioResult", "reference", "run_file", "run_text"]

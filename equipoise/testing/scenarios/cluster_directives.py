@@ -18,12 +18,12 @@ from equipoise.replay.simulation import (
     steady,
 )
 from equipoise.replay.simulation.worker import ReplayedWorker
+from equipoise.testing.scenarios.argument_values import TASKS, WHOLE, YES_NO, member_range, tasks_text
 from equipoise.testing.scenarios.cluster_harness import ClusterHarness
-from equipoise.testing.scenarios.context import Context
+from equipoise.testing.scenarios.directives import directive
 from equipoise.testing.scenarios.group_harness import GROUP, LOG_ID, GroupHarness
 from equipoise.testing.scenarios.parsed_directive import Argument, ParsedDirective
-from equipoise.testing.scenarios.registry import directive
-from equipoise.testing.scenarios.values import TASKS, WHOLE, YES_NO, member_range, tasks_text
+from equipoise.testing.scenarios.scenario_context import Context
 
 DELAY_MS = 2
 

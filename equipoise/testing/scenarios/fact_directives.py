@@ -44,10 +44,7 @@ from equipoise.events.facts import (
 )
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
-from equipoise.testing.scenarios.context import Context
-from equipoise.testing.scenarios.parsed_directive import Argument, ParsedDirective
-from equipoise.testing.scenarios.registry import TIME, directive
-from equipoise.testing.scenarios.values import (
+from equipoise.testing.scenarios.argument_values import (
     BY_MEMBER,
     ENDS,
     LAGS,
@@ -65,6 +62,9 @@ from equipoise.testing.scenarios.values import (
     ValueKind,
     one_of,
 )
+from equipoise.testing.scenarios.directives import TIME, directive
+from equipoise.testing.scenarios.parsed_directive import Argument, ParsedDirective
+from equipoise.testing.scenarios.scenario_context import Context
 
 _ALIASES = {"standbys": "num_standbys"}
 

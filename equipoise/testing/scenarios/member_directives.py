@@ -6,10 +6,10 @@ from __future__ import annotations
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ProbingTick
 from equipoise.events.tasks import TaskId
-from equipoise.testing.scenarios.context import Context
+from equipoise.testing.scenarios.argument_values import LAGS, TASKS, WHOLE, YES_NO, one_of
+from equipoise.testing.scenarios.directives import TIME, directive
 from equipoise.testing.scenarios.parsed_directive import Argument, ParsedDirective
-from equipoise.testing.scenarios.registry import TIME, directive
-from equipoise.testing.scenarios.values import LAGS, TASKS, WHOLE, YES_NO, one_of
+from equipoise.testing.scenarios.scenario_context import Context
 
 
 @directive(

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import attrs
 
 from equipoise.events.errors import InputError
+from equipoise.testing.scenarios.argument_values import ValueKind, member_range, read_value
 from equipoise.testing.scenarios.text import Directive, ScenarioError
-from equipoise.testing.scenarios.values import ValueKind, member_range, read_value
 
 T = TypeVar("T")
 

@@ -18,14 +18,14 @@ from equipoise.events.records import DecisionRecord, Entry
 from equipoise.events.tasks import TaskId, parse_task
 from equipoise.replay.verification import verify
 from equipoise.replay.wording import counted, share_text
-from equipoise.statemachine.problem import build_problem
+from equipoise.statemachine.round_problem import build_problem
 from equipoise.statemachine.state import MemberState
+from equipoise.testing.scenarios.argument_values import NAMES, WHOLE, YES_NO, one_of, tasks_text
 from equipoise.testing.scenarios.builds import DEFECTS
-from equipoise.testing.scenarios.context import Context
+from equipoise.testing.scenarios.directives import directive
 from equipoise.testing.scenarios.parsed_directive import Argument, ParsedDirective
-from equipoise.testing.scenarios.registry import directive
 from equipoise.testing.scenarios.render import by_task_text, lag_text, member_text
-from equipoise.testing.scenarios.values import NAMES, WHOLE, YES_NO, one_of, tasks_text
+from equipoise.testing.scenarios.scenario_context import Context
 
 
 @directive(

@@ -31,7 +31,7 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.wording import warning_text
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState, MemberState
-from equipoise.testing.scenarios.values import tasks_text
+from equipoise.testing.scenarios.argument_values import tasks_text
 
 
 @attrs.define(kw_only=True)

@@ -13,13 +13,13 @@ from __future__ import annotations
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import Lag, TaskId
 from equipoise.statemachine.member import MemberSession, MemberSettings
-from equipoise.testing.scenarios.context import Context
+from equipoise.testing.scenarios.argument_values import ENDS, LAGS, NAMES, TASKS, TEXT, WHOLE, YES_NO, one_of, tasks_text
+from equipoise.testing.scenarios.directives import directive
 from equipoise.testing.scenarios.parsed_directive import Argument, ParsedDirective
-from equipoise.testing.scenarios.registry import directive
 from equipoise.testing.scenarios.render import by_task_text, fact_text
+from equipoise.testing.scenarios.scenario_context import Context
 from equipoise.testing.scenarios.session_harness import SIMPLER, Fetch, Host, SessionHarness
 from equipoise.testing.scenarios.text import ScenarioError
-from equipoise.testing.scenarios.values import ENDS, LAGS, NAMES, TASKS, TEXT, WHOLE, YES_NO, one_of, tasks_text
 
 
 def _harness(context: Context) -> SessionHarness:

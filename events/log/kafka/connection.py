@@ -12,7 +12,7 @@ import attrs
 from equipoise.events import fields
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log.kafka.client import Clients
-from equipoise.events.log.kafka.settings import build, from_environment, setting, variable
+from equipoise.events.log.kafka.declared_settings import build, from_environment, setting, variable
 
 MOST_PORT = 65_535
 

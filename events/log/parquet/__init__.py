@@ -1,3 +1,3 @@
 """An archive: a Parquet dataset that is a log, partitioned by date. See
-`equipoise.events.log.parquet.log`.
+`equipoise.events.log.parquet.parquet_log`.
 """

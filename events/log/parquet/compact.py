@@ -12,9 +12,9 @@ from collections.abc import Callable
 import attrs
 
 from equipoise.events.errors import DamagedError, InputError, StorageError
+from equipoise.events.log.parquet.archive_stores import Store
+from equipoise.events.log.parquet.archive_writing import MOST_FILE_ROWS, Writer
 from equipoise.events.log.parquet.files import Part, all_parts, batches, by_partition, check_archive, covering, from_row, last_numbers
-from equipoise.events.log.parquet.stores import Store
-from equipoise.events.log.parquet.writing import MOST_FILE_ROWS, Writer
 from equipoise.events.log.stored import BrokenStoreError, FullStoreError
 
 _HIDDEN = "compaction"

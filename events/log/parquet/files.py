@@ -15,7 +15,7 @@ CRC-32 of the whole file, which detects any changed byte before the file is pars
 `date`: day (UTC) of the latest append time up to the file's first fact. So the rows of a file are
 of one day, as far as the log's clock moved forward. Readers of Parquet datasets ignore names that
 begin with ``_`` or ``.``. The folder may be in an object store
-(`equipoise.events.log.parquet.stores`).
+(`equipoise.events.log.parquet.archive_stores`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 import attrs
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.parquet.stores import MISSING, Store
+from equipoise.events.log.parquet.archive_stores import MISSING, Store
 from equipoise.events.log.storage import cannot_write
 from equipoise.events.log.stored import BrokenStoreError, MissingRowError
 

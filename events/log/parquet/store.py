@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from equipoise.events.errors import DamagedError, GapError, InputError, RepeatError
 from equipoise.events.fields import INT64_MAX
+from equipoise.events.log.parquet.archive_stores import Lock, Store
+from equipoise.events.log.parquet.archive_writing import Writer, appender
 from equipoise.events.log.parquet.files import (
     COLUMNS,
     Part,
@@ -22,8 +24,6 @@ from equipoise.events.log.parquet.files import (
     rows_of_groups,
     until_day,
 )
-from equipoise.events.log.parquet.stores import Lock, Store
-from equipoise.events.log.parquet.writing import Writer, appender
 from equipoise.events.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Order, Row
 from equipoise.events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
 from equipoise.events.records import Entry

@@ -11,7 +11,8 @@ from uuid import UUID
 
 import attrs
 
-from equipoise.replay.importers.offsets_topic import values
+from equipoise.replay.importers.offsets_topic import record_values
+from equipoise.replay.importers.offsets_topic.byte_reader import ByteReader
 from equipoise.replay.importers.offsets_topic.form import (
     int8,
     int16,
@@ -27,10 +28,9 @@ from equipoise.replay.importers.offsets_topic.form import (
     wire,
     write_value,
 )
-from equipoise.replay.importers.offsets_topic.reader import ByteReader
-from equipoise.replay.importers.offsets_topic.writing import key_of
+from equipoise.replay.importers.offsets_topic.record_writing import key_of
 
-Tasks = values.StreamsGroupTargetAssignmentMember
+Tasks = record_values.StreamsGroupTargetAssignmentMember
 _STABLE, _UNREVOKED, _UNRELEASED = 0, 1, 2
 """`CONSUMER_STATES`; those of `STREAMS_STATES` are one more each."""
 _UNKNOWN = 0
@@ -48,8 +48,8 @@ class DescribedSubtopology:
     subtopology_id: str = wire(text)
     source_topics: tuple[str, ...] = wire(many(text))
     repartition_sink_topics: tuple[str, ...] = wire(many(text))
-    state_changelog_topics: tuple[values.TopicInfo, ...] = wire(many(part(values.TopicInfo), 9))
-    repartition_source_topics: tuple[values.TopicInfo, ...] = wire(many(part(values.TopicInfo), 9))
+    state_changelog_topics: tuple[record_values.TopicInfo, ...] = wire(many(part(record_values.TopicInfo), 9))
+    repartition_source_topics: tuple[record_values.TopicInfo, ...] = wire(many(part(record_values.TopicInfo), 9))
 
 
 @attrs.frozen(kw_only=True)
@@ -68,8 +68,8 @@ class DescribedStreamsMember:
     client_host: str = wire(text)
     topology_epoch: int = wire(int32)
     process_id: str = wire(text)
-    user_endpoint: values.Endpoint | None = wire(nullable_part(values.Endpoint))
-    client_tags: tuple[values.KeyValue, ...] = wire(many(part(values.KeyValue), 3))
+    user_endpoint: record_values.Endpoint | None = wire(nullable_part(record_values.Endpoint))
+    client_tags: tuple[record_values.KeyValue, ...] = wire(many(part(record_values.KeyValue), 3))
     task_offsets: tuple[DescribedTaskOffset, ...] = wire(many(part(DescribedTaskOffset), 13))
     task_end_offsets: tuple[DescribedTaskOffset, ...] = wire(many(part(DescribedTaskOffset), 13))
     assignment: Tasks = wire(part(Tasks))
@@ -103,23 +103,23 @@ def read_streams_groups(body: bytes) -> tuple[DescribedStreamsGroup, ...]:
 
 def records_of_consumers(group: Mapping[str, Any]) -> dict[bytes, bytes]:
     """The records, key -> value, of a group as ConsumerGroupDescribe shows it."""
-    name, found = group["group"], {key_of(3, group["group"]): write_value(values.ConsumerGroupMetadata(epoch=group["group_epoch"]))}
-    found[key_of(6, name)] = write_value(values.TargetAssignmentMetadata(assignment_epoch=group["assignment_epoch"]))
+    name, found = group["group"], {key_of(3, group["group"]): write_value(record_values.ConsumerGroupMetadata(epoch=group["group_epoch"]))}
+    found[key_of(6, name)] = write_value(record_values.TargetAssignmentMetadata(assignment_epoch=group["assignment_epoch"]))
     for each in group["members"]:
         member, has, target = each["member_id"], _partitions(each["assignment"]), _partitions(each["target_assignment"])
-        described = values.ConsumerGroupMemberMetadata(
+        described = record_values.ConsumerGroupMemberMetadata(
             instance_id=each["instance_id"], rack_id=each["rack_id"], client_id=each["client_id"], client_host=each["client_host"],
             subscribed_topic_names=tuple(each["subscribed_topic_names"]), subscribed_topic_regex=each["subscribed_topic_regex"],
             rebalance_timeout_ms=_UNKNOWN, server_assignor=group["assignor"] or None,
         )  # fmt: skip
-        owned = tuple(values.OwnedPartitions(topic_id=topic, partitions=numbers) for topic, numbers in has.items())
-        current = values.ConsumerGroupCurrentMemberAssignment(
+        owned = tuple(record_values.OwnedPartitions(topic_id=topic, partitions=numbers) for topic, numbers in has.items())
+        current = record_values.ConsumerGroupCurrentMemberAssignment(
             member_epoch=each["member_epoch"], previous_member_epoch=each["member_epoch"], state=_state(_pairs(has.items()), _pairs(target.items())),
             assigned_partitions=owned, partitions_pending_revocation=(),
         )  # fmt: skip
-        wanted = tuple(values.TopicPartitions(topic_id=topic, partitions=numbers) for topic, numbers in target.items())
+        wanted = tuple(record_values.TopicPartitions(topic_id=topic, partitions=numbers) for topic, numbers in target.items())
         found[key_of(5, name, member)] = write_value(described)
-        found[key_of(7, name, member)] = write_value(values.ConsumerGroupTargetAssignmentMember(topic_partitions=wanted))
+        found[key_of(7, name, member)] = write_value(record_values.ConsumerGroupTargetAssignmentMember(topic_partitions=wanted))
         found[key_of(8, name, member)] = write_value(current)
     return found
 
@@ -132,25 +132,26 @@ def topics_of(group: Mapping[str, Any]) -> dict[str, str]:
 
 def records_of_streams(group: DescribedStreamsGroup) -> dict[bytes, bytes]:
     """The same of a group as StreamsGroupDescribe shows it."""
-    name, found = group.group, {key_of(17, group.group): write_value(values.StreamsGroupMetadata(epoch=group.group_epoch, metadata_hash=_UNKNOWN))}
-    found[key_of(20, name)] = write_value(values.TargetAssignmentMetadata(assignment_epoch=group.assignment_epoch))
+    name = group.group
+    found = {key_of(17, name): write_value(record_values.StreamsGroupMetadata(epoch=group.group_epoch, metadata_hash=_UNKNOWN))}
+    found[key_of(20, name)] = write_value(record_values.TargetAssignmentMetadata(assignment_epoch=group.assignment_epoch))
     if group.topology is not None:
         parts = tuple(
-            values.StreamsSubtopology(
+            record_values.StreamsSubtopology(
                 subtopology_id=each.subtopology_id, source_topics=each.source_topics, source_topic_regex=(),
                 state_changelog_topics=each.state_changelog_topics, repartition_sink_topics=each.repartition_sink_topics,
                 repartition_source_topics=each.repartition_source_topics, copartition_groups=(),
             )
             for each in group.topology.subtopologies
         )  # fmt: skip
-        found[key_of(23, name)] = write_value(values.StreamsGroupTopology(epoch=group.topology.epoch, subtopologies=parts))
+        found[key_of(23, name)] = write_value(record_values.StreamsGroupTopology(epoch=group.topology.epoch, subtopologies=parts))
     for each in group.members:
-        described = values.StreamsGroupMemberMetadata(
+        described = record_values.StreamsGroupMemberMetadata(
             instance_id=each.instance_id, rack_id=each.rack_id, client_id=each.client_id, client_host=each.client_host, rebalance_timeout_ms=_UNKNOWN,
             topology_epoch=each.topology_epoch, process_id=each.process_id, user_endpoint=each.user_endpoint, client_tags=each.client_tags,
         )  # fmt: skip
         has, target = each.assignment, each.target_assignment
-        current = values.StreamsGroupCurrentMemberAssignment(
+        current = record_values.StreamsGroupCurrentMemberAssignment(
             member_epoch=each.member_epoch, previous_member_epoch=each.member_epoch, state=1 + _state(_tasks(has), _tasks(target)),
             active_tasks=_owned(has.active_tasks), standby_tasks=_owned(has.standby_tasks), warmup_tasks=_owned(has.warmup_tasks),
             active_tasks_pending_revocation=(), standby_tasks_pending_revocation=(), warmup_tasks_pending_revocation=(),
@@ -167,8 +168,8 @@ def _partitions(assignment: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return dict(sorted(found.items()))
 
 
-def _owned(tasks: Iterable[values.TaskIds]) -> tuple[values.OwnedTaskIds, ...]:
-    return tuple(values.OwnedTaskIds(subtopology_id=each.subtopology_id, partitions=each.partitions) for each in tasks)
+def _owned(tasks: Iterable[record_values.TaskIds]) -> tuple[record_values.OwnedTaskIds, ...]:
+    return tuple(record_values.OwnedTaskIds(subtopology_id=each.subtopology_id, partitions=each.partitions) for each in tasks)
 
 
 def _tasks(assignment: Tasks) -> set[tuple[str, int]]:

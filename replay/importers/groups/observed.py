@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from equipoise.replay.importers.kafka_streams.wire import NEVER_MS, STREAMS_PROTOCOL, streams_member
-from equipoise.replay.importers.offsets_topic import values
+from equipoise.replay.importers.kafka_streams.offsets_records import NEVER_MS, STREAMS_PROTOCOL, streams_member
+from equipoise.replay.importers.offsets_topic import record_values
+from equipoise.replay.importers.offsets_topic.byte_reader import ByteReader, WireError
 from equipoise.replay.importers.offsets_topic.classic import ClassicGroup, ClassicMember, OffsetCommit
 from equipoise.replay.importers.offsets_topic.connect_protocol import CONNECTOR, Connectors, read_connect_assignment, read_worker_state
 from equipoise.replay.importers.offsets_topic.consumer_protocol import read_assignment, read_subscription
-from equipoise.replay.importers.offsets_topic.reader import ByteReader, WireError
-from equipoise.replay.importers.offsets_topic.records import GROUP_METADATA, GroupRecord, RawRecord, read_group_record
+from equipoise.replay.importers.offsets_topic.record_keys import GROUP_METADATA, GroupRecord, RawRecord, read_group_record
 
 Work = frozenset[str]
 NOTHING: Work = frozenset()
@@ -181,7 +181,7 @@ class ObservedGroups:
         is gone, or the record says nothing about it.
         """
         kind = _kind_of(record)
-        if kind is GroupKind.CONSUMER and isinstance(record.value, values.ConsumerGroupPartitionMetadata):
+        if kind is GroupKind.CONSUMER and isinstance(record.value, record_values.ConsumerGroupPartitionMetadata):
             self.names.update((topic.topic_id, topic.topic_name) for topic in record.value.topics)
             return None
         if record.deleted:
@@ -225,18 +225,18 @@ class ObservedGroups:
         targets = self._targets.setdefault(record.group, {})
         member = group.members.get(name) or ClusterMember(member_id=name, target=targets.get(name, NOTHING))
         match value:
-            case values.ConsumerGroupMetadata() | values.StreamsGroupMetadata():
+            case record_values.ConsumerGroupMetadata() | record_values.StreamsGroupMetadata():
                 return attrs.evolve(group, epoch=value.epoch)
-            case values.TargetAssignmentMetadata():
+            case record_values.TargetAssignmentMetadata():
                 return attrs.evolve(group, assignment_epoch=value.assignment_epoch)
-            case values.StreamsGroupTopology():
+            case record_values.StreamsGroupTopology():
                 sources = {
                     each.subtopology_id: (*each.source_topics, *(topic.name for topic in each.repartition_source_topics))
                     for each in value.subtopologies
                 }
                 stateful = frozenset(each.subtopology_id for each in value.subtopologies if each.state_changelog_topics)
                 return attrs.evolve(group, sources=sources, stateful=stateful, topology_epoch=value.epoch)
-            case values.ConsumerGroupMemberMetadata():
+            case record_values.ConsumerGroupMemberMetadata():
                 classic = value.classic_member_metadata
                 member = attrs.evolve(
                     _described(member, value),
@@ -244,32 +244,32 @@ class ObservedGroups:
                     pattern=value.subscribed_topic_regex or None,
                     session_timeout_ms=-1 if classic is None else classic.session_timeout_ms,
                 )
-            case values.StreamsGroupMemberMetadata():
+            case record_values.StreamsGroupMemberMetadata():
                 member = attrs.evolve(_described(member, value), process_id=value.process_id)
-            case values.ConsumerGroupTargetAssignmentMember():
+            case record_values.ConsumerGroupTargetAssignmentMember():
                 targets[name] = self._partitions(value.topic_partitions)
                 if name not in group.members:
                     return group
                 member = attrs.evolve(member, target=targets[name])
-            case values.StreamsGroupTargetAssignmentMember():
+            case record_values.StreamsGroupTargetAssignmentMember():
                 targets[name] = _tasks(value.active_tasks)
                 if name not in group.members:
                     return group
                 member = attrs.evolve(member, target=targets[name])
-            case values.ConsumerGroupCurrentMemberAssignment():
+            case record_values.ConsumerGroupCurrentMemberAssignment():
                 member = attrs.evolve(
                     member,
                     epoch=value.member_epoch,
-                    state=values.CONSUMER_STATES.get(value.state, str(value.state)),
+                    state=record_values.CONSUMER_STATES.get(value.state, str(value.state)),
                     active=self._partitions(value.assigned_partitions) | self._partitions(value.partitions_pending_revocation),
                     revoking=self._partitions(value.partitions_pending_revocation),
                 )
-            case values.StreamsGroupCurrentMemberAssignment():
+            case record_values.StreamsGroupCurrentMemberAssignment():
                 revoking = _tasks(value.active_tasks_pending_revocation)
                 member = attrs.evolve(
                     member,
                     epoch=value.member_epoch,
-                    state=values.STREAMS_STATES.get(value.state, str(value.state)),
+                    state=record_values.STREAMS_STATES.get(value.state, str(value.state)),
                     active=_tasks(value.active_tasks) | revoking,
                     standby=_tasks(value.standby_tasks) | _tasks(value.standby_tasks_pending_revocation),
                     warmup=_tasks(value.warmup_tasks) | _tasks(value.warmup_tasks_pending_revocation),
@@ -279,7 +279,7 @@ class ObservedGroups:
                 return group
         return _with(group, member)
 
-    def _partitions(self, topics: Iterable[values.TopicPartitions]) -> Work:
+    def _partitions(self, topics: Iterable[record_values.TopicPartitions]) -> Work:
         return frozenset(f"{self.names.get(each.topic_id, each.topic_id)}-{partition}" for each in topics for partition in each.partitions)
 
 
@@ -301,7 +301,7 @@ def _with(group: ObservedGroup, member: ClusterMember) -> ObservedGroup:
     return attrs.evolve(group, members={**group.members, member.member_id: member})
 
 
-def _described(member: ClusterMember, value: values.ConsumerGroupMemberMetadata | values.StreamsGroupMemberMetadata) -> ClusterMember:
+def _described(member: ClusterMember, value: record_values.ConsumerGroupMemberMetadata | record_values.StreamsGroupMemberMetadata) -> ClusterMember:
     return attrs.evolve(
         member,
         instance_id=value.instance_id,
@@ -312,7 +312,7 @@ def _described(member: ClusterMember, value: values.ConsumerGroupMemberMetadata 
     )
 
 
-def _tasks(tasks: Iterable[values.TaskIds]) -> Work:
+def _tasks(tasks: Iterable[record_values.TaskIds]) -> Work:
     return frozenset(f"{each.subtopology_id}_{partition}" for each in tasks for partition in each.partitions)
 
 

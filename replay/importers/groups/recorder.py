@@ -12,10 +12,10 @@ from typing import Protocol
 
 import attrs
 
-from equipoise.replay.importers.groups.recording import ClusterRecording, RecordedCommit
+from equipoise.replay.importers.groups.cluster_recording import ClusterRecording, RecordedCommit
+from equipoise.replay.importers.offsets_topic.byte_reader import WireError
 from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
-from equipoise.replay.importers.offsets_topic.reader import WireError
-from equipoise.replay.importers.offsets_topic.records import RawRecord, read_group_record
+from equipoise.replay.importers.offsets_topic.record_keys import RawRecord, read_group_record
 
 _TRANSACTION_S = 1.0
 _MOST_HELD = 50_000
@@ -38,7 +38,7 @@ class Recorded:
 
 
 class ReadableCluster(Protocol):
-    """`equipoise.replay.importers.groups.cluster.ClusterReader`, or one that polls."""
+    """`equipoise.replay.importers.groups.cluster_reading.ClusterReader`, or one that polls."""
 
     @property
     def positions(self) -> Mapping[int, int]: ...

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from equipoise.replay.importers.kafka_streams.import_options import ImportOptions, options_of
 from equipoise.replay.importers.kafka_streams.importer import FactSink, ImportSummary, import_history
-from equipoise.replay.importers.kafka_streams.options import ImportOptions, options_of
+from equipoise.replay.importers.kafka_streams.offsets_records import WireError
 from equipoise.replay.importers.kafka_streams.source import Source, shipped_runs
-from equipoise.replay.importers.kafka_streams.wire import WireError
 
 __all__ = ["FactSink", "ImportOptions", "ImportSummary", "Source", "WireError", "import_history", "options_of", "shipped_runs"]

@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
+from equipoise.replay.importers.kafka_streams.offsets_records import GroupMetadata
 from equipoise.replay.importers.kafka_streams.scan import group_records
 from equipoise.replay.importers.kafka_streams.source import Source
-from equipoise.replay.importers.kafka_streams.wire import GroupMetadata
 
 
 @attrs.frozen(kw_only=True)

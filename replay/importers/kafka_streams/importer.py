@@ -31,8 +31,9 @@ from equipoise.events.records import FactRecord
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import topology
 from equipoise.replay.importers.kafka_streams.endoffsets import EndOffsetStream
+from equipoise.replay.importers.kafka_streams.import_options import ImportOptions, configuration, infer, options_of
 from equipoise.replay.importers.kafka_streams.manifest import ImportCounters, ObservedRestore, build_manifest
-from equipoise.replay.importers.kafka_streams.options import ImportOptions, configuration, infer, options_of
+from equipoise.replay.importers.kafka_streams.offsets_records import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMetadata, OffsetCommit, WireMember
 from equipoise.replay.importers.kafka_streams.scan import (
     PROGRESS_EVERY_RECORDS,
     ObservedRound,
@@ -44,7 +45,6 @@ from equipoise.replay.importers.kafka_streams.scan import (
     scan,
 )
 from equipoise.replay.importers.kafka_streams.source import EndOffsetSample, Source
-from equipoise.replay.importers.kafka_streams.wire import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMetadata, OffsetCommit, WireMember
 
 TOPOLOGY_EPOCH = 1
 MOST_PARTITIONS = 50_000

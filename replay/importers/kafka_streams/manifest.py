@@ -14,7 +14,7 @@ import attrs
 
 from equipoise.events.facts import TopologyDeclared
 from equipoise.replay.importers.kafka_streams.decoder_agreement import compare_history
-from equipoise.replay.importers.kafka_streams.options import ImportOptions
+from equipoise.replay.importers.kafka_streams.import_options import ImportOptions
 from equipoise.replay.importers.kafka_streams.scan import FORGOTTEN_AFTER, LEFT_WITHIN, Scan
 from equipoise.replay.importers.kafka_streams.source import Action, MeasuredAction, Source
 from equipoise.replay.importers.kafka_streams.topology import Matching

@@ -17,9 +17,7 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import EndedMember
-from equipoise.replay.importers.kafka_streams.source import Source
-from equipoise.replay.importers.kafka_streams.topology import TopologySeen
-from equipoise.replay.importers.kafka_streams.wire import (
+from equipoise.replay.importers.kafka_streams.offsets_records import (
     NEVER_MS,
     READABLE,
     RUNS_IT,
@@ -30,7 +28,9 @@ from equipoise.replay.importers.kafka_streams.wire import (
     decode_record,
     other_kind,
 )
-from equipoise.replay.importers.offsets_topic.records import RawRecord
+from equipoise.replay.importers.kafka_streams.source import Source
+from equipoise.replay.importers.kafka_streams.topology import TopologySeen
+from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 
 Progress = Callable[[int, int | None], None]
 """Called now and then with the records done and, where known, their total."""

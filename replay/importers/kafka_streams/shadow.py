@@ -13,8 +13,8 @@ from equipoise.events.facts import AssignmentObserved, Fact
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
+from equipoise.replay.importers.kafka_streams.import_options import ImportOptions
 from equipoise.replay.importers.kafka_streams.importer import import_history
-from equipoise.replay.importers.kafka_streams.options import ImportOptions
 from equipoise.replay.importers.kafka_streams.source import Source
 from equipoise.statemachine.machine import GroupMachine
 

@@ -31,7 +31,7 @@ from typing import IO, Any, NamedTuple
 import attrs
 
 from equipoise.events.errors import InputError
-from equipoise.replay.importers.offsets_topic.records import RawRecord
+from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 
 OFFSETS = "offsets_topic.jsonl"
 END_OFFSETS = "end_offsets.jsonl"
@@ -273,7 +273,7 @@ class Source:
 
 class HeldSource(Source):
     """Records of a running group that were read from its broker so far
-    (`equipoise.replay.importers.kafka_streams.broker`), held in memory. It grows and can be
+    (`equipoise.replay.importers.kafka_streams.broker_reading`), held in memory. It grows and can be
     imported again at any time.
 
     It has no operators' actions and no measurements.

@@ -17,7 +17,7 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.tasks import TaskId
-from equipoise.replay.importers.kafka_streams.wire import StreamsAssignment, StreamsSubscription
+from equipoise.replay.importers.kafka_streams.offsets_records import StreamsAssignment, StreamsSubscription
 
 MOST_MATCHINGS = 5_000
 """Most ways to pair changelogs with sub-topologies that are tried. With more, the matching stays

@@ -4,7 +4,7 @@ Formats (Apache Kafka's message definitions): OffsetCommitValue and GroupMetadat
 to 4 (4 is flexible: compact strings, tagged fields). What members and their leader say to each
 other is theirs: `ClassicMember.subscription` and `assignment` are read by protocol
 (`equipoise.replay.importers.offsets_topic.consumer_protocol`, `connect_protocol`, and for Kafka
-Streams `equipoise.replay.importers.kafka_streams.wire`).
+Streams `equipoise.replay.importers.kafka_streams.offsets_records`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import attrs
 
-from equipoise.replay.importers.offsets_topic.reader import ByteReader
+from equipoise.replay.importers.offsets_topic.byte_reader import ByteReader
 
 UNKNOWN_MS = -1
 """A timeout that is not known: no coordinator writes it."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import attrs
 
-from equipoise.replay.importers.offsets_topic.reader import ByteReader
+from equipoise.replay.importers.offsets_topic.byte_reader import ByteReader
 
 NEWEST_VERSION = 2
 CONNECTOR = -1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from equipoise.replay.importers.offsets_topic.reader import ByteReader
+from equipoise.replay.importers.offsets_topic.byte_reader import ByteReader
 
 NEWEST_VERSION = 3
 NO_GENERATION = -1

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import attrs
 
-from equipoise.replay.importers.offsets_topic.reader import ByteReader
+from equipoise.replay.importers.offsets_topic.byte_reader import ByteReader
 
 
 @attrs.frozen

@@ -5,8 +5,8 @@ It models the protocol ``classic`` of Apache Kafka 4 with Streams' cooperative h
 and KIP-441's probing; `KafkaProtocol` names the source of each behaviour.
 """
 
-from equipoise.replay.simulation.kafka.group import KafkaGroup
 from equipoise.replay.simulation.kafka.instance import InstanceSettings, KafkaStreamsInstance
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
+from equipoise.replay.simulation.kafka.streams_group import KafkaGroup
 
 __all__ = ["InstanceSettings", "KafkaGroup", "KafkaProtocol", "KafkaStreamsInstance"]

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.replay.simulation.engine import Engine
+from equipoise.replay.simulation.kafka.classic_coordinator import Coordinator
 from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerSettings, Joined, Partitions, SimulatedGroup, assign
-from equipoise.replay.simulation.kafka.coordinator import Coordinator
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
 
 

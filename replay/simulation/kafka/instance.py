@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from equipoise.assignors.kafka_streams.clients import LATEST
+from equipoise.assignors.kafka_streams.client_states import LATEST
 from equipoise.assignors.kafka_streams.threads import ThreadAssignment, ThreadSubscription
 from equipoise.events import fields
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.engine import Engine
-from equipoise.replay.simulation.kafka.coordinator import Coordinator
+from equipoise.replay.simulation.kafka.classic_coordinator import Coordinator
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
-from equipoise.replay.simulation.restore import Disk, RestoreModel, Restorer
+from equipoise.replay.simulation.restored_copies import Disk, RestoreModel, Restorer
 from equipoise.replay.simulation.world import SimulatedWorld
 
 FOREVER_MS = 2**62

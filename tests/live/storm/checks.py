@@ -18,7 +18,7 @@ import attrs
 from equipoise.events.decisions import Decision, EventRejected, MemberExpired
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import decision_record, stored_decision
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.member.fencing import AT_LEAST_ONCE, FENCE_KEY, SOURCES_KEY
 from equipoise.member.origin import Origin, read_origin
 from examples.orders.count import MOST_UNCOMMITTED_RECORDS

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.log_topics import Topics
 from examples.orders.recount import everything
 
 MOST_S = 300

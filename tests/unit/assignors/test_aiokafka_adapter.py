@@ -15,7 +15,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from aiokafka.protocol.metadata import MetadataResponse_v0, MetadataResponse_v1
 
 from equipoise.assignors.adapters.aiokafka import BalancedAssignor, LagAwareAssignor, LagFetcher, LoadBalancedAssignor, PartitionLags
-from equipoise.assignors.adapters.dealing import Subscriber, deal
+from equipoise.assignors.adapters.group_dealing import Subscriber, deal
 from equipoise.events.errors import InputError
 from equipoise.events.settings import GroupSettings
 from equipoise.seat.consumer_protocol import read_subscription

@@ -13,7 +13,7 @@ import random
 
 import pytest
 
-from equipoise.assignors.kafka_streams.clients import ClientState, PrioritySet
+from equipoise.assignors.kafka_streams.client_states import ClientState, PrioritySet
 from equipoise.assignors.kafka_streams.graph import Graph
 from equipoise.events.tasks import TaskId
 

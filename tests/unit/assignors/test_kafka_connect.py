@@ -16,7 +16,7 @@ from equipoise.assignors import AssignmentProblem, Plan
 from equipoise.assignors.assign_json import assign_line, problem_of
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.kafka_connect import KafkaConnect
-from equipoise.assignors.kafka_connect.rounds import back_off_ms
+from equipoise.assignors.kafka_connect.connect_round import back_off_ms
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from tests import vectors

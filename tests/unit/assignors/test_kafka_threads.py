@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from equipoise.assignors import Task
-from equipoise.assignors.kafka_streams.clients import ClientState
+from equipoise.assignors.kafka_streams.client_states import ClientState
 from equipoise.assignors.kafka_streams.threads import ThreadSubscription, to_threads
 from equipoise.events.tasks import TaskId, parse_task
 

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from equipoise.assignors import Task
+from equipoise.assignors.common.flow_network import AssignmentNetwork, Offer
 from equipoise.assignors.common.indexed_problem import pool_of
-from equipoise.assignors.common.network import AssignmentNetwork, Offer
 from equipoise.events.tasks import TaskId
 
 TASKS = {TaskId(0, partition): Task(id=TaskId(0, partition), stateful=True) for partition in range(4)}

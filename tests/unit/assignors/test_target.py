@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from equipoise.assignors.common import target
+from equipoise.assignors.common.flow_network import AssignmentNetwork
 from equipoise.assignors.common.indexed_problem import IndexedProblem, pool_of
-from equipoise.assignors.common.network import AssignmentNetwork
 from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Partition
 from equipoise.assignors.common.restore_rate import RestoreRates
 from equipoise.assignors.common.shares import Share, Shares

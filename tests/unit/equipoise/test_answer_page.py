@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-from equipoise.cli.page import render_parts
+from equipoise.cli.answer_page import render_parts
 from equipoise.cli.screen import Line, Part, Table, bold
 from equipoise.output import Kind, write_file
 

@@ -14,7 +14,7 @@ from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId
 from equipoise.operations.adopting import Adopting
 from equipoise.seat.held_group import Holders
-from equipoise.worker.settings import LiveSettings
+from equipoise.worker.worker_settings import LiveSettings
 
 
 @pytest.mark.parametrize("back", [[], ["--back"]])

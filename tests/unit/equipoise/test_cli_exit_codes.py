@@ -22,10 +22,10 @@ import pytest
 
 from equipoise.events.errors import LogError
 from equipoise.events.log import open_log
+from equipoise.events.log.parquet.archive_stores import store_at
 from equipoise.events.log.parquet.files import all_parts, by_partition
-from equipoise.events.log.parquet.stores import store_at
 from equipoise.replay.parallel import ProcessDiedError, in_processes
-from equipoise.replay.simulation.fleet import Fleet, make_fleet
+from equipoise.replay.simulation.many_groups import Fleet, make_fleet
 from tests.unit.equipoise.test_output import contents
 from tests.unit.replay.lived import lived, write
 

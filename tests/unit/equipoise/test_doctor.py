@@ -12,13 +12,13 @@ import attrs
 import pytest
 
 from equipoise.events.facts import Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
-from equipoise.operations.doctor import brokers, machine
+from equipoise.events.log.kafka.log_topics import MADE_WITH, MUST_BE, Topics
+from equipoise.operations.doctor import brokers, directory_findings
 from equipoise.operations.doctor.access import ROLES, Acl, Application, Need, needs
 from equipoise.operations.doctor.asking import BrokerAddress, TopicFound
 from equipoise.operations.doctor.finding import CHECKS, Finding
-from equipoise.operations.doctor.groups import of_timeouts, unknown_group
-from equipoise.operations.doctor.topics import LEAST_MESSAGE_BYTES, is_allowed, of_application, of_log, of_topology
+from equipoise.operations.doctor.group_findings import of_timeouts, unknown_group
+from equipoise.operations.doctor.topic_findings import LEAST_MESSAGE_BYTES, is_allowed, of_application, of_log, of_topology
 from equipoise.statemachine.state import GroupState
 from tests.groups import Group, configured, joined
 from tests.pages import rows_of
@@ -309,11 +309,11 @@ def test_group_without_members_has_no_timeouts_to_compare() -> None:
 
 
 def test_state_directory_on_a_disk_of_the_machine_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "file_system", lambda folder: "ext4")
+    monkeypatch.setattr(directory_findings, "file_system", lambda folder: "ext4")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(10**12, 0, 10**11))
     (tmp_path / "store").write_bytes(b"x" * 2_000)
-    assert only(machine.of_state_directory(tmp_path)).text == f"{tmp_path}: 2.0 KB of state, 100 GB free of 1.0 TB"
-    assert only(machine.of_state_directory(tmp_path / "not" / "yet")).text.startswith(f"{tmp_path / 'not' / 'yet'}: 0 B of state")
+    assert only(directory_findings.of_state_directory(tmp_path)).text == f"{tmp_path}: 2.0 KB of state, 100 GB free of 1.0 TB"
+    assert only(directory_findings.of_state_directory(tmp_path / "not" / "yet")).text.startswith(f"{tmp_path / 'not' / 'yet'}: 0 B of state")
     assert os.listdir(tmp_path) == ["store"]
 
 
@@ -322,17 +322,17 @@ Usage = namedtuple("Usage", "total used free")  # as shutil's
 
 @pytest.mark.parametrize(("free", "used"), [(4_999, 0), (90_000, 90_001)])
 def test_disk_without_room_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, used: int) -> None:
-    monkeypatch.setattr(machine, "file_system", lambda folder: "ext4")
+    monkeypatch.setattr(directory_findings, "file_system", lambda folder: "ext4")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(100_000, 0, free))
     (tmp_path / "store").write_bytes(b"x" * used)
-    assert brief(machine.of_state_directory(tmp_path)) == [("warning", "disk")]
+    assert brief(directory_findings.of_state_directory(tmp_path)) == [("warning", "disk")]
 
 
 @pytest.mark.parametrize(("kind", "status"), [("nfs4", "problem"), ("fuse.sshfs", "problem"), ("tmpfs", "warning")])
 def test_file_system_that_does_not_hold_state_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, status: str) -> None:
-    monkeypatch.setattr(machine, "file_system", lambda folder: kind)
+    monkeypatch.setattr(directory_findings, "file_system", lambda folder: kind)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(10**12, 0, 10**11))
-    first, *_ = machine.of_state_directory(tmp_path)
+    first, *_ = directory_findings.of_state_directory(tmp_path)
     assert first.status == status
     assert f"({kind})" in first.text
 
@@ -340,17 +340,17 @@ def test_file_system_that_does_not_hold_state_is_named(tmp_path: Path, monkeypat
 def test_folder_that_is_a_file_or_not_writable_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert brief(machine.of_state_directory(file)) == [("problem", "disk")]
+    assert brief(directory_findings.of_state_directory(file)) == [("problem", "disk")]
     monkeypatch.setattr(os, "access", lambda place, mode: False)
-    assert brief(machine.of_state_directory(tmp_path)) == [("problem", "disk")]
+    assert brief(directory_findings.of_state_directory(tmp_path)) == [("problem", "disk")]
 
 
 def test_file_system_is_that_of_the_innermost_mount(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text("/dev/a / ext4 rw 0 0\nserver:/x /var/my\\040state nfs4 rw 0 0\n")
-    assert machine.file_system(Path("/var/my state/orders"), mounts) == "nfs4"
-    assert machine.file_system(Path("/var/lib"), mounts) == "ext4"
-    assert machine.file_system(Path("/var"), tmp_path / "none") == ""
+    assert directory_findings.file_system(Path("/var/my state/orders"), mounts) == "nfs4"
+    assert directory_findings.file_system(Path("/var/lib"), mounts) == "ext4"
+    assert directory_findings.file_system(Path("/var"), tmp_path / "none") == ""
 
 
 # The page
@@ -411,5 +411,5 @@ def test_partitions_that_nobody_reads_are_a_problem() -> None:
 
 
 def test_directory_in_which_no_file_can_be_made_is_a_problem() -> None:
-    found = only(machine.of_state_directory(Path("/proc")))
+    found = only(directory_findings.of_state_directory(Path("/proc")))
     assert (found.status, found.text.partition(":")[0]) == ("problem", "/proc")

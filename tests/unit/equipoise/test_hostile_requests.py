@@ -25,15 +25,15 @@ from equipoise.admission import Admission, names_in
 from equipoise.cli.spark.exporter import StreamExporter
 from equipoise.console.recent import Recent
 from equipoise.events.errors import InputError
-from equipoise.member.http import MemberServer
-from equipoise.member.options import MemberOptions
+from equipoise.member.member_http import MemberServer
+from equipoise.member.member_options import MemberOptions
 from equipoise.runtime import DEPLOYED
 from equipoise.serving import HttpServer
 from equipoise.statemachine.group_lead import GroupLead
-from equipoise.worker.http import Server
-from equipoise.worker.metrics import WorkerMetrics
-from equipoise.worker.rounds import Rounds
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.rounds_over_http import Rounds
+from equipoise.worker.worker_http import Server
+from equipoise.worker.worker_metrics import WorkerMetrics
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import GROUP, Group
 
 PACKAGE = Path(equipoise.__file__).parent

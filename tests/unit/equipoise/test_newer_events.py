@@ -15,7 +15,7 @@ from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import MemberLeft
 from equipoise.events.log import Log, open_log
-from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.parquet.parquet_log import ArchiveLog
 from equipoise.events.log.parquet.store import ArchivePartition
 from equipoise.events.log.rows import DecisionRow, FactRow, Row
 from equipoise.events.log.stored import StoredLog

@@ -26,8 +26,8 @@ from equipoise.events.fields import check_name, is_hidden
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.replay.sentences import tell
-from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
-from equipoise.replay.simulation.process import ProcessSettings
+from equipoise.replay.simulation.member_process import ProcessSettings
+from equipoise.replay.simulation.simulated_cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.world import steady
 from tests.json_schemas import check
 from tests.unit.equipoise.test_commands import run

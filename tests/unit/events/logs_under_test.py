@@ -13,10 +13,10 @@ from equipoise.events.decisions import BalanceEvaluated, Decision, EventRejected
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, LogOpened, MemberJoined, ProbingTick
 from equipoise.events.log import open_log
 from equipoise.events.log.jsonl import JsonLinesLog, render
-from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.parquet.archive_stores import store_at
+from equipoise.events.log.parquet.archive_writing import Writer
+from equipoise.events.log.parquet.parquet_log import ArchiveLog
 from equipoise.events.log.parquet.store import ArchivePartition
-from equipoise.events.log.parquet.stores import store_at
-from equipoise.events.log.parquet.writing import Writer
 from equipoise.events.log.rows import BaseRow, DecisionRow, FactRow, Row
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.log.stored import StoredLog

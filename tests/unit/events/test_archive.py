@@ -21,10 +21,10 @@ from equipoise.events.facts import LogOpened, MemberJoined, ProbingTick
 from equipoise.events.log import open_log
 from equipoise.events.log.copying import copy_log
 from equipoise.events.log.jsonl import JsonLinesLog
+from equipoise.events.log.parquet.archive_stores import store_at
 from equipoise.events.log.parquet.compact import compact
 from equipoise.events.log.parquet.files import COLUMNS, all_parts, covering, part_name
-from equipoise.events.log.parquet.log import ArchiveLog
-from equipoise.events.log.parquet.stores import store_at
+from equipoise.events.log.parquet.parquet_log import ArchiveLog
 from equipoise.events.log.rows import BaseRow, FactRow
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
@@ -132,7 +132,7 @@ def test_read_group_needs_no_pandas(path: Path) -> None:
     ticks(str(path), 1, 2, 3)
     ticks(str(path), 4, group="h")
     code = (
-        "import sys\nfrom equipoise.events.log.parquet.log import ArchiveLog\n"
+        "import sys\nfrom equipoise.events.log.parquet.parquet_log import ArchiveLog\n"
         f"with ArchiveLog({str(path)!r}, 'r') as log:\n    print(len(list(log.read())), len(list(log.read(group='h'))), 'pandas' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -11,8 +11,8 @@ import pytest
 
 from equipoise.events.errors import DamagedError, GapError, RepeatError
 from equipoise.events.facts import LogOpened, ProbingTick
-from equipoise.events.log.kafka import bases as module
-from equipoise.events.log.kafka.bases import Base, Bases, archive_record, beginning, halted_record, opening_record, opening_row, state_records
+from equipoise.events.log.kafka import bases_topic as module
+from equipoise.events.log.kafka.bases_topic import Base, Bases, archive_record, beginning, halted_record, opening_record, opening_row, state_records
 from equipoise.events.log.kafka.envelope import pack_fact
 from equipoise.events.log.rows import BaseRow, Order
 

@@ -19,8 +19,8 @@ from equipoise.events.errors import DamagedError, InputError, UnknownKindError
 from equipoise.events.facts import LogOpened, MemberLeft, ProbingTick, Undecodable
 from equipoise.events.log.kafka import envelope
 from equipoise.events.log.kafka.connection import Connection, connection_to
-from equipoise.events.log.kafka.settings import build
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.declared_settings import build
+from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.log.rows import UNDECODABLE
 from equipoise.events.records import DecisionRecord, FactRecord
 

@@ -25,10 +25,10 @@ from equipoise.events.facts import LogOpened, ProbingTick
 from equipoise.events.log import open_log
 from equipoise.events.log.copying import copy_log
 from equipoise.events.log.parquet import objects
+from equipoise.events.log.parquet.archive_stores import store_at
 from equipoise.events.log.parquet.compact import compact
 from equipoise.events.log.parquet.files import all_parts, covering
-from equipoise.events.log.parquet.log import ArchiveLog, next_offsets
-from equipoise.events.log.parquet.stores import store_at
+from equipoise.events.log.parquet.parquet_log import ArchiveLog, next_offsets
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.records import Entry, FactRecord
 from tests.object_store import BUCKET, ObjectStoreServer, serving
@@ -337,7 +337,7 @@ def test_kill_in_the_middle_of_an_upload_leaves_nothing_to_see(location: str, se
     ticks(location, 1)
     before = names(location)
     code = (
-        "import sys, random\nfrom equipoise.events.log.parquet.stores import store_at\n"
+        "import sys, random\nfrom equipoise.events.log.parquet.archive_stores import store_at\n"
         f"store_at({location!r}).upload('date=1970-01-01/large', random.Random(1).randbytes(25 << 20))\n"
     )
     server.requests()

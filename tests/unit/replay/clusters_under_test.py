@@ -10,7 +10,7 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, SimulatedCluster, SimulatedWorkerSettings, steady
-from equipoise.replay.simulation.cluster import Sink
+from equipoise.replay.simulation.simulated_cluster import Sink
 from equipoise.statemachine.machine import GroupMachine
 
 START_MS = 1_000_000_000

@@ -15,8 +15,8 @@ from equipoise.events.log import Log
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
-from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
-from equipoise.replay.simulation.process import ProcessSettings
+from equipoise.replay.simulation.member_process import ProcessSettings
+from equipoise.replay.simulation.simulated_cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.world import steady
 from equipoise.statemachine.machine import GroupMachine
 

@@ -17,8 +17,8 @@ from equipoise.events.settings import GroupSettings
 from equipoise.replay.whatif.advice import advise, better, dominates, pareto_front
 from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, Deviation, Outcome, WhatIf
 from equipoise.replay.whatif.kafka_properties import APPLICATION, BROKER, kafka_properties
-from equipoise.replay.whatif.picture import render_what_if
-from equipoise.replay.whatif.recording import Metrics, mean
+from equipoise.replay.whatif.recorded_costs import Metrics, mean
+from equipoise.replay.whatif.what_if_picture import render_what_if
 
 
 def run(unavailable: float = 100.0, restored: float | None = 1_000_000, rebalances: float = 50, imbalanced: float = 200.0) -> Metrics:

@@ -15,7 +15,7 @@ from equipoise.cli import main
 from equipoise.events.decisions import Checkpointed, MemberAssigned
 from equipoise.events.errors import InputError
 from equipoise.events.log import open_log
-from equipoise.events.log.kafka.bases import BaseStart
+from equipoise.events.log.kafka.bases_topic import BaseStart
 from equipoise.events.log.rows import BaseRow, FactRow
 from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord
 from equipoise.events.tasks import TaskId

@@ -15,8 +15,8 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.recorded_inputs import ProcessStarted, read_recorded_inputs
 from equipoise.replay.simulation import NetworkSettings, SimulatedCluster
-from equipoise.replay.simulation.process import Exit
-from equipoise.replay.simulation.restore import RestoreModel
+from equipoise.replay.simulation.member_process import Exit
+from equipoise.replay.simulation.restored_copies import RestoreModel
 from equipoise.statemachine.machine import GroupMachine
 from tests.search.rules import NoHold
 from tests.unit.replay.clusters_under_test import (

@@ -13,11 +13,11 @@ from equipoise.events.facts import LeaveIntended, LogOpened, Subtopology, Topolo
 from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation import ChangelogGrowth, NetworkSettings, RestoreModel, steady
-from equipoise.replay.simulation.broker import Broker, ReplayedProducer
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime, active_moves, fewest_moves, owners_at, silences
-from equipoise.replay.simulation.network import NetworkEnd, SimulatedNetwork
-from equipoise.replay.simulation.restore import Disk, Restorer
+from equipoise.replay.simulation.process_network import NetworkEnd, SimulatedNetwork
+from equipoise.replay.simulation.restored_copies import Disk, Restorer
+from equipoise.replay.simulation.simulated_broker import Broker, ReplayedProducer
 from equipoise.replay.simulation.world import CopyRestore, Ownership, SimulatedWorld
 from tests.unit.replay.clusters_under_test import member, running_cluster, small_config
 

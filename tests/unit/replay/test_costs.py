@@ -15,11 +15,11 @@ import pytest
 
 from equipoise.replay.history import Condition
 from equipoise.replay.importers.kafka_streams.importer import import_history
-from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
-from equipoise.replay.simulation.process import ProcessSettings
+from equipoise.replay.simulation.member_process import ProcessSettings
+from equipoise.replay.simulation.simulated_cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.world import steady
 from equipoise.replay.timelines import Cost, Timeline, build_timeline, costs_of
-from equipoise.replay.timelines.costs import COST_CAUSES, ROLLING_MS, by_cause, by_group, cause_of_cost_text
+from equipoise.replay.timelines.history_costs import COST_CAUSES, ROLLING_MS, by_cause, by_group, cause_of_cost_text
 from equipoise.replay.wording import CAUSES
 from tests.unit.replay.lived import KILLED_MS, START_MS, TOPOLOGY, configured, lived
 from tools.import_check import MemoryLog

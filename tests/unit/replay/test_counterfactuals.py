@@ -11,8 +11,8 @@ import pytest
 from equipoise.cli.incident_text import document, story
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident import Cause, Counterfactual, GroupHistory, counterfactual, incidents
+from equipoise.replay.incident.coordinator_history import with_sinks
 from equipoise.replay.incident.counterfactuals import events_of
-from equipoise.replay.incident.history import with_sinks
 from tests.json_schemas import check
 from tests.observed_groups import BOTH, SECOND, group, history, member
 

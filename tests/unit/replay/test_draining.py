@@ -9,7 +9,7 @@ from equipoise.assignors import registry
 from equipoise.assignors.scale_down import drain_ms
 from equipoise.events.facts import Load
 from equipoise.replay.group_view import Drain, drains
-from equipoise.statemachine.problem import build_problem
+from equipoise.statemachine.round_problem import build_problem
 from tests.groups import Group
 
 

@@ -18,13 +18,13 @@ from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry
-from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
-from equipoise.replay.simulation.process import ProcessSettings
+from equipoise.replay.simulation.member_process import ProcessSettings
+from equipoise.replay.simulation.simulated_cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.world import steady
 from equipoise.replay.timelines import build_timeline
 from equipoise.replay.whatif.drift import Drift, difference
 from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, what_if
-from equipoise.replay.whatif.recording import read_recording
+from equipoise.replay.whatif.recorded_costs import read_recording
 from tests.json_schemas import check
 from tests.unit.replay.lived import START_MS, TOPOLOGY, lived, write
 

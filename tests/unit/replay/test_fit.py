@@ -21,8 +21,8 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import import_history
 from equipoise.replay.recorded_inputs import read_recorded_inputs
 from equipoise.replay.simulation import RestoreModel
-from equipoise.replay.simulation.cluster import MemorySink
 from equipoise.replay.simulation.run import Simulation, simulate
+from equipoise.replay.simulation.simulated_cluster import MemorySink
 from equipoise.replay.whatif.fit import DEFAULT_RECORDS_PER_S, Estimate, Fit, Observation, estimate_of, fit, most_likely, speed_of
 from tools.import_check import MemoryLog
 

@@ -17,15 +17,15 @@ import hypothesis.strategies as st
 import pytest
 
 from equipoise.events.errors import InputError
+from equipoise.replay.importers.groups.cluster_recording import RecordedCommit, open_recording
 from equipoise.replay.importers.groups.described import records_of_consumers
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedGroups, Work
-from equipoise.replay.importers.groups.recording import RecordedCommit, open_recording
-from equipoise.replay.importers.offsets_topic import values
+from equipoise.replay.importers.offsets_topic import record_values
+from equipoise.replay.importers.offsets_topic.byte_reader import WireError
 from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
 from equipoise.replay.importers.offsets_topic.form import write_value
-from equipoise.replay.importers.offsets_topic.reader import WireError
-from equipoise.replay.importers.offsets_topic.records import GROUP_METADATA, VALUES, GroupRecord, RawRecord, read_group_record
-from equipoise.replay.importers.offsets_topic.writing import key_of
+from equipoise.replay.importers.offsets_topic.record_keys import GROUP_METADATA, VALUES, GroupRecord, RawRecord, read_group_record
+from equipoise.replay.importers.offsets_topic.record_writing import key_of
 
 ORDERS, STOCK = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
 
@@ -163,11 +163,11 @@ def record(kind: int, value: object = None, name: str | None = None, *, deleted:
 
 
 def partitions(*numbers: int, topic: str = ORDERS) -> tuple[Any, ...]:
-    return (values.OwnedPartitions(topic_id=topic, partitions=numbers),) if numbers else ()
+    return (record_values.OwnedPartitions(topic_id=topic, partitions=numbers),) if numbers else ()
 
 
-def consumer(**settings: Any) -> values.ConsumerGroupMemberMetadata:
-    return values.ConsumerGroupMemberMetadata(
+def consumer(**settings: Any) -> record_values.ConsumerGroupMemberMetadata:
+    return record_values.ConsumerGroupMemberMetadata(
         **{
             "instance_id": None, "rack_id": "", "client_id": "c", "client_host": "/h", "subscribed_topic_names": ("orders",),
             "subscribed_topic_regex": "", "rebalance_timeout_ms": 300_000, "server_assignor": None, **settings,
@@ -175,15 +175,15 @@ def consumer(**settings: Any) -> values.ConsumerGroupMemberMetadata:
     )  # fmt: skip
 
 
-def has(epoch: int, state: int, *numbers: int, revoking: tuple[int, ...] = ()) -> values.ConsumerGroupCurrentMemberAssignment:
-    return values.ConsumerGroupCurrentMemberAssignment(
+def has(epoch: int, state: int, *numbers: int, revoking: tuple[int, ...] = ()) -> record_values.ConsumerGroupCurrentMemberAssignment:
+    return record_values.ConsumerGroupCurrentMemberAssignment(
         member_epoch=epoch, previous_member_epoch=epoch, state=state,
         assigned_partitions=partitions(*numbers), partitions_pending_revocation=partitions(*revoking),
     )  # fmt: skip
 
 
-def target(*numbers: int) -> values.ConsumerGroupTargetAssignmentMember:
-    return values.ConsumerGroupTargetAssignmentMember(topic_partitions=partitions(*numbers))
+def target(*numbers: int) -> record_values.ConsumerGroupTargetAssignmentMember:
+    return record_values.ConsumerGroupTargetAssignmentMember(topic_partitions=partitions(*numbers))
 
 
 def folded(observed: ObservedGroups, *records: GroupRecord) -> ObservedGroup:
@@ -194,15 +194,15 @@ def folded(observed: ObservedGroups, *records: GroupRecord) -> ObservedGroup:
 
 def test_consumers_of_kip_848_join_move_and_leave() -> None:
     observed = ObservedGroups({ORDERS: "orders"})
-    first = (record(5, consumer(), "a"), record(3, values.ConsumerGroupMetadata(epoch=1)))
+    first = (record(5, consumer(), "a"), record(3, record_values.ConsumerGroupMetadata(epoch=1)))
     assert folded(observed, *first).state == "assigning"
-    group = folded(observed, record(7, target(0, 1), "a"), record(6, values.TargetAssignmentMetadata(assignment_epoch=1)))
+    group = folded(observed, record(7, target(0, 1), "a"), record(6, record_values.TargetAssignmentMetadata(assignment_epoch=1)))
     assert (group.kind, group.state, group.members["a"].target) == (GroupKind.CONSUMER, "reconciling", work("orders-0", "orders-1"))
     assert folded(observed, record(8, has(1, 0, 0, 1), "a")).state == "stable"
 
-    folded(observed, record(5, consumer(rack_id="r", instance_id="i"), "b"), record(3, values.ConsumerGroupMetadata(epoch=2)))
+    folded(observed, record(5, consumer(rack_id="r", instance_id="i"), "b"), record(3, record_values.ConsumerGroupMetadata(epoch=2)))
     group = folded(
-        observed, record(7, target(0), "a"), record(7, target(1), "b"), record(6, values.TargetAssignmentMetadata(assignment_epoch=2)),
+        observed, record(7, target(0), "a"), record(7, target(1), "b"), record(6, record_values.TargetAssignmentMetadata(assignment_epoch=2)),
         record(8, has(1, 1, 0, revoking=(1,)), "a"), record(8, has(2, 2), "b"),
     )  # fmt: skip
     assert (group.state, group.owners) == ("reconciling", {"orders-0": ["a"], "orders-1": ["a"]})
@@ -211,7 +211,7 @@ def test_consumers_of_kip_848_join_move_and_leave() -> None:
     group = folded(observed, record(8, has(2, 0, 0), "a"), record(8, has(2, 0, 1), "b"))
     assert (group.state, group.owners) == ("stable", {"orders-0": ["a"], "orders-1": ["b"]})
 
-    group = folded(observed, *(record(kind, name="b", deleted=True) for kind in (8, 7, 5)), record(3, values.ConsumerGroupMetadata(epoch=3)))
+    group = folded(observed, *(record(kind, name="b", deleted=True) for kind in (8, 7, 5)), record(3, record_values.ConsumerGroupMetadata(epoch=3)))
     assert (list(group.members), group.state) == (["a"], "assigning")
     folded(observed, record(8, name="a", deleted=True), record(7, name="a", deleted=True))
     assert (observed.groups["g"].members["a"].active, observed.groups["g"].members["a"].target) == (work(), work())
@@ -226,8 +226,8 @@ def test_target_that_comes_before_its_member_is_kept() -> None:
 
 def test_topics_of_brokers_before_4_1_are_named_by_the_group() -> None:
     observed = ObservedGroups()
-    topic = values.TopicMetadata(topic_id=STOCK, topic_name="stock", num_partitions=1, partition_metadata=())
-    observed.apply(record(4, values.ConsumerGroupPartitionMetadata(topics=(topic,))))
+    topic = record_values.TopicMetadata(topic_id=STOCK, topic_name="stock", num_partitions=1, partition_metadata=())
+    observed.apply(record(4, record_values.ConsumerGroupPartitionMetadata(topics=(topic,))))
     assert observed.groups == {}
     current = attrs.evolve(has(1, 0), assigned_partitions=partitions(0, topic=STOCK))
     assert folded(observed, record(5, consumer(), "a"), record(8, current, "a")).owners == {"stock-0": ["a"]}
@@ -241,35 +241,36 @@ def test_group_that_changes_its_protocol_is_not_forgotten_by_the_old_one() -> No
     observed.read(classic("consumer", "range", 6, ("m1", subscription("orders"), assignment("orders", 0))))
     observed.apply(record(3, deleted=True))
     assert (observed.groups["g"].kind, observed.groups["g"].epoch) == (GroupKind.CLASSIC_CONSUMER, 6)
-    folded(observed, record(17, values.StreamsGroupMetadata(epoch=7, metadata_hash=0)), record(3, deleted=True))
+    folded(observed, record(17, record_values.StreamsGroupMetadata(epoch=7, metadata_hash=0)), record(3, deleted=True))
     assert observed.groups["g"].kind is GroupKind.STREAMS
     observed.apply(record(17, deleted=True))
     assert observed.groups == {}
 
 
 def tasks(*numbers: int) -> tuple[Any, ...]:
-    return (values.OwnedTaskIds(subtopology_id="0", partitions=numbers),) if numbers else ()
+    return (record_values.OwnedTaskIds(subtopology_id="0", partitions=numbers),) if numbers else ()
 
 
 def test_streams_of_kip_1071() -> None:
     observed = ObservedGroups()
-    topology = values.StreamsSubtopology(
+    topology = record_values.StreamsSubtopology(
         subtopology_id="0", source_topics=("orders",), source_topic_regex=(), state_changelog_topics=(), repartition_sink_topics=(),
-        repartition_source_topics=(values.TopicInfo(name="by-key", partitions=2, replication_factor=1, topic_configs=()),), copartition_groups=(),
+        repartition_source_topics=(record_values.TopicInfo(name="by-key", partitions=2, replication_factor=1, topic_configs=()),),
+        copartition_groups=(),
     )  # fmt: skip
-    member = values.StreamsGroupMemberMetadata(
+    member = record_values.StreamsGroupMemberMetadata(
         instance_id=None, rack_id=None, client_id="c", client_host="/h", rebalance_timeout_ms=1, topology_epoch=0, process_id="p",
         user_endpoint=None, client_tags=(),
     )  # fmt: skip
-    current = values.StreamsGroupCurrentMemberAssignment(
+    current = record_values.StreamsGroupCurrentMemberAssignment(
         member_epoch=1, previous_member_epoch=0, state=2, active_tasks=tasks(0), standby_tasks=tasks(1), warmup_tasks=tasks(2),
         active_tasks_pending_revocation=tasks(3), standby_tasks_pending_revocation=tasks(4), warmup_tasks_pending_revocation=tasks(5),
     )  # fmt: skip
-    wanted = values.StreamsGroupTargetAssignmentMember(active_tasks=tasks(0), standby_tasks=(), warmup_tasks=())
+    wanted = record_values.StreamsGroupTargetAssignmentMember(active_tasks=tasks(0), standby_tasks=(), warmup_tasks=())
     group = folded(
-        observed, record(17, values.StreamsGroupMetadata(epoch=1, metadata_hash=0)), record(19, member, "a"),
-        record(23, values.StreamsGroupTopology(epoch=0, subtopologies=(topology,))), record(21, wanted, "a"),
-        record(20, values.TargetAssignmentMetadata(assignment_epoch=1)), record(22, current, "a"),
+        observed, record(17, record_values.StreamsGroupMetadata(epoch=1, metadata_hash=0)), record(19, member, "a"),
+        record(23, record_values.StreamsGroupTopology(epoch=0, subtopologies=(topology,))), record(21, wanted, "a"),
+        record(20, record_values.TargetAssignmentMetadata(assignment_epoch=1)), record(22, current, "a"),
     )  # fmt: skip
     assert (group.kind, group.state, group.sources) == (GroupKind.STREAMS, "reconciling", {"0": ("orders", "by-key")})
     found = group.members["a"]
@@ -364,7 +365,7 @@ def contents_of(name: str, kind: str) -> st.SearchStrategy[Any]:
     if kind == "str":
         return st.uuids().map(str) if name == "topic_id" else st.text(max_size=200)
     plain = {"int": st.integers(0, 127), "bytes": st.binary(max_size=200)}
-    return plain[kind] if kind in plain else values_of(getattr(values, kind))
+    return plain[kind] if kind in plain else values_of(getattr(record_values, kind))
 
 
 @pytest.mark.parametrize("kind", sorted(VALUES))

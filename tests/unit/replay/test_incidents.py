@@ -18,15 +18,15 @@ from click.testing import CliRunner
 
 from equipoise.cli import main
 from equipoise.cli.incident_text import escaped
+from equipoise.replay.importers.groups.cluster_recording import RecordedCommit, open_recording
 from equipoise.replay.importers.groups.dump import Dump
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
-from equipoise.replay.importers.groups.recording import RecordedCommit, open_recording
-from equipoise.replay.importers.groups.source import recorded_source
+from equipoise.replay.importers.groups.recorded_group import recorded_source
 from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, import_history, shipped_runs
 from equipoise.replay.incident import Cause, GroupHistory, Incident, at_once, gaps, history_of, incidents, rebalances
 from equipoise.replay.incident.causes import FOLLOWS, Rebalance
-from equipoise.replay.incident.history import read_history, with_sinks
-from equipoise.replay.incident.page import render_incidents
+from equipoise.replay.incident.coordinator_history import read_history, with_sinks
+from equipoise.replay.incident.incident_page import render_incidents
 from equipoise.replay.simulation import MemorySink
 from tests.json_schemas import check
 from tests.observed_groups import BOTH, group, history, member

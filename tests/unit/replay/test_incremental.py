@@ -15,10 +15,10 @@ import pytest
 from bench.many_groups import ManyGroups, make
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ProbingTick
+from equipoise.events.log.parquet.archive_stores import store_at
 from equipoise.events.log.parquet.compact import compact
 from equipoise.events.log.parquet.files import all_parts
-from equipoise.events.log.parquet.log import ArchiveLog
-from equipoise.events.log.parquet.stores import store_at
+from equipoise.events.log.parquet.parquet_log import ArchiveLog
 from equipoise.events.log.rows import Row
 from equipoise.replay.spark.groups import left, units_of, unpacked
 from equipoise.replay.spark.incremental import plan_of

@@ -22,7 +22,7 @@ from equipoise.replay.simulation.measures import active_moves, silences
 from equipoise.replay.simulation.run import Simulation, SimulationResult
 from equipoise.replay.simulation.run_kafka import simulate_kafka
 from equipoise.replay.whatif.evaluate import Configuration, WhatIf, what_if_recorded
-from equipoise.replay.whatif.recording import Recording, read_recording
+from equipoise.replay.whatif.recorded_costs import Recording, read_recording
 from tools.import_check import MemoryLog
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"

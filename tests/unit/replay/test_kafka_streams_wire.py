@@ -16,7 +16,7 @@ import hypothesis.strategies as st
 import pytest
 
 from equipoise.events.tasks import TaskId
-from equipoise.replay.importers.kafka_streams.wire import (
+from equipoise.replay.importers.kafka_streams.offsets_records import (
     NEVER_MS,
     RUNS_IT,
     UNKNOWN_SUM,

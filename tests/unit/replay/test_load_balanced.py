@@ -15,11 +15,11 @@ from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.explanation import explain
 from equipoise.replay.simulation import ClusterConfig, ProcessSettings, SimulatedCluster
-from equipoise.replay.simulation.cluster import MemorySink
 from equipoise.replay.simulation.measures import active_moves, silences
+from equipoise.replay.simulation.simulated_cluster import MemorySink
 from equipoise.replay.simulation.world import steady
 from equipoise.replay.verification import Verdict, verify
-from equipoise.statemachine.problem import build_problem
+from equipoise.statemachine.round_problem import build_problem
 
 RATES = (900, 100, 700, 100, 100, 100)
 """Records/s of tasks 0_0 to 0_5: two are hot, and both fall to the same member while nothing is

@@ -14,10 +14,10 @@ import pytest
 
 from bench.many_groups import ManyGroups, make
 from equipoise.events.errors import GapError, InputError, RepeatError
+from equipoise.events.log.parquet.archive_stores import store_at
+from equipoise.events.log.parquet.archive_writing import Writer
 from equipoise.events.log.parquet.files import all_parts
-from equipoise.events.log.parquet.log import ArchiveLog
-from equipoise.events.log.parquet.stores import store_at
-from equipoise.events.log.parquet.writing import Writer
+from equipoise.events.log.parquet.parquet_log import ArchiveLog
 from equipoise.replay.spark.groups import _places_of, units_of
 from equipoise.replay.spark.pieces import pieces_of
 from equipoise.replay.spark.verify import verify_group

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from equipoise.replay.spark.what_if import COLUMNS
-from equipoise.replay.whatif.ranking import RANKED, Ranking, compared
-from equipoise.replay.whatif.recording import METRICS
+from equipoise.replay.whatif.configuration_ranking import RANKED, Ranking, compared
+from equipoise.replay.whatif.recorded_costs import METRICS
 from tests.unit.replay.test_advice import outcome, run
 
 

@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.testing.scenarios.values import BY_MEMBER, ENDS, LAGS, NAMES, RACKS, TASKS, YES_NO, ValueKind, member_range, read_value, tasks_text
+from equipoise.testing.scenarios.argument_values import (
+    BY_MEMBER,
+    ENDS,
+    LAGS,
+    NAMES,
+    RACKS,
+    TASKS,
+    YES_NO,
+    ValueKind,
+    member_range,
+    read_value,
+    tasks_text,
+)
 
 A_TASK = st.builds(TaskId, st.integers(0, 3), st.integers(0, 30))
 

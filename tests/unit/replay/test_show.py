@@ -12,10 +12,10 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import MemberJoined, MemberLeft, PartitionsObserved
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.group_view import show, view_of
-from equipoise.replay.simulation.cluster import MemorySink
+from equipoise.replay.simulation.simulated_cluster import MemorySink
 from equipoise.replay.wording import span_text
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.worker.metrics import WorkerMetrics
+from equipoise.worker.worker_metrics import WorkerMetrics
 from tests.groups import Group
 from tests.unit.replay.lived import JOINED_MS, TOPOLOGY, configured, decided, lived
 

@@ -21,9 +21,9 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.importers.kafka_streams import import_history
 from equipoise.replay.recorded_inputs import PartitionsPlaced, ProcessEnded, ProcessStarted, RecordedInputs, read_recorded_inputs
 from equipoise.replay.simulation import RestoreModel
-from equipoise.replay.simulation.cluster import MemorySink
 from equipoise.replay.simulation.measures import WindowCost
 from equipoise.replay.simulation.run import Simulation, SimulationResult, simulate
+from equipoise.replay.simulation.simulated_cluster import MemorySink
 from equipoise.replay.verification import Verdict, verify
 from tests.unit.replay.clusters_under_test import Memory
 

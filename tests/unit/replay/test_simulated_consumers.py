@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.replay.simulation.kafka.connect import ConnectSettings
 from equipoise.replay.simulation.kafka.consumers import ConsumerEvent, ConsumerSettings, Joined, assign
-from equipoise.replay.simulation.kafka.unavailable import connect_unavailable_ms, unavailable_ms
+from equipoise.replay.simulation.kafka.unread_partitions import connect_unavailable_ms, unavailable_ms
 
 AT_MS = 1_000_000
 OWNERS = {f"orders-{number}": "abc"[number // 4] for number in range(12)}

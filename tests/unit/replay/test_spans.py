@@ -25,7 +25,7 @@ from equipoise.replay.spark.timeline import TABLES, timeline_group
 from equipoise.replay.spark.what_if import what_if_group
 from equipoise.replay.timelines import build_timeline
 from equipoise.replay.whatif.evaluate import Configuration
-from equipoise.replay.whatif.recording import read_recording
+from equipoise.replay.whatif.recorded_costs import read_recording
 from tests.unit.replay.lived import BACK_MS, END_MS, JOINED_MS, KILLED_MS, START_MS, configured, decided, lived, write
 from tests.unit.replay.test_drift import led_by
 

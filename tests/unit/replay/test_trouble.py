@@ -8,7 +8,7 @@ import pytest
 from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import PartitionsObserved, Subtopology, TaskParked, TopologyDeclared
 from equipoise.events.tasks import TaskId
-from equipoise.replay.restores import restores
+from equipoise.replay.restore_progress import restores
 from equipoise.replay.trouble import Severity, troubles
 from equipoise.statemachine import snapshots
 from equipoise.statemachine.state import REFUSED_MEMORY_MS

@@ -18,7 +18,7 @@ from equipoise.events.errors import DamagedError
 from equipoise.events.facts import LagReported, LogOpened, MemberJoined
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
-from equipoise.replay.simulation.cluster import MemorySink
+from equipoise.replay.simulation.simulated_cluster import MemorySink
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.machine import GroupMachine
 from tests.unit.replay.lived import TOPOLOGY, configured, decided, lived, write

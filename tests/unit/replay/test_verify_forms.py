@@ -20,8 +20,8 @@ from equipoise.events.decisions import Checkpointed, MemberAssigned
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry
-from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
-from equipoise.replay.simulation.process import ProcessSettings
+from equipoise.replay.simulation.member_process import ProcessSettings
+from equipoise.replay.simulation.simulated_cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.world import steady
 from equipoise.replay.verification import GroupVerifier, Verdict, verify
 from equipoise.statemachine.snapshots import FORM

@@ -16,7 +16,7 @@ from equipoise.events.facts import GroupConfigured, LogOpened, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.replay.recorded_inputs import ProcessEnded, read_recorded_inputs
 from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, Outcome, WhatIf, what_if, what_if_recorded
-from equipoise.replay.whatif.recording import METRICS, Metrics, read_recording
+from equipoise.replay.whatif.recorded_costs import METRICS, Metrics, read_recording
 from tests.unit.replay.lived import END_MS, START_MS, lived
 
 FOUR = Configuration(name="four", settings={"max_warmups": 4, "max_warmups_per_member": 4})

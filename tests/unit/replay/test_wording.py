@@ -16,7 +16,7 @@ from equipoise.events.decisions import EventRejected, MemberWarned
 from equipoise.replay import wording
 from equipoise.replay.importers.kafka_streams import scan
 from equipoise.replay.wording import MACHINE_REASONS, cause_text, counted, reason_text
-from equipoise.statemachine import context
+from equipoise.statemachine import step_context
 from equipoise.statemachine.rejections import REJECTIONS, rejection_text
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -111,7 +111,7 @@ def test_codes_in_golden_scenarios_have_a_text() -> None:
     assert rejections - REJECTIONS.keys() == set()
 
 
-@pytest.mark.parametrize("cause", [*context.CAUSES, "follow-up", "unknown"])
+@pytest.mark.parametrize("cause", [*step_context.CAUSES, "follow-up", "unknown"])
 def test_cause_text_is_a_clause(cause: str) -> None:
     assert cause_text(cause) == wording.CAUSES[cause]
     assert " " in cause_text(cause)

@@ -8,9 +8,9 @@ from equipoise.assignors import Guarantee, Movement, MovementState
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Deadlines
 from equipoise.statemachine.state import GroupState, MemberState
+from equipoise.statemachine.step_context import StepContext
 from tests.groups import Group, configured, joined, topology
 
 ALL = frozenset(Guarantee)

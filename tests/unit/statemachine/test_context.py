@@ -14,9 +14,9 @@ from equipoise.events.decisions import AssignmentIssued, MemberAsked, MemberExpi
 from equipoise.events.facts import AssignmentObserved, PresentMember, RoundAsked
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine import actions
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.state import Crashes
+from equipoise.statemachine.step_context import StepContext
 from tests.groups import SESSION_MS, Group, configured
 from tests.unit.statemachine.contexts import gives_up, member_of, moves, owns, step
 

@@ -10,9 +10,9 @@ from equipoise.assignors import Movement, MovementState
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import GROUP_KEY, NO_TASK, Timer
 from equipoise.statemachine.due import deadline_passed
+from equipoise.statemachine.step_context import StepContext
 from tests.groups import SESSION_MS, Group
 from tests.unit.statemachine.contexts import context_of
 

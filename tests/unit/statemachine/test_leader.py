@@ -23,9 +23,9 @@ from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import PartitionsObserved
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions, leader
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Timer
 from equipoise.statemachine.state import GroupState, Lost, SlotBackoff
+from equipoise.statemachine.step_context import StepContext
 from tests.groups import configured
 from tests.unit.statemachine.contexts import gives_up, member_of, moves, owns, step
 

@@ -36,8 +36,8 @@ from equipoise.events.facts import (
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.machine import Evaluation, GroupMachine
 from equipoise.statemachine.partition import PartitionLead
-from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.rejections import REJECTIONS, rejection_text
+from equipoise.statemachine.round_problem import build_problem
 from equipoise.statemachine.snapshots import FORM
 from equipoise.statemachine.state import GroupPhase
 from equipoise.testing.reference_model.invariants import check_snapshot_replay

@@ -15,7 +15,7 @@ from equipoise.assignors import AssignmentProblem, Movement, MovementState, Part
 from equipoise.events.facts import AssignmentObserved, LagReported, Load, ObservedMember, PartitionsObserved
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
-from equipoise.statemachine.problem import build_problem
+from equipoise.statemachine.round_problem import build_problem
 from equipoise.statemachine.state import Backoff, Crashes, GroupState, MeasuredLoad, SlotBackoff
 from tests.groups import joined, topology
 from tests.unit.statemachine.contexts import gives_up, moves, owns, step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from equipoise.events.facts import MemberLeft, MemberUnchanged, RestartIntended, SilenceObserved
-from equipoise.statemachine.silence import PartitionClock, Silences, told_after_ms
+from equipoise.statemachine.member_silence import PartitionClock, Silences, told_after_ms
 from tests.groups import SESSION_MS, Group, configured, joined, topology
 
 TOLD_MS = SESSION_MS * 2 // 3

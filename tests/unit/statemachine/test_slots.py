@@ -14,10 +14,10 @@ from equipoise.events.facts import Load, PartitionsObserved
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Timer
 from equipoise.statemachine.slots import Progress, look_at
 from equipoise.statemachine.state import Backoff, Growth, SlotBackoff, Warmup
+from equipoise.statemachine.step_context import StepContext
 from tests.groups import HEARTBEAT_MS, Group, configured
 from tests.unit.statemachine.contexts import moves, owns, step
 

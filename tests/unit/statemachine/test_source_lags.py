@@ -12,7 +12,7 @@ from equipoise.events.facts import DealRequested, LagReported, Load, PartitionsO
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
-from equipoise.statemachine.problem import build_problem
+from equipoise.statemachine.round_problem import build_problem
 from equipoise.statemachine.state import GroupPhase
 from tests.groups import Group, configured, joined, rejections
 

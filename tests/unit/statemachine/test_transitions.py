@@ -30,10 +30,10 @@ from equipoise.events.facts import (
 )
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
-from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Timer
 from equipoise.statemachine.rejections import Rejected
 from equipoise.statemachine.state import GroupPhase, Parked
+from equipoise.statemachine.step_context import StepContext
 from equipoise.statemachine.transitions import TRANSITIONS
 from tests.groups import MARGIN_MS, SESSION_MS, Group, configured, joined, topology
 from tests.unit.statemachine.contexts import context_of, gives_up, member_of, moves, owns, step

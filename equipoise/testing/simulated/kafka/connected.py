@@ -10,8 +10,8 @@ from typing import Any
 from aiokafka import errors
 
 from equipoise.events.log.kafka.client import CLOSE_S, TopicPartition
-from equipoise.testing.simulated.kafka.cluster import Cluster
-from equipoise.testing.simulated.kafka.network import BrokerConnection, Handler, Reply
+from equipoise.testing.simulated.kafka.broker_network import BrokerConnection, Handler, Reply
+from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 
 METADATA_MAX_AGE_US = 300_000_000
 MAIN, COORDINATION = 0, 1

@@ -11,12 +11,12 @@ import attrs
 from aiokafka import errors
 
 from equipoise.events.log.kafka.client import NO_EPOCH, LeaderEnd, TopicPartition
-from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.broker_network import Handler
+from equipoise.testing.simulated.kafka.cluster_state import Fetched, FetchLimits
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
 from equipoise.testing.simulated.kafka.coordinators import GROUP
-from equipoise.testing.simulated.kafka.log import StoredRecord
-from equipoise.testing.simulated.kafka.network import Handler
-from equipoise.testing.simulated.kafka.state import Fetched, FetchLimits
+from equipoise.testing.simulated.kafka.partition_log import StoredRecord
+from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 
 PREFETCH_S = 0.1
 """How long records that nobody takes keep the consumer from fetching from the same broker."""

@@ -15,12 +15,12 @@ import attrs
 from aiokafka import errors
 
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.testing.simulated.kafka.log import Batch
-from equipoise.testing.simulated.kafka.network import Reply
+from equipoise.testing.simulated.kafka.broker_network import Reply
+from equipoise.testing.simulated.kafka.partition_log import Batch
 
 if TYPE_CHECKING:
-    from equipoise.testing.simulated.kafka.cluster import Cluster
-    from equipoise.testing.simulated.kafka.state import BrokerPartition, ErrorClass, SimulatedBroker
+    from equipoise.testing.simulated.kafka.cluster_state import BrokerPartition, ErrorClass, SimulatedBroker
+    from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 
 GROUP, TRANSACTION = "__consumer_offsets", "__transaction_state"
 COUNT = 5

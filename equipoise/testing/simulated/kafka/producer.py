@@ -17,11 +17,11 @@ from aiokafka.partitioner import DefaultPartitioner
 
 from equipoise.events.log.kafka.aiokafka_client import REFUSED
 from equipoise.events.log.kafka.client import MOST_REQUEST_BYTES, SentBatch, SentHeaders, TopicPartition, Unsent, batch_bytes, not_sent_behind
-from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.broker_network import Handler
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
 from equipoise.testing.simulated.kafka.coordinators import GROUP, TRANSACTION
-from equipoise.testing.simulated.kafka.log import BATCH_OVERHEAD, RECORD_OVERHEAD, Batch, size_of
-from equipoise.testing.simulated.kafka.network import Handler
+from equipoise.testing.simulated.kafka.partition_log import BATCH_OVERHEAD, RECORD_OVERHEAD, Batch, size_of
+from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 
 MAX_REQUEST_BYTES = MOST_REQUEST_BYTES
 _MOST_OVERHEAD = 82

@@ -12,18 +12,18 @@ from typing import Any
 import aiohttp
 import pytest
 
+from equipoise.console import event_stream as stream_module
 from equipoise.console import pages as pages_module
 from equipoise.console import recent as recent_module
-from equipoise.console import stream as stream_module
 from equipoise.console.pages import Console
 from equipoise.console.recent import Recent
 from equipoise.replay.sentences import tell
 from equipoise.runtime import DEPLOYED
 from equipoise.statemachine.group_lead import GroupLead
-from equipoise.worker.http import Server
-from equipoise.worker.metrics import WorkerMetrics
-from equipoise.worker.rounds import Rounds
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.rounds_over_http import Rounds
+from equipoise.worker.worker_http import Server
+from equipoise.worker.worker_metrics import WorkerMetrics
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import GROUP, Group
 
 AFAR = WorkerSettings(http_host="0.0.0.0")

@@ -21,8 +21,8 @@ from equipoise.events.log.kafka.aiokafka_log import LOGGERS
 from equipoise.events.tasks import TaskId
 from equipoise.member.beat import LoopBeat
 from equipoise.member.figures import Done, MemberFigures
-from equipoise.member.http import MemberServer
-from equipoise.member.options import MemberOptions
+from equipoise.member.member_http import MemberServer
+from equipoise.member.member_options import MemberOptions
 from equipoise.runtime import DeployedRuntime, LoopThread
 from equipoise.statemachine.member import MemberSession, MemberSettings
 
@@ -134,7 +134,7 @@ async def test_member_is_unhealthy_when_its_loop_does_not_run(caplog: pytest.Log
         go_on.set()
         await stuck.run(asyncio.sleep(0))
         assert await asked(http, "/health") == (200, "")
-    assert [each.getMessage() for each in caplog.records if each.name == "equipoise.member.http"] == [
+    assert [each.getMessage() for each in caplog.records if each.name == "equipoise.member.member_http"] == [
         "group orders: member m1: the member's thread has not run for 11 s",
         "group orders: member m1: the member's thread runs again",
     ]

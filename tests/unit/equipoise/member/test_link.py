@@ -21,7 +21,7 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import TaskId
 from equipoise.member.link import Link
-from equipoise.member.options import MemberOptions
+from equipoise.member.member_options import MemberOptions
 from equipoise.runtime import DEPLOYED
 from equipoise.statemachine.member import Reception
 

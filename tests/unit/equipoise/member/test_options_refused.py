@@ -13,7 +13,7 @@ import pytest
 from equipoise import JsonSerde, Member, MemberOptions, MemoryStore, Processor, Record, TaskContext
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId
-from equipoise.member.context import State
+from equipoise.member.task_context import State
 from equipoise.member.timers import Timers
 from equipoise.testing import TaskDriver
 

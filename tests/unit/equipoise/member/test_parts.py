@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.log.kafka.client import TopicPartition, Unsent, partition_of_key
 from equipoise.events.tasks import TaskId
-from equipoise.member.context import State, TaskContext, pack_sources, read_sources, unpack_sources
 from equipoise.member.fencing import FENCE_KEY, SOURCES_KEY
-from equipoise.member.options import MemberKeywords, MemberOptions
-from equipoise.member.records import Outputs
+from equipoise.member.member_options import MemberKeywords, MemberOptions
+from equipoise.member.sent_records import Outputs
 from equipoise.member.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
 from equipoise.member.stores import MemoryStore
+from equipoise.member.task_context import State, TaskContext, pack_sources, read_sources, unpack_sources
 from equipoise.member.throttle import BURST_S, Throttle
 from equipoise.member.timers import Timers
 

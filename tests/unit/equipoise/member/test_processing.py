@@ -10,13 +10,13 @@ import pytest
 from equipoise import ErrorPolicy, JsonSerde, Processor, Record, StringSerde, TaskContext
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId
-from equipoise.member.context import State
 from equipoise.member.error_policy import LONGEST_BACKOFF_S, ParkedTask
 from equipoise.member.failures import AGAIN_S, Failures
 from equipoise.member.processing import Processing
 from equipoise.member.stores import MemoryStore
+from equipoise.member.task_context import State
 from equipoise.member.timers import Timers
-from equipoise.testing.simulated.kafka.log import Batch, StoredRecord
+from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 
 SENT = Batch(-1, -1, -1, False, [], 0)
 

@@ -14,10 +14,10 @@ from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.aiokafka_client import InvalidRecordError
 from equipoise.events.log.kafka.client import TopicPartition, batch_bytes
 from equipoise.events.tasks import TaskId
-from equipoise.member.context import State, TaskContext
 from equipoise.member.refusals import PATIENCE_S, SORTED, ForGood, TaskRefusals, name_topic, refused_by, sentence
 from equipoise.member.sizes import OversizedError
 from equipoise.member.stores import MemoryStore
+from equipoise.member.task_context import State, TaskContext
 
 PLACE = TopicPartition("in", 0)
 KAFKA: set[Any] = {each for each in vars(aiokafka.errors).values() if inspect.isclass(each) and issubclass(each, Exception)}

@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import Gauge
 
 from equipoise.events.facts import LogOpened
-from equipoise.worker.host import PartitionHost
-from equipoise.worker.metrics import WorkerMetrics
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.partition_host import PartitionHost
+from equipoise.worker.worker_metrics import WorkerMetrics
+from equipoise.worker.worker_settings import WorkerSettings
 
 
 class Ended:

@@ -13,10 +13,10 @@ import pytest
 from equipoise.console.recent import Recent
 from equipoise.runtime import DEPLOYED
 from equipoise.statemachine.group_lead import GroupLead
-from equipoise.worker.http import ENDPOINTS, Server
-from equipoise.worker.metrics import WorkerMetrics
-from equipoise.worker.rounds import Rounds
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.rounds_over_http import Rounds
+from equipoise.worker.worker_http import ENDPOINTS, Server
+from equipoise.worker.worker_metrics import WorkerMetrics
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import Group
 
 

@@ -28,9 +28,9 @@ from equipoise.statemachine.published import OTHER_FORM, UnreadIdentity, identit
 from equipoise.statemachine.snapshots import FORM
 from equipoise.worker import checkpoints
 from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_records
-from equipoise.worker.metrics import WorkerMetrics
-from equipoise.worker.reading import published_identity
-from equipoise.worker.settings import LiveSettings, WorkerSettings, read_settings
+from equipoise.worker.log_reading import published_identity
+from equipoise.worker.worker_metrics import WorkerMetrics
+from equipoise.worker.worker_settings import LiveSettings, WorkerSettings, read_settings
 from tests.groups import LOG_OPENED, configured
 
 Pair = tuple[bytes, bytes | None]
@@ -143,7 +143,7 @@ def test_operations_page_has_every_metric_and_halt_code() -> None:
     assert told == {name for name in names if not name.endswith("_created")}
     root = Path(__file__).parents[4]
     sources = [root / "statemachine" / f"{name}.py" for name in ("machine", "partition", "published")]
-    sources.append(root / "equipoise" / "worker" / "reading.py")
+    sources.append(root / "equipoise" / "worker" / "log_reading.py")
     codes = {code for path in sources for code in re.findall(r'(?:offset, |PublishedProblem\()"([a-z_]+)"', path.read_text(encoding="utf-8"))}
     assert codes >= {"assignor_missing", "solver_missing", "published_differs", "published_gap", "event_unknown", "defect"}
     assert [code for code in sorted(codes) if f"`{code}`" not in page] == []

@@ -1,0 +1,104 @@
+"""What a member serves over HTTP: the pages of `equipoise.serving`.
+
+It is healthy while its event loops run: the application's, and that of the thread that renews the
+lease. It is ready while it is in the group, its lease holds, and brokers answer and refuse
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry
+
+from equipoise.admission import names_in
+from equipoise.member.beat import LoopBeat
+from equipoise.member.member_host import MEMBERS_THREAD, MemberHost
+from equipoise.member.member_metrics import MemberCollector
+from equipoise.member.member_options import MemberOptions
+from equipoise.runtime import HostThread, Runtime
+from equipoise.serving import HttpServer
+
+_LOG = logging.getLogger(__name__)
+LATE_S = 1.5
+"""Brokers do not answer when the lease was not renewed for a heartbeat interval and this time."""
+
+
+class MemberServer(HttpServer):
+    """Serves one member, on a thread of its own. `host`: returns None before the member has
+    connected. Call `begin` in the application's loop, and `end`.
+    """
+
+    def __init__(self, group: str, member_id: str, options: MemberOptions, runtime: Runtime, host: Callable[[], MemberHost | None]) -> None:
+        registry = CollectorRegistry()
+        registry.register(MemberCollector(group, member_id, lambda: None if (host := self._host_of()) is None else host.work.figures()))
+        super().__init__(registry, options.http_host, options.http_port or 0, {}, named=names_in(options.http_hosts))
+        self._group, self._member_id, self._options = group, member_id, options
+        self._runtime, self._host_of = runtime, host
+        self._beats: dict[str, LoopBeat] = {}
+        self._is_stuck = False
+        self._thread: HostThread | None = None
+
+    async def begin(self) -> int:
+        """Returns the port. Raises InputError when it cannot listen there."""
+        self._thread = self._runtime.thread("equipoise-http")
+        return await self._thread.run(self.start())
+
+    async def end(self) -> None:
+        """Closes the port."""
+        if self._thread is not None:
+            await self._thread.run(self.stop())
+            await self._thread.stop()
+
+    def about(self) -> str:
+        return f"equipoise member {self._member_id} of group {self._group}"
+
+    def links(self) -> Mapping[str, str]:
+        return {
+            "/health": "whether its event loops run",
+            "/ready": "whether it is in the group, its lease holds and brokers answer",
+            "/metrics": "metrics for Prometheus",
+        }
+
+    def unhealthy(self) -> str:
+        host = self._host_of()
+        if host is None:
+            return ""
+        if host.over.done():
+            error = host.over.exception()
+            return "" if error is None else f"the member has ended: {type(error).__name__}: {error}".replace("\n", " ")
+        most_s = self._options.session_timeout_ms / 1_000
+        silent_s = {name: self._beats.setdefault(name, LoopBeat(loop, self._runtime.monotonic_s)).silent_s() for name, loop in host.loops.items()}
+        blocked = {name: each_s for name, each_s in silent_s.items() if each_s > most_s}
+        is_stuck = MEMBERS_THREAD in blocked
+        if is_stuck != self._is_stuck:
+            self._is_stuck = is_stuck
+            who = f"group {self._group}: member {self._member_id}"
+            if is_stuck:
+                _LOG.error("%s: the %s has not run for %.0f s", who, MEMBERS_THREAD, blocked[MEMBERS_THREAD])
+            else:
+                _LOG.warning("%s: the %s runs again", who, MEMBERS_THREAD)
+        return "; ".join(f"the {name} has not run for {each_s:.0f} s" for name, each_s in blocked.items())
+
+    def unready(self) -> str:
+        host = self._host_of()
+        if host is None:
+            return "it starts: it has not found the log yet, which a worker makes"
+        if host.over.done():
+            return "the member has ended"
+        if host.refusal:
+            return f"the brokers refuse what it does on its log: {host.refusal}"
+        with host.shared.lock:
+            session, now_ms = host.session, self._runtime.boot_ms()
+            if session.ended is not None:
+                return f"its incarnation has ended ({session.ended.value}), and it joins again"
+            if not session.joined:
+                return "it joins the group"
+            left_ms = session.lease_ends_ms - now_ms
+            silent_ms = session.unanswered_ms(now_ms)
+        if left_ms <= 0:
+            return "its lease is over"
+        if silent_ms > self._options.heartbeat_interval_ms + LATE_S * 1_000:
+            return f"the brokers have not answered for {silent_ms / 1_000:.1f} s; its lease is over in {left_ms / 1_000:.1f} s"
+        return ""

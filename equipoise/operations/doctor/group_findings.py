@@ -1,0 +1,67 @@
+"""Findings about groups: timeouts of members and workers against what brokers need to fail over,
+and a group that the log does not have.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+
+from equipoise.member.task_clients import TRANSACTION_TIMEOUT_MS
+from equipoise.operations.doctor.finding import Finding, fine, problem, unknown, warning
+from equipoise.replay.wording import groups_text
+from equipoise.statemachine.state import GroupState
+
+DEFAULT_BROKER_SESSION_MS = 9_000
+ELECTION_MS = 3_000
+"""From the end of a dead broker's session until its partitions have leaders again and clients have
+found them. Measured: 2 s, of three brokers.
+"""
+
+
+def of_timeouts(state: GroupState | None, broker: Mapping[str, str] | None, brokers: int, worker_session_ms: int | None) -> Iterable[Finding]:
+    """`state`: of the group; None: of none. `broker`: settings of one; None: the user may not read
+    them. `worker_session_ms`: of a worker; None: the role is another one.
+    """
+    session_ms = DEFAULT_BROKER_SESSION_MS if broker is None else int(broker.get("broker.session.timeout.ms", DEFAULT_BROKER_SESSION_MS))
+    failover_ms = session_ms + ELECTION_MS
+    assumed = ", assumed" if broker is None else ""
+    source = f"broker.session.timeout.ms={session_ms}{assumed}"
+    if state is not None and state.members:
+        yield _of_members(state, failover_ms, source, brokers)
+    elif state is not None:
+        yield unknown("timeouts", f"group {state.group} has no members, whose session timeouts could be compared with {source}")
+    if broker is None:
+        yield unknown("timeouts", "settings of brokers: this user may not read them (DescribeConfigs on Cluster)", "compare them as an administrator")
+        return
+    if worker_session_ms is not None:
+        least, most = int(broker.get("group.min.session.timeout.ms", 0)), int(broker.get("group.max.session.timeout.ms", 2**31))
+        text = f"worker_session_timeout_ms={worker_session_ms}, and brokers allow {least} to {most}"
+        allowed = least <= worker_session_ms <= most
+        fix = "set worker_session_timeout_ms within these bounds"
+        yield fine("timeouts", text) if allowed else problem("timeouts", f"{text}: no worker joins", fix)
+    longest_ms = int(broker.get("transaction.max.timeout.ms", TRANSACTION_TIMEOUT_MS))
+    if longest_ms < TRANSACTION_TIMEOUT_MS:
+        text = f"brokers have transaction.max.timeout.ms={longest_ms}, and members ask for {TRANSACTION_TIMEOUT_MS}: exactly_once cannot begin"
+        yield problem("timeouts", text, f"set transaction.max.timeout.ms={TRANSACTION_TIMEOUT_MS} or more on all brokers")
+
+
+def _of_members(state: GroupState, failover_ms: int, source: str, brokers: int) -> Finding:
+    leases = {member_id: each.session_timeout_ms - each.lease_margin_ms for member_id, each in state.members.items()}
+    shortest = min(sorted(leases), key=lambda member_id: leases[member_id])
+    lasts_ms = leases[shortest]
+    text = f"group {state.group}: the shortest lease is {lasts_ms} ms ({shortest}), and brokers fail over within {failover_ms} ms ({source})"
+    if lasts_ms > failover_ms:
+        return fine("timeouts", text)
+    margin_ms = state.members[shortest].lease_margin_ms
+    fix = f"set session_timeout_ms of members above {failover_ms + margin_ms}, or broker.session.timeout.ms below {lasts_ms - ELECTION_MS}"
+    if brokers == 1:
+        return warning("timeouts", f"{text}: every restart of the broker stops the tasks", fix)
+    return problem("timeouts", f"{text}: when a broker fails, leases this short expire and their tasks move", fix)
+
+
+def unknown_group(group: str, known: Sequence[str]) -> Finding:
+    """The log has no fact of the group. `known`: the groups that it has."""
+    near = difflib.get_close_matches(group, known, n=1)
+    fix = f"did you mean --group {near[0]}?" if near else "name one of them, or its topics with --source if it is a new one"
+    return problem("topics", f"the log holds no fact of group {group!r}; {groups_text(known)}", fix)

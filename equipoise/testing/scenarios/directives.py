@@ -1,0 +1,62 @@
+"""The table of directives: names, words, arguments and functions. docs/scenarios.md is generated
+from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from equipoise.testing.scenarios.argument_values import WHOLE
+from equipoise.testing.scenarios.parsed_directive import Argument, ParsedDirective
+from equipoise.testing.scenarios.scenario_context import Context
+
+Run = Callable[[Context, ParsedDirective], None]
+
+
+@attrs.frozen(kw_only=True)
+class Spec:
+    """A directive. `words`: its positional part, as in ``MEMBER...``; empty: none.
+    """
+
+    name: str
+    words: str
+    about: str
+    arguments: Mapping[str, Argument]
+    run: Run
+
+
+DIRECTIVES: dict[str, Spec] = {}
+
+TIME = {
+    "at_ms": Argument(WHOLE, "append time of the first fact: the broker's clock is set to it, in either direction"),
+    "after_ms": Argument(WHOLE, "append time of the first fact, counted from the last one"),
+}
+"""Arguments of every directive that appends facts."""
+
+
+def directive(name: str, words: str, about: str, /, **arguments: Argument) -> Callable[[Run], Run]:
+    """Decorator: adds a directive to the table."""
+
+    def add(run: Run) -> Run:
+        if name in DIRECTIVES:
+            raise AssertionError(f"directive {name} twice")
+        DIRECTIVES[name] = Spec(name=name, words=words, about=about, arguments=arguments, run=run)
+        return run
+
+    return add
+
+
+def reference() -> str:
+    """The table of directives as Markdown, for docs/scenarios.md."""
+    lines = ["| directive | arguments | does |", "|---|---|---|"]
+    for spec in (DIRECTIVES[name] for name in sorted(DIRECTIVES)):
+        own = {name: argument for name, argument in spec.arguments.items() if name not in TIME}
+        arguments = "<br>".join(f"`{name}={_cell(argument.kind.example)}` {_cell(argument.about)}" for name, argument in own.items())
+        lines.append(f"| `{_cell(f'{spec.name} {spec.words}'.strip())}` | {arguments} | {_cell(spec.about)} |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,104 @@
+"""What a simulated cluster is made of: brokers, topics and partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import attrs
+
+from equipoise.events.log.kafka.client import NO_EPOCH, TopicPartition
+from equipoise.testing.simulated.kafka.broker_network import BrokerConnection, Reply
+from equipoise.testing.simulated.kafka.partition_log import LeaderEpochs, PartitionLog, StoredRecord
+
+ErrorClass = type[Exception]
+
+
+@attrs.define(eq=False)
+class BrokerPartition:
+    """`leader` -1: there is none. `isr`: ids of the in-sync replicas."""
+
+    place: TopicPartition
+    replicas: list[int]
+    log: PartitionLog
+    leader: int
+    isr: list[int]
+    epoch: int = 0
+    is_settling: bool = False
+    """The new leader does not know the high watermark yet."""
+    fetches: list[Callable[[], None]] = attrs.field(factory=list)
+    """Fetches that wait for records: each replies if there is something by now."""
+    near: tuple[int, int] = (0, 0)
+    """High watermark and last stable offset, as the other replicas know them."""
+    unacknowledged: list[tuple[int, Reply, int]] = attrs.field(factory=list)
+    """Produce requests that wait for the replicas: end of the batch, reply, first offset."""
+
+
+@attrs.define(eq=False)
+class SimulatedTopic:
+    name: str
+    topic_id: str
+    configs: dict[str, str]
+    partitions: list[BrokerPartition]
+
+
+class FrozenView(NamedTuple):
+    """What a broker knew when it lost contact with the others."""
+
+    topics: dict[str, SimulatedTopic]
+    leaders: dict[TopicPartition, int]
+    ends: dict[TopicPartition, tuple[int, int]]
+    """High watermark and last stable offset, where it was the leader."""
+    epochs: dict[TopicPartition, tuple[int, LeaderEpochs]]
+    """In which epoch it led, and those before it, where it was the leader."""
+    offsets: dict[str, dict[TopicPartition, int]]
+    """Committed offsets of groups."""
+
+
+@attrs.define(eq=False)
+class SimulatedBroker:
+    """`view`: not None while it is cut from the other brokers. `clock_ms`: how far its clock is
+    ahead.
+    """
+
+    id: int
+    rack: str
+    is_up: bool = True
+    is_paused: bool = False
+    view: FrozenView | None = None
+    clock_ms: int = 0
+    connections: dict[int, BrokerConnection] = attrs.field(factory=dict)
+    held: list[Reply] = attrs.field(factory=list)
+    """Requests that it cannot answer without the other brokers."""
+
+    @property
+    def is_well(self) -> bool:
+        return self.is_up and not self.is_paused and self.view is None
+
+
+class TopicDescription(NamedTuple):
+    """`leaders` and `replicas`: by partition."""
+
+    topic_id: str
+    leaders: list[int]
+    replicas: list[list[int]]
+
+
+class FetchLimits(NamedTuple):
+    """The most that a fetch takes, but at least one record if there is any."""
+
+    partition_bytes: int
+    answer_bytes: int
+
+
+class Fetched(NamedTuple):
+    """One partition's part of a fetch. `next_offset`: where to read on. `leader_epoch`: of the
+    record before it.
+    """
+
+    error: ErrorClass | None
+    records: Sequence[StoredRecord] = ()
+    next_offset: int = 0
+    high_watermark: int = 0
+    last_stable_offset: int = 0
+    leader_epoch: int = NO_EPOCH

@@ -1,0 +1,312 @@
+"""Reads one partition of a log: checkpoints, published decisions and facts, each with a consumer
+that belongs to no consumer group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
+from typing import cast
+
+import attrs
+
+from equipoise.events import codec
+from equipoise.events.decisions import Checkpointed, EventRejected
+from equipoise.events.errors import DamagedError, EquipoiseError, InputError, UnknownEventError, UnknownKindError, UnsoundError
+from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.bases_topic import Bases, beginning
+from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import (
+    NoRecord,
+    StoredDecision,
+    decision_record,
+    fact_record,
+    fact_row,
+    group_of,
+    no_record_row,
+    pack_fact,
+    published,
+    read_fact,
+)
+from equipoise.events.log.kafka.log_opening import APPEND_TIME, check_append_time, fill_holes, read_bases, reader
+from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.statemachine.group_lead import StoredCheckpoint
+from equipoise.statemachine.partition import Folded, PartitionLead
+from equipoise.statemachine.published import UnreadIdentity, identity_of
+from equipoise.statemachine.rejections import refused_fact
+from equipoise.statemachine.snapshots import is_read
+from equipoise.worker.checkpoints import FoundCheckpoints, Index, find
+
+_LOG = logging.getLogger(__name__)
+_CHECKPOINTED = codec.kind_of(Checkpointed)
+FORMER_DECISIONS = 3_000
+"""The last published decisions, of which `former` looks for those on the facts that it reads."""
+_EVENT_REJECTED = codec.kind_of(EventRejected)
+
+
+@attrs.frozen(kw_only=True)
+class StartedLead:
+    """A lead before its first fact, and the checkpoints it was restored from. `published_to`:
+    offset up to which the published decisions were read.
+    """
+
+    lead: PartitionLead
+    found: FoundCheckpoints
+    published_to: int
+
+
+@attrs.frozen
+class PartitionReading:
+    """Reads one partition of the log that `opened` names."""
+
+    connection: Connection
+    topics: Topics
+    opened: LogOpened
+    partition: int
+
+    async def begin(
+        self, *, answers: bool, folded: Folded = lambda record, decisions, machine: None, mark: Callable[[int, int], None] = lambda fact, offset: None
+    ) -> StartedLead:
+        """A lead restored from the last checkpoints, with the published decisions read. `answers`,
+        `folded`: as for `PartitionLead`. `mark` is called with (offset of the fact, offset of the
+        decision) for each published decision.
+
+        When there is none that this build can read, or records that it needs were deleted, the
+        newest base takes their place, or the log's start: the fold gives the same bytes
+        (docs/protocol.md#l7, docs/protocol.md#l10). Raises DamagedError when records are missing or
+        belong to another log, KafkaError.
+        """
+        async with contextlib.aclosing(self.records(self.topics.checkpoints, 0)) as records:
+            found = find(self.opened.log_id, [(record.key, record.value) async for record in records])
+        begins = await self._begins()
+        index, lead = found.index, None
+        if index.recovery_offset >= begins[0] and index.decisions_offset >= begins[1]:
+            try:
+                lead = self._restored(found, answers, folded)
+            except InputError as error:
+                _LOG.warning("partition %d: ignoring its checkpoints, beginning at a base or at the log's start: %s", self.partition, error)
+        if lead is None:
+            found = await self._from_base(*begins, found.slots)
+            lead = self._restored(found, answers, folded)
+        published_to = await self.read_published(lead, found.index.decisions_offset, mark)
+        return StartedLead(lead=lead, found=found, published_to=published_to)
+
+    async def _begins(self) -> tuple[int, int]:
+        """First offsets of facts and decisions."""
+        facts, decisions = self._place(self.topics.facts), self._place(self.topics.decisions)
+        async with self._reader() as consumer:
+            begins = await consumer.beginning_offsets([facts, decisions])
+        return begins[facts], begins[decisions]
+
+    async def _from_base(self, facts_begin: int, decisions_begin: int, slots: dict[str, int]) -> FoundCheckpoints:
+        """The states of the newest base that this build reads; none where the log begins with its
+        first record and has no base. Raises DamagedError.
+        """
+        bases = Bases(self.opened.log_id)
+        await read_bases(self.connection, self.topics, self.partition, bases)
+        base = bases.last(facts_begin, decisions_begin, reads=is_read)
+        if base is None:
+            if not facts_begin and not decisions_begin:
+                return FoundCheckpoints(checkpoints={}, slots={}, index=Index())
+            there = beginning(bases, facts_begin, decisions_begin, f"{self.topics.facts}/{self.partition}")
+            forms = ", ".join(str(form) for form in sorted({place[2] for place in there.groups.values()}))
+            problem = f"every base from here on has states in a form ({forms}) that this build does not read; upgrade it"
+            raise DamagedError(there.facts_offset, problem)
+        _LOG.info("partition %d: beginning at the base at offset %d", self.partition, base.position)
+        states = {group: bases.state(group, place) for group, place in base.groups.items()}
+        checkpoints = {
+            group: StoredCheckpoint(group=group, offset=offset, number=number, state=cast(bytes, states[group]))
+            for group, (offset, number, _, _) in base.groups.items()
+        }
+        index = Index(position=base.position, recovery_offset=base.facts_offset, decisions_offset=base.decisions_offset)
+        return FoundCheckpoints(checkpoints=checkpoints, slots=slots, index=index)
+
+    async def read_published(self, lead: PartitionLead, start: int, mark: Callable[[int, int], None] = lambda fact, offset: None) -> int:
+        """Gives the lead the decisions published from offset `start` on, and returns the offset
+        behind the last one. `mark`: as for `begin`. Raises DamagedError, KafkaError.
+        """
+        async with contextlib.aclosing(self.records(self.topics.decisions, start)) as records:
+            async for record in records:
+                start = record.offset + 1
+                stored = published(record)
+                if stored is None:
+                    continue
+                if stored.log_id != self.opened.log_id:
+                    place = f"{record.topic}/{record.partition}@{record.offset}"
+                    raise DamagedError(stored.row.caused_by, f"its decision at {place} is of another log")
+                lead.take_published(stored.row.group, stored.row.number, published_identity(stored), published_refusal(stored))
+                mark(stored.row.caused_by, record.offset)
+        return start
+
+    async def former(self, start: int, end: int) -> AsyncGenerator[tuple[FactRecord, list[DecisionRecord]], None]:
+        """The facts from offset `start` to `end`, as far as they are still there and can be read,
+        each with the decisions that were published on it. Raises KafkaError.
+        """
+        facts_begin, decisions_begin = await self._begins()
+        place = self._place(self.topics.decisions)
+        async with self._reader() as consumer:
+            decisions_end = (await consumer.end_offsets([place]))[place]
+        decided: dict[tuple[str, int], list[DecisionRecord]] = {}
+        async with contextlib.aclosing(self.records(self.topics.decisions, max(decisions_begin, decisions_end - FORMER_DECISIONS))) as records:
+            async for record in records:
+                stored = published(record)
+                if stored is not None and stored.log_id == self.opened.log_id and start <= stored.row.caused_by < end:
+                    with contextlib.suppress(EquipoiseError):
+                        decided.setdefault((stored.row.group, stored.row.caused_by), []).append(decision_record(stored))
+        async with contextlib.aclosing(self.records(self.topics.facts, max(start, facts_begin))) as records:
+            async for record in records:
+                if record.offset >= end:
+                    break
+                with contextlib.suppress(EquipoiseError):
+                    fact = read_fact(record.key, record.value, record.offset, record.timestamp_ms)
+                    yield fact, decided.get((fact.group, fact.offset), [])
+
+    def _restored(self, found: FoundCheckpoints, answers: bool, folded: Folded) -> PartitionLead:
+        opening = fact_record(fact_row(b"", pack_fact(self.opened), 0, 0))
+        lead = PartitionLead(found.index.recovery_offset, opened=opening, answers=answers, folded=folded)
+        for _, checkpoint in sorted(found.checkpoints.items()):
+            lead.restore(checkpoint)
+        return lead
+
+    @contextlib.asynccontextmanager
+    async def facts(self) -> AsyncIterator[FactReader]:
+        """A reader of the facts. Call its `place` first."""
+        async with self._reader() as consumer:
+            yield FactReader(self.connection, consumer, self._place(self.topics.facts))
+
+    async def records(self, topic: str, start: int) -> AsyncGenerator[ConsumedRecord, None]:
+        """The records of the topic's partition, from `start` to its end at the time of the call."""
+        tp = self._place(topic)
+        async with self._reader() as consumer:
+            end = await _place_at(consumer, tp, start, compacted=topic == self.topics.checkpoints)
+            position = start
+            while position < end:
+                for batch in (await consumer.getmany(timeout_ms=200)).values():
+                    for record in batch:
+                        if record.offset < end:
+                            yield record
+                position = await consumer.position(tp)
+
+    def _reader(self) -> contextlib.AbstractAsyncContextManager[Consumer]:
+        return reader(self.connection, max_poll_records=1_000, fetch_max_wait_ms=50)
+
+    def _place(self, topic: str) -> TopicPartition:
+        return TopicPartition(topic, self.partition)
+
+
+def published_identity(stored: StoredDecision) -> Hashable:
+    """The identity by which a published decision is compared with the recomputed one. For a version
+    that this build writes: the stored checksum, without decoding. For an older version: the
+    checksum of what this build would write.
+
+    A decision that this build cannot read has an identity of its own, which differs from every
+    recomputed one: when it is compared, its group halts, and no other.
+    """
+    row = stored.row
+    encoded = row.kind, row.version, row.payload
+    as_written = row.kind in codec.KINDS and row.version == codec.KINDS[row.kind][0] and not codec.has_appended_fields(*encoded)
+    if as_written and row.kind != _CHECKPOINTED:
+        return row.checksum
+    try:
+        decision = codec.decode_decision(*encoded)
+    except (UnknownEventError, UnsoundError) as error:
+        return UnreadIdentity(str(error), row.checksum)
+    return identity_of(DecisionRecord(stored.log_id, row.group, row.number, row.caused_by, row.index, stored.fact_checksum, decision))
+
+
+def published_refusal(stored: StoredDecision) -> int | None:
+    """The fact that a published rejection refuses, see
+    `equipoise.statemachine.rejections.refused_fact`; None: it refuses none.
+    """
+    row = stored.row
+    if row.kind != _EVENT_REJECTED:
+        return None
+    try:
+        return refused_fact(codec.decode_decision(row.kind, row.version, row.payload), row.caused_by)
+    except (UnknownEventError, UnsoundError):
+        return None  # `published_identity` halts the group when it is compared
+
+
+class FactReader:
+    """Reads the facts of one partition, in order."""
+
+    def __init__(self, connection: Connection, consumer: Consumer, place: TopicPartition) -> None:
+        self._connection = connection
+        self._consumer = consumer
+        self._place = place
+        self._due = 0
+
+    async def place(self, start: int) -> None:
+        """Moves to offset `start`. Raises DamagedError when that record was deleted."""
+        await _place_at(self._consumer, self._place, start)
+        self._due = start
+
+    async def position(self) -> int:
+        """Offset up to which `batch` has returned everything. It may be more than one behind the
+        last record, where a transaction has ended.
+        """
+        return await self._consumer.position(self._place)
+
+    async def topic_ids(self, topics: Topics) -> tuple[str, ...] | None:
+        """The present ids of the log's topics; None: the brokers give topics no ids. Raises
+        KafkaError.
+        """
+        return await topics.ids(self._consumer, self._place.partition)
+
+    async def end(self) -> int:
+        """Offset behind the present last fact."""
+        return (await self._consumer.end_offsets([self._place]))[self._place]
+
+    async def batch(self) -> Sequence[ConsumedRecord | NoRecord]:
+        """The next records of the client, a thousand at most, with a `NoRecord` for each offset
+        that has none; empty when nothing came for a second.
+
+        Raises InputError when a record's time is not the broker's (docs/protocol.md#l2), GapError
+        when the client has skipped a record. Raises DamagedError when records were deleted before
+        they were read.
+        """
+        from aiokafka.errors import OffsetOutOfRangeError
+
+        try:
+            records = (await self._consumer.getmany(timeout_ms=1_000)).get(self._place, ())
+        except OffsetOutOfRangeError:
+            raise DamagedError(self._due, "was deleted before it was read here, or the brokers have lost it; beginning again") from None
+        for record in records:
+            if record.timestamp_type != APPEND_TIME:
+                check_append_time(record)
+        if not records:
+            return records
+        due, self._due = self._due, records[-1].offset + 1
+        return records if self._due == due + len(records) else await fill_holes(self._connection, due, records)
+
+    async def until(self, end: int) -> AsyncGenerator[ConsumedRecord | NoRecord, None]:
+        """The records up to offset `end`, which `end()` has returned before."""
+        while await self.position() < end:
+            for record in await self.batch():
+                yield record
+
+
+async def _place_at(consumer: Consumer, tp: TopicPartition, start: int, *, compacted: bool = False) -> int:
+    """Seeks, and returns the partition's end. Raises DamagedError when `start` was deleted."""
+    consumer.assign([tp])
+    begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+    if begin > start and not compacted:
+        raise DamagedError(start, f"{tp.topic}/{tp.partition} begins at {begin}: required records were deleted")
+    consumer.seek(tp, max(begin, start))
+    return end
+
+
+def next_fact(lead: PartitionLead, found: ConsumedRecord | NoRecord) -> FactRecord | None:
+    """The record to fold next. None: this build cannot read it, and `lead` has halted its group
+    (docs/protocol.md#l6). `found`: from a `FactReader`.
+    """
+    if isinstance(found, NoRecord):
+        return fact_record(no_record_row(found))
+    try:
+        return read_fact(found.key, found.value, found.offset, found.timestamp_ms)
+    except UnknownKindError as error:
+        lead.pass_over(group_of(found.key) or "", found.offset, "event_unknown", error.problem)
+        return None
