@@ -35,9 +35,9 @@ from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason
 from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Movement, MovementState
 from equipoise.assignors.common.shares import Shares
 from equipoise.assignors.common.target import Candidates
-from equipoise.assignors.kafka_streams.assign import assign
 from equipoise.assignors.kafka_streams.client_states import LATEST, UNKNOWN, ClientState, KafkaSettings, RemainingWarmups
 from equipoise.assignors.kafka_streams.java import MAX_LONG, member_key
+from equipoise.assignors.kafka_streams.task_assignor import assign
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 

@@ -13,10 +13,10 @@ import attrs
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import AbsentMember, GroupRejoined, PartitionsObserved, RejoinedMember, TasksRevoked
 from equipoise.events.tasks import TaskId
-from equipoise.seat.consumer_protocol import SeatSubscription, TopicPartition, read_subscription
 from equipoise.seat.metadata import SeatTopicMetadata
 from equipoise.seat.names import SeatClient, clients_of, is_static
 from equipoise.seat.seat_log import SeatLog, by_topic
+from equipoise.seat.seat_protocol import SeatSubscription, TopicPartition, read_subscription
 from equipoise.seat.subscribed_topics import Arrangement, arrange
 
 MOST_HAND_OVERS = 100

@@ -18,7 +18,7 @@ from equipoise.assignors.common.java_order import FEWEST_BUCKETS, text_hash
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.group_requests import DescribeGroups, LeaveGroup, ListGroups
-from equipoise.seat.consumer_protocol import TopicPartition, write_subscription
+from equipoise.seat.seat_protocol import TopicPartition, write_subscription
 from equipoise.witness.consumer_groups import ConsumerGroup
 
 CLIENT_ID = "equipoise-lead"

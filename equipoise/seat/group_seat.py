@@ -20,12 +20,12 @@ from equipoise.assignors.adapters.fetching import LagFetcher
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.seat.consumer_protocol import TopicPartition, read_assignment, read_subscription, write_assignment
 from equipoise.seat.generation import JoinedClient, SeatSettings, answer, read_members
 from equipoise.seat.group_client import COOPERATIVE, COUNTING_PROTOCOLS, PROTOCOLS, DescribedMember, Generation, GroupClient, ahead, seat_bucket
 from equipoise.seat.metadata import MetadataClient
 from equipoise.seat.names import SeatClient, client_of, clients_of, is_static, readable
 from equipoise.seat.seat_log import SeatLog, assigned_changes
+from equipoise.seat.seat_protocol import TopicPartition, read_assignment, read_subscription, write_assignment
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

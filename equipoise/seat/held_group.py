@@ -16,8 +16,8 @@ from aiokafka import errors
 
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.seat.consumer_protocol import read_assignment, read_subscription
 from equipoise.seat.group_client import SESSION_MS, GroupClient
+from equipoise.seat.seat_protocol import read_assignment, read_subscription
 
 PROTOCOL = "equipoise"
 """The protocol type, and the one protocol."""

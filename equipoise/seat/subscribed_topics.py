@@ -14,7 +14,7 @@ import attrs
 from equipoise.assignors.common.task_names import co_partitioned
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.tasks import TaskId
-from equipoise.seat.consumer_protocol import TopicPartition
+from equipoise.seat.seat_protocol import TopicPartition
 
 CO_PARTITIONED = frozenset({"range"})
 """Protocols whose users rely on equal partition numbers being together."""

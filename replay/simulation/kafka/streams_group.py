@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.assignors import Partition, Task
-from equipoise.assignors.kafka_streams.assign import assign
 from equipoise.assignors.kafka_streams.assignor import settings_of
 from equipoise.assignors.kafka_streams.client_states import LATEST, ClientState, RemainingWarmups
 from equipoise.assignors.kafka_streams.java import member_key
+from equipoise.assignors.kafka_streams.task_assignor import assign
 from equipoise.assignors.kafka_streams.threads import ThreadAssignment, ThreadSubscription, to_threads
 from equipoise.events.facts import GroupConfigured, TopologyDeclared
 from equipoise.events.settings import GroupSettings

@@ -18,7 +18,7 @@ from equipoise.assignors.adapters.aiokafka import BalancedAssignor, LagAwareAssi
 from equipoise.assignors.adapters.group_dealing import Subscriber, deal
 from equipoise.events.errors import InputError
 from equipoise.events.settings import GroupSettings
-from equipoise.seat.consumer_protocol import read_subscription
+from equipoise.seat.seat_protocol import read_subscription
 from tests import vectors
 
 

@@ -15,11 +15,11 @@ from equipoise.events.errors import InputError
 from equipoise.events.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.seat import seat_log
-from equipoise.seat.consumer_protocol import SeatSubscription, TopicPartition
 from equipoise.seat.generation import Answer, JoinedClient, SeatSettings, answer, without_doubles
 from equipoise.seat.metadata import SeatTopicMetadata
 from equipoise.seat.names import client_of
 from equipoise.seat.seat_log import SeatLog, assigned_changes
+from equipoise.seat.seat_protocol import SeatSubscription, TopicPartition
 
 PARTITIONS = 6
 Held = frozenset[TopicPartition]

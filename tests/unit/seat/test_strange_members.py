@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from equipoise.cli.lead import configuration
 from equipoise.events.log import open_log
 from equipoise.replay.verification import Verdict, verify
-from equipoise.seat.consumer_protocol import read_assignment, write_assignment
 from equipoise.seat.generation import SeatSettings, answer, read_members
 from equipoise.seat.metadata import SeatTopicMetadata
 from equipoise.seat.names import MOST_KEY_CHARS, clients_of, is_static
 from equipoise.seat.seat_log import SeatLog
-from tests.unit.seat.test_consumer_protocol import text
+from equipoise.seat.seat_protocol import read_assignment, write_assignment
+from tests.unit.seat.test_seat_protocol import text
 
 COUNTS = {"in": 6, "other": 3}
 Member = tuple[str, str | None, bytes]

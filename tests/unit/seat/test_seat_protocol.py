@@ -8,7 +8,7 @@ import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
 from equipoise.events.errors import InputError
-from equipoise.seat.consumer_protocol import NO_GENERATION, read_assignment, read_subscription, write_assignment, write_subscription
+from equipoise.seat.seat_protocol import NO_GENERATION, read_assignment, read_subscription, write_assignment, write_subscription
 
 
 def text(value: str) -> bytes:
