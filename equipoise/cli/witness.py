@@ -84,7 +84,7 @@ def _watch(settings: Connection | None, group: str | None, instance_id: str | No
     if settings is None or group is None:
         return None
     try:
-        from equipoise.witness.consumer_groups import MemberKey
+        from equipoise.events.log.kafka.consumer_groups import MemberKey
         from equipoise.witness.member_watch import MemberWatch
     except ImportError:
         raise InputError(MISSING) from None

@@ -17,9 +17,9 @@ from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGrou
 from equipoise.assignors.common.java_order import FEWEST_BUCKETS, text_hash
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.consumer_groups import ConsumerGroup
 from equipoise.events.log.kafka.group_requests import DescribeGroups, LeaveGroup, ListGroups
 from equipoise.seat.seat_protocol import TopicPartition, write_subscription
-from equipoise.witness.consumer_groups import ConsumerGroup
 
 CLIENT_ID = "equipoise-lead"
 SESSION_MS = 6_000

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.consumer_groups import connected
 from equipoise.seat.group_client import CLIENT_ID
-from equipoise.witness.consumer_groups import connected
 
 
 @attrs.frozen(kw_only=True)

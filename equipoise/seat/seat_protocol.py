@@ -1,5 +1,5 @@
-"""The protocol inside JoinGroup and SyncGroup that Kafka's consumers share: subscriptions
-(versions 0 to 3) and assignments (`ConsumerProtocolSubscription.json`,
+"""What the seat and the members of its group say to each other inside JoinGroup and SyncGroup:
+subscriptions and assignments of Kafka's consumers (`ConsumerProtocolSubscription.json`,
 `ConsumerProtocolAssignment.json` of Apache Kafka).
 """
 
@@ -12,9 +12,11 @@ from collections.abc import Mapping
 import attrs
 
 from equipoise.events.errors import InputError
+from equipoise.replay.importers.offsets_topic import consumer_protocol
+from equipoise.replay.importers.offsets_topic.byte_reader import ByteReader, WireError
+from equipoise.replay.importers.offsets_topic.consumer_protocol import NO_GENERATION
 
 TopicPartition = tuple[str, int]
-NO_GENERATION = -1
 MOST_RACK_CHARS = 249
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Names that a topic of Kafka can have (`Topic.validate`)."""
@@ -33,75 +35,33 @@ class SeatSubscription:
     rack: str | None = None
 
 
-class _ProtocolReader:
-    """Reads values of Kafka's protocol from the front of `data`."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-
-    def _take(self, size: int) -> bytes:
-        if size < 0 or self._at + size > len(self._data):
-            raise InputError("it ends within a field")
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def int16(self) -> int:
-        return int(struct.unpack(">h", self._take(2))[0])
-
-    def int32(self) -> int:
-        return int(struct.unpack(">i", self._take(4))[0])
-
-    def text(self) -> str | None:
-        length = self.int16()
-        try:
-            return None if length < 0 else self._take(length).decode()
-        except UnicodeDecodeError as error:
-            raise InputError(f"a text is not UTF-8: {error}") from None
-
-    def name(self) -> str:
-        return self.text() or ""
-
-    def skip_bytes(self) -> None:
-        length = self.int32()
-        self._take(max(0, length))
-
-    def partitions(self) -> frozenset[TopicPartition]:
-        found: set[TopicPartition] = set()
-        for _ in range(max(0, self.int32())):
-            topic = self.name()
-            found.update((topic, self.int32()) for _ in range(max(0, self.int32())))
-        return frozenset(found)
-
-
 def read_subscription(data: bytes) -> SeatSubscription:
-    """Reads a subscription of any version; fields behind those of version 3 are passed over, and so
-    are topics and racks that there cannot be. Raises InputError.
+    """Reads a subscription of any version; topics and racks that there cannot be are passed over.
+    Raises InputError.
     """
-    reader = _ProtocolReader(data)
-    version = reader.int16()
-    topics = tuple(reader.name() for _ in range(max(0, reader.int32())))
-    reader.skip_bytes()
-    owned: frozenset[TopicPartition] = frozenset()
-    generation, rack = NO_GENERATION, None
-    if version >= 1:
-        owned = reader.partitions()
-    if version >= 2:
-        generation = reader.int32()
-    if version >= 3:
-        rack = reader.text() or None
-    if rack is not None and len(rack) > MOST_RACK_CHARS:
-        rack = None
-    named = tuple(sorted({topic for topic in topics if _TOPIC.fullmatch(topic)}))
-    return SeatSubscription(topics=named, owned=owned, generation=generation, rack=rack)
+    try:
+        found = consumer_protocol.read_subscription(_reader(data, "subscription"), lenient=True)
+    except WireError as error:
+        raise InputError(error.problem) from None
+    named = tuple(sorted({topic for topic in found.topics if _TOPIC.fullmatch(topic)}))
+    rack = found.rack if found.rack and len(found.rack) <= MOST_RACK_CHARS else None
+    return SeatSubscription(topics=named, owned=_pairs(found.owned_partitions), generation=found.owned_generation, rack=rack)
 
 
 def read_assignment(data: bytes) -> frozenset[TopicPartition]:
     """Reads what a member was assigned; empty bytes are nothing. Raises InputError."""
-    if not data:
-        return frozenset()
-    reader = _ProtocolReader(data)
-    reader.int16()
-    return reader.partitions()
+    try:
+        return _pairs(consumer_protocol.read_assignment(_reader(data, "assignment"), lenient=True).partitions)
+    except WireError as error:
+        raise InputError(error.problem) from None
+
+
+def _reader(data: bytes, what: str) -> ByteReader:
+    return ByteReader(data, 0, what)
+
+
+def _pairs(partitions: consumer_protocol.Partitions) -> frozenset[TopicPartition]:
+    return frozenset((topic, partition) for topic, each in partitions.items() for partition in each)
 
 
 def write_subscription(*, cooperative: bool) -> bytes:

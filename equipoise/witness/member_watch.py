@@ -15,10 +15,10 @@ from aiokafka.errors import KafkaError
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.consumer_groups import ConsumerGroup, GroupMember, MemberKey, repeated
 from equipoise.replay.wording import counted
 from equipoise.witness.child import say
 from equipoise.witness.connections import are_only_clients, own_addresses
-from equipoise.witness.consumer_groups import ConsumerGroup, GroupMember, MemberKey, repeated
 
 FIRST_LOOK_S = 3.0
 """Longest wait for the brokers before the command is started."""

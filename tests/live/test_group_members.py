@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.consumer_groups import ConsumerGroup, GroupMember, repeated
 from equipoise.witness import member_watch
-from equipoise.witness.consumer_groups import ConsumerGroup, GroupMember, repeated
 from tests.json_schemas import Coverage
 from tests.live import group_clients
 from tests.live.group_clients import GroupClient, children_of, confluent_kafka_command, java_command

@@ -15,12 +15,12 @@ from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGrou
 from equipoise.assignors.common.java_order import FEWEST_BUCKETS
 from equipoise.cli.lead import configuration
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.consumer_groups import ConsumerGroup, repeated
 from equipoise.seat.generation import SeatSettings
 from equipoise.seat.group_client import GroupClient as SeatClient
 from equipoise.seat.group_client import bucket
 from equipoise.seat.group_seat import Seat
 from equipoise.seat.seat_log import SeatLog
-from equipoise.witness.consumer_groups import ConsumerGroup, repeated
 from tests.live.group_clients import GroupClient, aiokafka_command, confluent_kafka_command, java_command
 from tests.live.kafka import admin_client
 from tests.live.seat_process import SeatProcess

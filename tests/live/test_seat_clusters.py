@@ -15,8 +15,8 @@ from aiokafka.admin import NewTopic
 from aiokafka.errors import KafkaError
 
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.consumer_groups import ConsumerGroup
 from equipoise.operations.doctor.access import Acl
-from equipoise.witness.consumer_groups import ConsumerGroup
 from tests.live.group_clients import GroupClient, confluent_kafka_command, java_command
 from tests.live.kafka import admin_client
 from tests.live.seat_process import SeatProcess

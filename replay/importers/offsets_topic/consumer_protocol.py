@@ -1,6 +1,9 @@
 """What classic consumers and their leader say to each other (ConsumerProtocolSubscription and
 ConsumerProtocolAssignment, versions 0 to 3): KIP-429 owned partitions, KIP-792 generation, KIP-881
 rack. The user data belongs to the assignor; it is left to be read.
+
+`lenient`: reads what a live client sends as Kafka's own clients do: of a later version the fields
+that are known, whatever is behind them, and a topic that is named twice as one.
 """
 
 from __future__ import annotations
@@ -39,48 +42,50 @@ class Assignment:
     user_data: ByteReader | None = attrs.field(eq=False, repr=False)
 
 
-def read_subscription(reader: ByteReader) -> Subscription:
+def read_subscription(reader: ByteReader, *, lenient: bool = False) -> Subscription:
     """Raises WireError."""
-    version = _version(reader, "subscription")
+    version = _version(reader, "subscription", lenient)
     topics = tuple(reader.array(2, "topics", lambda inner: inner.string("topic")))
     user = _user_data(reader, "subscription")
-    owned: Partitions = _partitions(reader, "owned partitions") if version >= 1 else {}
+    owned: Partitions = _partitions(reader, "owned partitions", lenient) if version >= 1 else {}
     generation = reader.int32("generation of the owned partitions") if version >= 2 else NO_GENERATION
     rack = reader.nullable_string("rack") if version >= 3 else None
-    reader.finish("the subscription")
+    if not lenient:
+        reader.finish("the subscription")
     return Subscription(version=version, topics=topics, user_data=user, owned_partitions=owned, owned_generation=generation, rack=rack)
 
 
-def read_assignment(reader: ByteReader) -> Assignment:
+def read_assignment(reader: ByteReader, *, lenient: bool = False) -> Assignment:
     """Empty bytes are an assignment of nothing: so it is stored for who was given nothing. Raises
     WireError.
     """
     if reader.position == reader.end:
         return Assignment(version=NEWEST_VERSION, partitions={}, user_data=None)
-    version = _version(reader, "assignment")
-    partitions = _partitions(reader, "assignment")
+    version = _version(reader, "assignment", lenient)
+    partitions = _partitions(reader, "assignment", lenient)
     user = _user_data(reader, "assignment")
-    reader.finish("the assignment")
+    if not lenient:
+        reader.finish("the assignment")
     return Assignment(version=version, partitions=partitions, user_data=user)
 
 
-def _version(reader: ByteReader, what: str) -> int:
+def _version(reader: ByteReader, what: str, lenient: bool) -> int:
     version = reader.int16(f"version of the {what}")
-    if not 0 <= version <= NEWEST_VERSION:
+    if version < 0 or (version > NEWEST_VERSION and not lenient):
         raise reader.error(f"{what} of consumer protocol version {version} is not known here (0-{NEWEST_VERSION} are)", reader.position - 2)
     return version
 
 
-def _partitions(reader: ByteReader, what: str) -> Partitions:
+def _partitions(reader: ByteReader, what: str, lenient: bool) -> Partitions:
     found: Partitions = {}
     for topic, partitions in reader.array(
         6, f"topics of the {what}", lambda inner: (inner.string("topic"), tuple(inner.array(4, "partitions", lambda each: each.int32("partition"))))
     ):
-        if topic in found:
+        if topic in found and not lenient:
             raise reader.error(f"topic {topic!r} is in the {what} twice")
         if any(partition < 0 for partition in partitions):
             raise reader.error(f"a partition of {topic!r} in the {what} is negative")
-        found[topic] = partitions
+        found[topic] = found.get(topic, ()) + partitions
     return found
 
 

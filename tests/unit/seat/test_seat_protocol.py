@@ -8,7 +8,8 @@ import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
 from equipoise.events.errors import InputError
-from equipoise.seat.seat_protocol import NO_GENERATION, read_assignment, read_subscription, write_assignment, write_subscription
+from equipoise.replay.importers.offsets_topic.consumer_protocol import NO_GENERATION
+from equipoise.seat.seat_protocol import read_assignment, read_subscription, write_assignment, write_subscription
 
 
 def text(value: str) -> bytes:
@@ -29,6 +30,17 @@ def test_read_subscription_version_3_has_what_it_owns(behind: bytes) -> None:
     found = read_subscription(struct.pack(">h", 3) + TOPICS + OWNED + struct.pack(">i", 7) + text("rack-1") + behind)
     assert (found.topics, found.generation, found.rack) == (("in", "other"), 7, "rack-1")
     assert found.owned == {("in", 0), ("in", 3)}
+
+
+def test_read_subscription_of_a_later_version_has_the_fields_that_are_known() -> None:
+    found = read_subscription(struct.pack(">h", 9) + TOPICS + OWNED + struct.pack(">i", 7) + text("rack-1") + b"\xff\xff")
+    assert (found.topics, found.generation, found.rack) == (("in", "other"), 7, "rack-1")
+
+
+def test_partitions_of_a_topic_that_is_named_twice_are_read_together() -> None:
+    twice = struct.pack(">i", 2) + text("in") + struct.pack(">ii", 1, 0) + text("in") + struct.pack(">ii", 1, 3)
+    assert read_subscription(struct.pack(">h", 1) + TOPICS + twice).owned == {("in", 0), ("in", 3)}
+    assert read_assignment(struct.pack(">h", 0) + twice + struct.pack(">i", 0)) == {("in", 0), ("in", 3)}
 
 
 def test_read_subscription_version_1_has_no_generation() -> None:
