@@ -35,7 +35,7 @@ import msgpack
 
 from equipoise.events import decisions, facts, readable, upcasters, wire
 from equipoise.events.decisions import Decision
-from equipoise.events.errors import FieldError, InputError, TooLargeError, UnknownEventError, UnsoundError
+from equipoise.events.errors import FieldError, InputError, TooLargeError, UnknownEventError, UnknownKindError, UnsoundError
 from equipoise.events.facts import Fact, Undecodable
 from equipoise.events.records import DecisionRecord, FactRecord
 
@@ -348,6 +348,17 @@ def decision_checksum(
     version] followed by the payload.
     """
     return zlib.crc32(payload, zlib.crc32(_pack((log_id, group, number, caused_by, index, fact_checksum, kind, version))))
+
+
+def read_record(group: str, offset: int, append_ms: int, kind: int, version: int, payload: bytes, checksum: int) -> FactRecord:
+    """Builds the record of a stored fact, of `Undecodable` for bytes that are not a sound fact.
+    Raises UnknownKindError for a kind or version that this build does not know.
+    """
+    try:
+        event = decode_lenient(kind, version, payload)
+    except UnknownEventError as error:
+        raise UnknownKindError(offset, str(error)) from None
+    return FactRecord(group, offset, append_ms, event, checksum)
 
 
 def make_record(group: str, offset: int, append_ms: int, event: Fact) -> FactRecord:

@@ -18,7 +18,7 @@ from equipoise.assignors import registry
 from equipoise.events.errors import EquipoiseError, InputError, LogError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.bases_topic import BaseStart
-from equipoise.events.log.kafka.envelope import StoredDecision, decision_record, fact_record, fact_row, stored_decision
+from equipoise.events.log.kafka.envelope import StoredDecision, decision_record, fact_row, stored_decision
 from equipoise.events.log.rows import FactRow, Order
 from equipoise.replay.verification import GroupVerifier, Verdict
 from equipoise.statemachine.machine import AssignorLoader
@@ -172,7 +172,7 @@ class Watch:
             Order().take(row)  # it is a sound LogOpened
             self._opened = row
         elif not row.belongs_to_no_group:
-            self._with_group(row.group, row.offset, open_groups, lambda group: group.take(fact_record(row)))
+            self._with_group(row.group, row.offset, open_groups, lambda group: group.take(row.record()))
 
     def _decision(self, stored: StoredDecision, open_groups: dict[str, GroupVerifier]) -> None:
         self.decisions += 1
@@ -199,7 +199,7 @@ class Watch:
     def _begin(self, name: str) -> GroupVerifier:
         group = GroupVerifier(name, self._load, remembered=MOST_REMEMBERED)
         if self._opened is not None:
-            group.machine.step(fact_record(self._opened))
+            group.machine.step(self._opened.record())
         return group
 
     @property
@@ -207,7 +207,7 @@ class Watch:
         """Id of the log; "" before its first record arrived."""
         if self._opened is None:
             return ""
-        event = fact_record(self._opened).event
+        event = self._opened.record().event
         return event.log_id if isinstance(event, LogOpened) else ""
 
     def save(self) -> bytes:

@@ -21,7 +21,7 @@ import msgpack
 from equipoise.assignors import registry
 from equipoise.events import codec, facts, fields, upcasters, wire
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.envelope import fact_record, fact_row, group_key, pack_fact, pack_payload
+from equipoise.events.log.kafka.envelope import group_key, pack_fact, pack_payload, read_fact
 from equipoise.events.settings import GroupSettings, Scalar
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.member import MemberSession, MemberSettings
@@ -220,7 +220,7 @@ HOSTILE = hostile_values()
 
 def hostile(which: int, group: str) -> Fact:
     """What is folded of one of HOSTILE."""
-    return fact_record(fact_row(group_key(group), HOSTILE[which % len(HOSTILE)], 1, 0)).event
+    return read_fact(group_key(group), HOSTILE[which % len(HOSTILE)], 1, 0).event
 
 
 def giant(which: int) -> Fact:

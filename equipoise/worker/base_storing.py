@@ -20,7 +20,6 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import BaseRequested, Fact, LogOpened
 from equipoise.events.log.kafka.bases_topic import Base, Bases, Place, halted_record, state_records
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.envelope import fact_record
 from equipoise.events.log.kafka.log_opening import admin_client, open_bases, read_bases, reader
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.partition import PartitionLead
@@ -177,7 +176,7 @@ class BaseKeeper:
         if self._bases.opened is None:
             await open_bases(self._settings, self._topics, self._partition)
             await self._read()
-        opened = None if self._bases.opened is None else fact_record(self._bases.opened).event
+        opened = None if self._bases.opened is None else self._bases.opened.record().event
         if opened != self._opened:
             raise EquipoiseError(f"topic {self._topics.bases}/{self._partition} is of another log: delete it, and start the worker again")
         stored = self._bases.stored

@@ -22,8 +22,6 @@ from equipoise.events.log.kafka.envelope import (
     NoRecord,
     StoredDecision,
     decision_record,
-    fact_record,
-    fact_row,
     group_of,
     no_record_row,
     pack_fact,
@@ -165,7 +163,7 @@ class PartitionReading:
                     yield fact, decided.get((fact.group, fact.offset), [])
 
     def _restored(self, found: FoundCheckpoints, answers: bool, folded: Folded) -> PartitionLead:
-        opening = fact_record(fact_row(b"", pack_fact(self.opened), 0, 0))
+        opening = read_fact(b"", pack_fact(self.opened), 0, 0)
         lead = PartitionLead(found.index.recovery_offset, opened=opening, answers=answers, folded=folded)
         for _, checkpoint in sorted(found.checkpoints.items()):
             lead.restore(checkpoint)
@@ -304,7 +302,7 @@ def next_fact(lead: PartitionLead, found: ConsumedRecord | NoRecord) -> FactReco
     (docs/protocol.md#l6). `found`: from a `FactReader`.
     """
     if isinstance(found, NoRecord):
-        return fact_record(no_record_row(found))
+        return no_record_row(found).record()
     try:
         return read_fact(found.key, found.value, found.offset, found.timestamp_ms)
     except UnknownKindError as error:

@@ -44,6 +44,12 @@ class FactRow:
         """
         return self.group == "" and self.kind == UNDECODABLE
 
+    def record(self) -> FactRecord:
+        """Decodes the row, of `Undecodable` for bytes that no constructor accepts. Raises
+        UnknownKindError.
+        """
+        return codec.read_record(self.group, self.offset, self.append_ms, self.kind, self.version, self.payload, self.checksum)
+
 
 @attrs.frozen(slots=True)
 class DecisionRow:
@@ -251,6 +257,8 @@ def record_of(row: FactRow | DecisionRow, log_id: str, fact_checksum: int) -> Fa
     (docs/protocol.md#l6). Raises UnknownKindError, and DamagedError for a decision that no
     constructor accepts.
     """
+    if isinstance(row, FactRow) and row.offset > 0:
+        return row.record()
     event = _decode(row)
     if isinstance(row, FactRow):
         return FactRecord(row.group, row.offset, row.append_ms, cast(Any, event), row.checksum)
@@ -285,10 +293,9 @@ def note_unread(row: Row, partition: int | None, found: dict[str, UnreadRecord])
 
 
 def _decode(row: FactRow | DecisionRow) -> codec.Event:
+    """Decodes a decision, or the first fact of a log, which must be sound."""
     offset = row.offset if isinstance(row, FactRow) else row.caused_by
     try:
-        if isinstance(row, FactRow) and row.offset > 0:
-            return codec.decode_lenient(row.kind, row.version, row.payload)
         event = codec.decode(row.kind, row.version, row.payload)
     except UnknownEventError as error:
         raise UnknownKindError(offset, str(error)) from None

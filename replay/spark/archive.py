@@ -18,7 +18,7 @@ import msgpack
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.bases_topic import BaseStart
-from equipoise.events.log.kafka.envelope import StoredDecision, fact_record
+from equipoise.events.log.kafka.envelope import StoredDecision
 from equipoise.events.log.kafka.log_archive import Settled, Settling
 from equipoise.events.log.parquet.parquet_log import ArchiveLog
 from equipoise.events.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Row
@@ -163,7 +163,7 @@ def _rows_of(batches: Iterator[Any]) -> Iterator[tuple[int, Row]]:
 def _append(log: ArchiveLog, row: Row) -> bool:
     if isinstance(row, FactRow) and row.offset == 0 and log.position():
         there = next(log.read())
-        opened = fact_record(row).event
+        opened = row.record().event
         if not isinstance(there, FactRecord) or not isinstance(opened, LogOpened) or there.event != opened:
             raise InputError(f"{log.location}: holds another log than the one in Kafka; name another archive")
     return log.append_row(row)

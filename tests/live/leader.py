@@ -14,7 +14,7 @@ from equipoise.events.decisions import Decision
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, PartitionsObserved, ProbingTick, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact, partition_of
+from equipoise.events.log.kafka.envelope import group_key, pack_decision, pack_fact, partition_of, read_fact
 from equipoise.events.log.kafka.log_opening import ensure_topics, open_partitions, reader
 from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.records import DecisionRecord, FactRecord
@@ -66,7 +66,7 @@ class Leader:
             ticked_s = 0.0
             while True:
                 for record in (await consumer.getmany(facts, timeout_ms=100)).get(facts, ()):
-                    await self._fold(fact_record(fact_row(record.key, record.value, record.offset, record.timestamp_ms)))
+                    await self._fold(read_fact(record.key, record.value, record.offset, record.timestamp_ms))
                 if time.monotonic() - ticked_s >= TICK_S:
                     ticked_s = time.monotonic()
                     await self._observe(consumer)

@@ -15,7 +15,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.client import NewTopic, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import StoredDecision, fact_record, pack_fact, pack_payload, partition_of
+from equipoise.events.log.kafka.envelope import StoredDecision, pack_fact, pack_payload, partition_of
 from equipoise.events.log.kafka.kafka_log import KafkaLog
 from equipoise.events.log.kafka.log_opening import admin_client, ensure_topics, partition_count, reader, writer
 from equipoise.events.log.kafka.log_restore import stored_rows
@@ -91,7 +91,7 @@ async def test_restored_log_is_led_on_to_the_byte(bootstrap: str, prefix: str, m
     assert rows_in(place) == former, "every fact and every decision, with offsets and times, to the byte"
     rows = [isinstance(row, FactRow) for each in former.values() for row in each]
     assert (done["facts"], done["decisions"], done["written"]) == (rows.count(True), rows.count(False), len(rows))
-    codes = [fact_record(row).event.code for row in former[partition] if isinstance(row, FactRow) and row.belongs_to_no_group]  # type: ignore[union-attr]
+    codes = [row.record().event.code for row in former[partition] if isinstance(row, FactRow) and row.belongs_to_no_group]  # type: ignore[union-attr]
     assert codes == ["no_group", "opened_again"]
 
     settings = settings_of(bootstrap, f"{prefix}-2")

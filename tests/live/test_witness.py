@@ -22,7 +22,7 @@ from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import MemberEnded
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import fact_record, fact_row
+from equipoise.events.log.kafka.envelope import read_fact
 from equipoise.events.log.kafka.log_opening import ensure_topics
 from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.settings import GroupSettings
@@ -173,7 +173,7 @@ async def test_prepared_append_reaches_the_topic_and_not_one_that_was_made_again
             consumer.assign([place])
             consumer.seek(place, 0)
             records = (await consumer.getmany(place, timeout_ms=2_000)).get(place, [])
-            return [fact_record(fact_row(each.key, each.value, each.offset, each.timestamp_ms)) for each in records]
+            return [read_fact(each.key, each.value, each.offset, each.timestamp_ms) for each in records]
 
     await ensure_topics(connection, topics, partitions=2)
     prepared = await said()

@@ -16,7 +16,7 @@ import attrs
 from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.client import Clients, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import fact_record, fact_row, pack_fact
+from equipoise.events.log.kafka.envelope import pack_fact, read_fact
 from equipoise.events.log.kafka.log_opening import read_opening
 from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.tasks import TaskId
@@ -158,7 +158,7 @@ async def verify_log(connection: Connection, topics: Topics) -> list[str]:
     opened: LogOpened = await read_opening(connection, topics)
     for partition in range(opened.partitions):
         reading = PartitionReading(connection, topics, opened, partition)
-        opening = fact_record(fact_row(b"", pack_fact(opened), 0, 0))
+        opening = read_fact(b"", pack_fact(opened), 0, 0)
         lead = PartitionLead(0, opened=opening, answers=False)
         await reading.read_published(lead, 0)
         async with reading.facts() as facts:

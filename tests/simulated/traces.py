@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.envelope import fact_record, fact_row, member_decision, partition_of, stored_decision
+from equipoise.events.log.kafka.envelope import member_decision, partition_of, read_fact, stored_decision
 from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.records import DecisionRecord
 from equipoise.testing.simulated.kafka.partition_log import StoredRecord
@@ -20,7 +20,7 @@ def followed(deployment: Deployment, topics: Topics) -> Followed:
     happened: list[tuple[int, Happened]] = []
     records = []
     for stored in _of_group(deployment, topics.facts):
-        records.append(fact_record(fact_row(stored.key, stored.value, stored.offset, stored.timestamp_ms)))
+        records.append(read_fact(stored.key, stored.value, stored.offset, stored.timestamp_ms))
         happened.append((stored.batch.appended_us, Happened(stored.batch.appended_us // 1_000, offset=stored.offset)))
     decisions: dict[int, DecisionRecord] = {}
     for stored in _of_group(deployment, topics.decisions):

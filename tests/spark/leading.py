@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import Fact
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact, partition_of
+from equipoise.events.log.kafka.envelope import group_key, pack_decision, pack_fact, partition_of, read_fact
 from equipoise.events.log.kafka.log_opening import ensure_topics, open_partitions
 from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.records import DecisionRecord, FactRecord
@@ -54,7 +54,7 @@ class Leader:
                     machine.step(FactRecord("", 0, 0, opened))
                 partition, key, value = partition_of(group, self._partitions), group_key(group), pack_fact(fact)
                 sent = await producer.send_and_wait(self._topics.facts, value, key=key, partition=partition)
-                for decision in machine.step(fact_record(fact_row(key, value, sent.offset, sent.timestamp))):
+                for decision in machine.step(read_fact(key, value, sent.offset, sent.timestamp)):
                     await producer.send_and_wait(self._topics.decisions, pack_decision(self._spoilt(decision)), key=key, partition=partition)
 
     def _spoilt(self, record: DecisionRecord) -> DecisionRecord:

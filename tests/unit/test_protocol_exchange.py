@@ -11,7 +11,7 @@ import msgpack
 
 from equipoise.events.codec import kind_of
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, TasksRevoked
-from equipoise.events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact
+from equipoise.events.log.kafka.envelope import group_key, pack_decision, pack_fact, read_fact
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.member import MemberSession, MemberSettings, Reception
 from equipoise.statemachine.partition import PartitionLead
@@ -37,7 +37,7 @@ class Exchange:
         value = pack_fact(fact)
         offset = self.lead.position
         self._line(f"fact {offset}", value)
-        for decision in self.lead.fold(fact_record(fact_row(key, value, offset, now_ms)), now_ms):
+        for decision in self.lead.fold(read_fact(key, value, offset, now_ms), now_ms):
             self._line(f"  decision {decision.number}", pack_decision(decision))
             if self.member.joined:
                 assert self.member.receive(decision, now_ms) is Reception.APPLIED

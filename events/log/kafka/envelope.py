@@ -23,7 +23,7 @@ import attrs
 import msgpack
 
 from equipoise.events import codec
-from equipoise.events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
+from equipoise.events.errors import DamagedError, InputError, UnknownEventError, UnsoundError
 from equipoise.events.facts import Fact, Undecodable
 from equipoise.events.log.kafka.client import partition_of_key
 from equipoise.events.log.rows import LOG_OPENED, UNDECODABLE, DecisionRow, FactRow, is_group, record_of
@@ -91,50 +91,70 @@ def pack_payload(kind: int, version: int, payload: bytes) -> bytes:
     return b"".join((_array(_FACT_FIELDS), _pack(kind), _pack(version), payload))
 
 
-def fact_row(key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> FactRow:
-    """Returns the row of a record of the facts topic. A record that is not a fact of a group
-    becomes `Undecodable`, of group "" if its key names none.
+def read_fact(key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> FactRecord:
+    """Returns the record of a record of the facts topic, without a row, which only stores need. A
+    record that is not a fact of a group becomes `Undecodable`, of group "" if its key names none.
+    Raises UnknownKindError for a kind or version that this build does not know.
     """
+    group, kind, version, payload = _stored(key, value, offset)
+    return codec.read_record(group, offset, append_ms, kind, version, payload, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
+
+
+def fact_row(key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> FactRow:
+    """Returns the row of a record of the facts topic, in which `read_fact` finds the same."""
+    return _row(offset, append_ms, *_stored(key, value, offset))
+
+
+_Stored = tuple[str, int, int, bytes]
+"""Group, kind, version and payload that a log stores for a record of the facts topic."""
+
+
+def _row(offset: int, append_ms: int, group: str, kind: int, version: int, payload: bytes) -> FactRow:
+    return FactRow(group, offset, append_ms, kind, version, payload, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
+
+
+def _stored(key: bytes | None, value: bytes | None, offset: int) -> _Stored:
     group = group_of(key)
+    if group and offset and value and _FACT_FIELDS < len(value) <= codec.MOST_EVENT_BYTES and value[0] == _FACT_ARRAY:
+        kind, version = value[1], value[2]
+        if kind < _NOT_A_BYTE and version < _NOT_A_BYTE and kind != LOG_OPENED:
+            return group, kind, version, value[_FACT_FIELDS:]  # nearly every record
     bytes_ = value or b""
     split = _split(bytes_, _FACT_FIELDS)
     if offset == 0 and not key:
         group = ""  # LogOpened, or its place
-    if offset > 0 and split is not None and split[0][0] == LOG_OPENED:
-        return _foreign("", offset, append_ms, "opened_again", bytes_)
-    if group is None:
-        place = None if key or split is None else _restored_place(*split)
-        if place is not None:
-            return FactRow("", offset, append_ms, *place, codec.fact_checksum("", offset, append_ms, *place))
-        return _foreign("", offset, append_ms, "no_group", bytes_)
     if split is None:
-        return _foreign(group, offset, append_ms, "no_envelope", bytes_)
+        return _undecodable(group, "no_envelope", bytes_)
     (kind, version), payload = split
+    if offset > 0 and kind == LOG_OPENED:
+        return _undecodable("", "opened_again", bytes_)
+    if group is None:
+        restored = not key and kind == UNDECODABLE and _is_sound(kind, version, payload)
+        return ("", UNDECODABLE, version, payload) if restored else _undecodable(None, "no_group", bytes_)
     if kind.__class__ is not int or version.__class__ is not int or not (0 <= kind < 2**31 and 0 <= version < 2**31):
-        return _foreign(group, offset, append_ms, "no_envelope", bytes_)
+        return _undecodable(group, "no_envelope", bytes_)
     if len(payload) > codec.MOST_EVENT_BYTES:  # in a batch that its sender compressed; no log stores it, whatever kind it is of
-        return _foreign(group, offset, append_ms, "too_large", payload, kind)
-    return FactRow(group, offset, append_ms, kind, version, payload, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
+        return _undecodable(group, "too_large", payload, kind)
+    return group, kind, version, payload
 
 
-def _foreign(group: str, offset: int, append_ms: int, code: str, value: bytes, of_kind: int | None = None) -> FactRow:
-    event = Undecodable(code=code, kind=of_kind, length_bytes=len(value), crc32=zlib.crc32(value))
-    kind, version, payload = codec.encode(event)
-    return FactRow(group, offset, append_ms, kind, version, payload, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
+def _undecodable(group: str | None, code: str, value: bytes, of_kind: int | None = None) -> _Stored:
+    """What is stored for bytes that are no fact. `group` None: the key names none."""
+    event = Undecodable(code="no_group" if group is None else code, kind=of_kind, length_bytes=len(value), crc32=zlib.crc32(value))
+    return group or "", *codec.encode(event)
 
 
-def _restored_place(head: list[Any], payload: bytes) -> tuple[int, int, bytes] | None:
-    """Returns kind, version and payload of a record that `equipoise restore` wrote in the place of
-    one without a group (`fact_value`); None: it is another record.
+def _is_sound(kind: Any, version: Any, payload: bytes) -> bool:
+    """Whether these bytes are an event. A record without a group that is a sound `Undecodable` was
+    written by `equipoise restore` in the place of one (`fact_value`).
     """
-    kind, version = head
-    if kind != UNDECODABLE:
-        return None
+    if kind.__class__ is not int or version.__class__ is not int:
+        return False
     try:
-        found = codec.encode(codec.decode(kind, version, payload))
+        codec.decode(kind, version, payload)
     except (UnknownEventError, UnsoundError):
-        return None
-    return found if found == (kind, version, payload) else None
+        return False
+    return True
 
 
 def fact_value(row: FactRow) -> tuple[bytes, bytes]:
@@ -156,7 +176,7 @@ class NoRecord:
 
 def no_record_row(hole: NoRecord) -> FactRow:
     """Returns the row that holds the place of such an offset: offsets are dense in every log."""
-    return _foreign("", hole.offset, hole.timestamp_ms, "no_record", b"")
+    return _row(hole.offset, hole.timestamp_ms, *_undecodable("", "no_record", b""))
 
 
 MOST_REJECTED_BYTES = 100_000
@@ -184,35 +204,6 @@ def rejected_record(key: bytes | None, value: bytes | None, code: str, topic: st
         "cut": is_cut,
     }
     return key_bytes[:MOST_KEY_BYTES] or None, value_bytes[:MOST_REJECTED_BYTES], json.dumps(why).encode()
-
-
-def read_fact(key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> FactRecord:
-    """Returns the record of a fact, `fact_record(fact_row(...))`. Of nearly every record it makes
-    no row, which would take a good part of the time of a heartbeat. Raises UnknownKindError.
-    """
-    if not key or value is None or offset == 0 or not _FACT_FIELDS < len(value) <= codec.MOST_EVENT_BYTES:
-        return fact_record(fact_row(key, value, offset, append_ms))
-    fields, kind, version = value[0], value[1], value[2]
-    group = group_of(key)
-    if not group or fields != _FACT_ARRAY or kind >= _NOT_A_BYTE or version >= _NOT_A_BYTE or kind == LOG_OPENED:
-        return fact_record(fact_row(key, value, offset, append_ms))
-    payload = value[_FACT_FIELDS:]
-    try:
-        event = codec.decode_lenient(kind, version, payload)
-    except UnknownEventError as error:
-        raise UnknownKindError(offset, str(error)) from None
-    return FactRecord(group, offset, append_ms, event, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
-
-
-def fact_record(row: FactRow) -> FactRecord:
-    """Returns the record of a fact's row. Raises UnknownKindError for a kind or version that this
-    build does not know.
-    """
-    try:
-        event = codec.decode_lenient(row.kind, row.version, row.payload)
-    except UnknownEventError as error:
-        raise UnknownKindError(row.offset, str(error)) from None
-    return FactRecord(row.group, row.offset, row.append_ms, event, row.checksum)
 
 
 # ---------------------------------------------------------------------------------------- decisions
@@ -314,8 +305,6 @@ def _split(value: bytes, length: int) -> tuple[list[Any], bytes] | None:
     """
     if not value or value[0] != 0x90 | length:
         return None
-    if length == _FACT_FIELDS and len(value) > _FACT_FIELDS and value[1] < _NOT_A_BYTE and value[2] < _NOT_A_BYTE:
-        return [value[1], value[2]], value[3:]
     unpacker = msgpack.Unpacker(max_buffer_size=max(len(value), 1))
     unpacker.feed(value)
     try:

@@ -16,7 +16,7 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.bases_topic import Base, Bases, archive_record, opening_record, opening_row
 from equipoise.events.log.kafka.client import Admin, ConsumedRecord, Consumer, NewTopic, Producer, TopicPartition
 from equipoise.events.log.kafka.connection import MISSING, Connection
-from equipoise.events.log.kafka.envelope import NoRecord, fact_record, fact_row, pack_fact
+from equipoise.events.log.kafka.envelope import NoRecord, pack_fact, read_fact
 from equipoise.events.log.kafka.log_topics import (
     BASES_MUST_BE,
     KAFKAS_BYTES,
@@ -358,7 +358,7 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
                 if row is None:
                     gone = f"topic {topics.facts}/{partition} begins at offset {begin}, and no base has its first record"
                     raise InputError(f"{gone}: set retention.ms=-1 for it, and let workers delete records (docs/operations.md, \"Retention\")")
-                return cast(LogOpened, fact_record(row).event)
+                return cast(LogOpened, row.record().event)
             consumer.seek(tp, 0)
             try:
                 while not (found := (await consumer.getmany(tp, timeout_ms=1_000, max_records=1)).get(tp)):
@@ -368,7 +368,7 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
     first = found[0]
     check_append_time(first)
     try:
-        event = fact_record(fact_row(first.key, first.value, first.offset, first.timestamp_ms)).event
+        event = read_fact(first.key, first.value, first.offset, first.timestamp_ms).event
     except EquipoiseError:
         event = None
     if not isinstance(event, LogOpened):

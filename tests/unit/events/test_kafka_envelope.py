@@ -29,7 +29,7 @@ DECISION = DecisionRecord("log", "orders", 7, 41, 2, 99, EventRejected(kind=5, c
 
 
 def record_of(key: bytes | None, value: bytes | None, offset: int = 5):
-    return envelope.fact_record(envelope.fact_row(key, value, offset, 1_000))
+    return envelope.fact_row(key, value, offset, 1_000).record()
 
 
 def test_fact_unpacked_equals_other_logs_record() -> None:
@@ -52,6 +52,7 @@ UNSOUND = [
     (None, envelope.pack_fact(LEFT), "", "no_group"),
     (b"", envelope.pack_fact(LEFT), "", "no_group"),
     (b"\xff", envelope.pack_fact(LEFT), "", "no_group"),
+    (b"", msgpack.packb([14, "1", ["no_group", "", None, 0, 0]]), "", "no_group"),
     (b"", envelope.pack_fact(LogOpened(log_id="late")), "", "opened_again"),
     (b"orders", envelope.pack_fact(LogOpened(log_id="late")), "", "opened_again"),
 ]
@@ -207,7 +208,7 @@ def test_fact_too_large_of_any_kind_is_undecodable(kind: int) -> None:
     payload = b"x" * (codec.MOST_EVENT_BYTES + 1)
     row = envelope.fact_row(b"orders", envelope.pack_payload(kind, 1, payload), 5, 1_000)
     assert len(row.payload) < 100
-    event = envelope.fact_record(row).event
+    event = row.record().event
     assert event == Undecodable(code="too_large", kind=kind, length_bytes=len(payload), crc32=zlib.crc32(payload))
 
 
@@ -241,4 +242,4 @@ def test_rejected_record_of_any_size_fits(
 def test_row_of_no_record_keeps_offset_without_group() -> None:
     row = envelope.no_record_row(envelope.NoRecord(7, 1_000))
     assert row.belongs_to_no_group
-    assert (row.offset, row.append_ms, envelope.fact_record(row).event) == (7, 1_000, Undecodable(code="no_record", length_bytes=0, crc32=0))
+    assert (row.offset, row.append_ms, row.record().event) == (7, 1_000, Undecodable(code="no_record", length_bytes=0, crc32=0))
