@@ -20,7 +20,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from bench.live import Row, broker
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import admin_client, reader, writer
+from equipoise.events.log.kafka.started_clients import admin_client, reader, writer
 from equipoise.events.tasks import TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.origin import Origin

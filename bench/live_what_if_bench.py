@@ -18,7 +18,7 @@ from bench.live import Row, WorkerProcess, broker
 from bench.live_members import Application, MemberProcess, until_running
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import writer
+from equipoise.events.log.kafka.started_clients import writer
 from equipoise.events.records import Entry
 from equipoise.replay.whatif.evaluate import Deviation, WhatIf, what_if
 from equipoise.worker.worker_settings import WorkerSettings

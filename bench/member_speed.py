@@ -40,7 +40,7 @@ from bench.peers.feed import BATCH_BYTES, Load, make_topics
 from bench.peers.systems import Ceiling, Equipoise, EquipoiseInBatches, Faust, KafkaStreams, Loop, System
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import reader, writer
+from equipoise.events.log.kafka.started_clients import reader, writer
 
 KEYS = 5_000
 """Per partition."""

@@ -24,7 +24,7 @@ import click
 from confluent_kafka import Producer
 
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import admin_client
+from equipoise.events.log.kafka.started_clients import admin_client
 from tests.live.group_clients import GroupClient, confluent_kafka_command, java_command
 from tools.brokers import Brokers
 

@@ -37,7 +37,7 @@ from equipoise.events.log.kafka.client import NewTopic
 from equipoise.events.log.kafka.envelope import group_key, pack_fact
 from equipoise.events.log.kafka.kafka_log import KafkaLog
 from equipoise.events.log.kafka.log_archive import archive
-from equipoise.events.log.kafka.log_opening import admin_client, writer
+from equipoise.events.log.kafka.started_clients import admin_client, writer
 from equipoise.events.tasks import Lag, LagSentinel
 from equipoise.replay.bases import read_as_one, stored_bases
 from equipoise.replay.verification import Verdict, verify

@@ -40,7 +40,7 @@ from bench.live import broker as one_broker
 from bench.removals import fed
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import admin_client
+from equipoise.events.log.kafka.started_clients import admin_client
 from equipoise.replay.verification import verify
 from equipoise.seat.group_client import PROTOCOLS, seat_bucket
 from equipoise.seat.group_client import GroupClient as RawMember

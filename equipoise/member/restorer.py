@@ -23,7 +23,7 @@ import attrs
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.log.kafka.client import NO_EPOCH, Consumer, Row, TopicPartition, call_off, size_bytes
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import reaching
+from equipoise.events.log.kafka.started_clients import reaching
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.ends import ASK_S, ChangelogEnds, ask_ends

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.log_opening import NotAllowedError, admin_client, reaching
+from equipoise.events.log.kafka.started_clients import NotAllowedError, admin_client, reaching
 from equipoise.member.fencing import SOURCES_KEY, ChangelogFence
 from equipoise.member.positions import PositionsReader, positions_topic
 from equipoise.member.task_context import unpack_sources

@@ -14,7 +14,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import DealRequested, Fact, GroupConfigured, ProbingTick
 from equipoise.events.log.kafka.client import LOG_COMPRESSION, Producer
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
-from equipoise.events.log.kafka.log_opening import reaching
+from equipoise.events.log.kafka.started_clients import reaching
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.operations.follower import Follower
 from equipoise.replay.wording import groups_text

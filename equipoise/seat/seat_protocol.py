@@ -1,6 +1,6 @@
-"""What the seat and the members of its group say to each other inside JoinGroup and SyncGroup:
-subscriptions and assignments of Kafka's consumers (`ConsumerProtocolSubscription.json`,
-`ConsumerProtocolAssignment.json` of Apache Kafka).
+"""Subscriptions and assignments that the seat and the members of its group exchange inside
+JoinGroup and SyncGroup (`ConsumerProtocolSubscription.json`, `ConsumerProtocolAssignment.json` of
+Apache Kafka).
 """
 
 from __future__ import annotations

@@ -34,17 +34,10 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.client import Consumer
 from equipoise.events.log.kafka.connection import MISSING
 from equipoise.events.log.kafka.envelope import partition_of
-from equipoise.events.log.kafka.log_opening import (
-    NOT_SEEN,
-    NotNowError,
-    NotThereError,
-    ensure_topics,
-    open_partitions,
-    partition_count,
-    reaching,
-    reader,
-)
+from equipoise.events.log.kafka.log_opening import NotThereError, open_partitions
 from equipoise.events.log.kafka.log_topics import MUST_BE
+from equipoise.events.log.kafka.started_clients import NOT_SEEN, NotNowError, reaching, reader
+from equipoise.events.log.kafka.topic_making import ensure_topics, partition_count
 from equipoise.replay.trouble import unread
 from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.group_lead import GroupLead

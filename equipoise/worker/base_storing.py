@@ -18,9 +18,11 @@ import attrs
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import BaseRequested, Fact, LogOpened
+from equipoise.events.log.kafka.bases_reading import read_bases
 from equipoise.events.log.kafka.bases_topic import Base, Bases, Place, halted_record, state_records
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.log_opening import admin_client, open_bases, read_bases, reader
+from equipoise.events.log.kafka.log_opening import open_bases
+from equipoise.events.log.kafka.started_clients import admin_client, reader
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.snapshots import FORM

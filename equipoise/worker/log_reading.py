@@ -15,6 +15,7 @@ from equipoise.events import codec
 from equipoise.events.decisions import Checkpointed, EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError, InputError, UnknownEventError, UnknownKindError, UnsoundError
 from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.bases_reading import read_bases
 from equipoise.events.log.kafka.bases_topic import Bases, beginning
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
@@ -28,8 +29,9 @@ from equipoise.events.log.kafka.envelope import (
     published,
     read_fact,
 )
-from equipoise.events.log.kafka.log_opening import APPEND_TIME, check_append_time, fill_holes, read_bases, reader
+from equipoise.events.log.kafka.fact_checks import APPEND_TIME, check_append_time, fill_holes
 from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.events.log.kafka.started_clients import reader
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.partition import Folded, PartitionLead

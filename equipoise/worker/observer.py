@@ -13,8 +13,8 @@ from equipoise.assignors.adapters.lags import source_lags
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.log.kafka.client import Admin, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import NOT_ALLOWED, admin_client, reader
 from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.events.log.kafka.started_clients import NOT_ALLOWED, admin_client, reader
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.state import GroupState
 

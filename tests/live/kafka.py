@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from equipoise.events.log.kafka import log_opening
+from equipoise.events.log.kafka import started_clients
 
-admin_client: Any = log_opening.admin_client
-reader: Any = log_opening.reader
-writer: Any = log_opening.writer
+admin_client: Any = started_clients.admin_client
+reader: Any = started_clients.reader
+writer: Any = started_clients.writer

@@ -15,8 +15,10 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, PartitionsObserved, ProbingTick, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, pack_decision, pack_fact, partition_of, read_fact
-from equipoise.events.log.kafka.log_opening import ensure_topics, open_partitions, reader
+from equipoise.events.log.kafka.log_opening import open_partitions
 from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.events.log.kafka.started_clients import reader
+from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.machine import GroupMachine
 

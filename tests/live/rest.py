@@ -30,7 +30,7 @@ from aiokafka.admin import NewPartitions
 
 from equipoise import Connection, Member, Processor, Record, TaskContext
 from equipoise.events.log.kafka.client import NewTopic, TopicPartition
-from equipoise.events.log.kafka.log_opening import admin_client, reader
+from equipoise.events.log.kafka.started_clients import admin_client, reader
 from tests.groups import configured
 from tests.live import kafka
 from tests.live.builds import started

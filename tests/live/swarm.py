@@ -21,8 +21,9 @@ from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, Deploye
 from equipoise.events.log.kafka.client import LOG_COMPRESSION
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, member_decision, pack_fact, partition_of, published
-from equipoise.events.log.kafka.log_opening import read_opening, reader
+from equipoise.events.log.kafka.log_opening import read_opening
 from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.events.log.kafka.started_clients import reader
 from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.member import MemberSession, MemberSettings, Reception

@@ -15,7 +15,7 @@ from aiokafka.admin import NewTopic
 from equipoise.assignors.adapters.aiokafka import LagAwareAssignor, LagFetcher
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import admin_client
+from equipoise.events.log.kafka.started_clients import admin_client
 
 SOON_S = 30.0
 

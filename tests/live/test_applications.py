@@ -59,7 +59,7 @@ async def test_three_members_add_up_every_order_and_leave_on_sigterm(bootstrap: 
 
 
 async def until_topics(bootstrap: str, *topics: str) -> None:
-    from equipoise.events.log.kafka.log_opening import partition_count
+    from equipoise.events.log.kafka.topic_making import partition_count
 
     async with asyncio.timeout(MOST_S):
         while not all([await partition_count(Connection(bootstrap=bootstrap), topic) for topic in topics]):  # noqa: ASYNC110

@@ -26,7 +26,9 @@ from equipoise.events.log.kafka.bases_topic import Bases, state_records
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import StoredDecision, fact_row, pack_fact, pack_payload, read_fact
 from equipoise.events.log.kafka.kafka_log import KafkaLog
-from equipoise.events.log.kafka.log_opening import admin_client, ensure_topics, open_partitions, writer
+from equipoise.events.log.kafka.log_opening import open_partitions
+from equipoise.events.log.kafka.started_clients import admin_client, writer
+from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.events.log.rows import FactRow
 from equipoise.events.records import FactRecord
 from equipoise.member.link import Link

@@ -16,7 +16,7 @@ from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher
 from equipoise.events.log.kafka.aiokafka_sessions import FetchSession
 from equipoise.events.log.kafka.client import Record, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import writer
+from equipoise.events.log.kafka.started_clients import writer
 from tests.live.test_restorer import make_topic, producing
 
 PARTITIONS = 20

@@ -15,8 +15,10 @@ from aiokafka.errors import KafkaError
 from equipoise.events.log.kafka.client import NewTopic, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.consumer_groups import connected
-from equipoise.events.log.kafka.log_opening import NotThereError, admin_client, described_topics, partition_count, read_opening, reader, writer
+from equipoise.events.log.kafka.log_opening import NotThereError, read_opening
 from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.events.log.kafka.started_clients import admin_client, reader, writer
+from equipoise.events.log.kafka.topic_making import described_topics, partition_count
 
 
 async def _is_there(connection: Connection, topic: str) -> bool:

@@ -18,7 +18,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened, MemberLeft, Undecodable
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import pack_fact, pack_payload, partition_of
-from equipoise.events.log.kafka.log_opening import writer
+from equipoise.events.log.kafka.started_clients import writer
 from equipoise.events.records import FactRecord
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings

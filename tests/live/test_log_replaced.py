@@ -17,8 +17,9 @@ from aiokafka import TopicPartition
 from equipoise.events.facts import MemberLeft
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import stored_decision
-from equipoise.events.log.kafka.log_opening import ensure_topics, open_partitions
+from equipoise.events.log.kafka.log_opening import open_partitions
 from equipoise.events.log.kafka.log_topics import MUST_BE, Topics
+from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.member import Member
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import Index, index_records

@@ -15,7 +15,7 @@ import pytest
 
 from equipoise.events.log.kafka.client import TopicPartition, acknowledged
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import writer
+from equipoise.events.log.kafka.started_clients import writer
 from equipoise.events.tasks import TaskId
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.origin import Origin

@@ -16,7 +16,9 @@ from equipoise.events import codec
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.facts import MemberJoined, MemberLeft
 from equipoise.events.log.kafka.envelope import group_key
-from equipoise.events.log.kafka.log_opening import ensure_topics, open_partitions, writer
+from equipoise.events.log.kafka.log_opening import open_partitions
+from equipoise.events.log.kafka.started_clients import writer
+from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.events.records import DecisionRecord
 from equipoise.member import member_host
 from equipoise.worker.app import Worker

@@ -11,7 +11,7 @@ import pytest
 
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, pack_payload, partition_of
-from equipoise.events.log.kafka.log_opening import writer
+from equipoise.events.log.kafka.started_clients import writer
 from equipoise.events.records import UnreadRecord
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings

@@ -23,7 +23,7 @@ from equipoise.assignors import registry
 from equipoise.assignors.adapters.aiokafka import LagAwareAssignor
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import admin_client
+from equipoise.events.log.kafka.started_clients import admin_client
 from equipoise.events.settings import GroupSettings
 from equipoise.member import Member, TaskContext
 from equipoise.worker.app import Worker

@@ -17,9 +17,10 @@ from equipoise.events.log.kafka.client import NewTopic, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import StoredDecision, pack_fact, pack_payload, partition_of
 from equipoise.events.log.kafka.kafka_log import KafkaLog
-from equipoise.events.log.kafka.log_opening import admin_client, ensure_topics, partition_count, reader, writer
 from equipoise.events.log.kafka.log_restore import stored_rows
 from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.events.log.kafka.started_clients import admin_client, reader, writer
+from equipoise.events.log.kafka.topic_making import ensure_topics, partition_count
 from equipoise.events.log.parquet.parquet_log import ArchiveLog, next_offsets
 from equipoise.events.log.rows import BaseRow, FactRow
 from equipoise.worker.app import Worker

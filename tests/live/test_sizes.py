@@ -23,7 +23,7 @@ from equipoise.events.log.kafka.aiokafka_client import DeployedProducer
 from equipoise.events.log.kafka.envelope import MOST_REJECTED_BYTES, group_key, pack_fact, pack_payload
 from equipoise.events.log.kafka.kafka_log import KafkaLog
 from equipoise.events.log.kafka.log_archive import archive
-from equipoise.events.log.kafka.log_opening import writer
+from equipoise.events.log.kafka.started_clients import writer
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord
 from equipoise.replay.verification import Verdict, verify

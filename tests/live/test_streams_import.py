@@ -22,7 +22,7 @@ from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import admin_client, reader
+from equipoise.events.log.kafka.started_clients import admin_client, reader
 from equipoise.events.records import FactRecord
 from equipoise.replay.importers.kafka_streams.broker_reading import StreamsGroup, offsets_partition
 from equipoise.replay.verification import Verdict, verify

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import ensure_topics, open_partitions, partition_count, read_opening
+from equipoise.events.log.kafka.log_opening import open_partitions, read_opening
 from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.events.log.kafka.topic_making import ensure_topics, partition_count
 from equipoise.member import TaskContext
 from equipoise.operations.doctor.examination import Examined, examine
 from equipoise.worker.app import Worker

@@ -23,8 +23,8 @@ from equipoise.events.facts import MemberEnded
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import read_fact
-from equipoise.events.log.kafka.log_opening import ensure_topics
 from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.events.settings import GroupSettings
 from equipoise.witness import child
 from equipoise.witness.proof import MemberProof

@@ -17,8 +17,9 @@ from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import Fact
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, pack_decision, pack_fact, partition_of, read_fact
-from equipoise.events.log.kafka.log_opening import ensure_topics, open_partitions
+from equipoise.events.log.kafka.log_opening import open_partitions
 from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.machine import GroupMachine
 from tests.live.kafka import writer

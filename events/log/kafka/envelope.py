@@ -139,14 +139,14 @@ def _stored(key: bytes | None, value: bytes | None, offset: int) -> _Stored:
 
 
 def _undecodable(group: str | None, code: str, value: bytes, of_kind: int | None = None) -> _Stored:
-    """What is stored for bytes that are no fact. `group` None: the key names none."""
+    """Returns what is stored for bytes that are no fact. `group` None: the key names none."""
     event = Undecodable(code="no_group" if group is None else code, kind=of_kind, length_bytes=len(value), crc32=zlib.crc32(value))
     return group or "", *codec.encode(event)
 
 
 def _is_sound(kind: Any, version: Any, payload: bytes) -> bool:
-    """Whether these bytes are an event. A record without a group that is a sound `Undecodable` was
-    written by `equipoise restore` in the place of one (`fact_value`).
+    """Returns whether these bytes are an event. A record without a group that is a sound
+    `Undecodable` was written by `equipoise restore` in the place of one (`fact_value`).
     """
     if kind.__class__ is not int or version.__class__ is not int:
         return False

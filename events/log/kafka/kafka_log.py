@@ -27,6 +27,7 @@ import attrs
 
 from equipoise.events.errors import DamagedError, GapError, InputError
 from equipoise.events.facts import Fact
+from equipoise.events.log.kafka.bases_reading import read_bases
 from equipoise.events.log.kafka.bases_topic import Bases, BaseStart, beginning
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import MISSING, Connection, connection_to
@@ -38,17 +39,10 @@ from equipoise.events.log.kafka.envelope import (
     partition_of,
     published,
 )
-from equipoise.events.log.kafka.log_opening import (
-    check_append_time,
-    declare_archive,
-    fill_holes,
-    make_bases,
-    reaching,
-    read_bases,
-    read_opening,
-    reader,
-)
+from equipoise.events.log.kafka.fact_checks import check_append_time, fill_holes
+from equipoise.events.log.kafka.log_opening import declare_archive, make_bases, read_opening
 from equipoise.events.log.kafka.log_topics import DEFAULT_PREFIX, Topics
+from equipoise.events.log.kafka.started_clients import reaching, reader
 from equipoise.events.log.rows import BaseRow, FactRow, Order, Row, entry_of, is_count
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
 

@@ -21,19 +21,11 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.client import NewTopic, SentBatch, TopicPartition, Unsent, acknowledged
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import StoredDecision, decision_value, fact_value
+from equipoise.events.log.kafka.fact_checks import RESTORED
 from equipoise.events.log.kafka.kafka_log import KafkaLog, LogLoop, Place
-from equipoise.events.log.kafka.log_opening import (
-    RESTORED,
-    admin_client,
-    check_topics,
-    described_topics,
-    make_topics,
-    new_topics,
-    reaching,
-    reader,
-    writer,
-)
 from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.events.log.kafka.started_clients import admin_client, reaching, reader, writer
+from equipoise.events.log.kafka.topic_making import check_topics, described_topics, make_topics, new_topics
 from equipoise.events.log.rows import DecisionRow, FactRow
 from equipoise.events.log.stored import StoredLog
 from equipoise.events.records import BaseState, FactRecord

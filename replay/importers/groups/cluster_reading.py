@@ -12,7 +12,8 @@ from typing import Any, Self
 
 from equipoise.events.log.kafka.client import ConsumedRecord, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import admin_client, partition_count, reaching, reader
+from equipoise.events.log.kafka.started_clients import admin_client, reaching, reader
+from equipoise.events.log.kafka.topic_making import partition_count
 from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 
 OFFSETS_TOPIC = "__consumer_offsets"

@@ -20,7 +20,8 @@ from typing import Any, Self
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection, connection_to
-from equipoise.events.log.kafka.log_opening import admin_client, partition_count, reaching, reader
+from equipoise.events.log.kafka.started_clients import admin_client, reaching, reader
+from equipoise.events.log.kafka.topic_making import partition_count
 from equipoise.replay.importers.kafka_streams.offsets_records import READABLE, GroupMetadata, decode_record, other_kind
 from equipoise.replay.importers.kafka_streams.scan import processes
 from equipoise.replay.importers.kafka_streams.source import HeldSource
