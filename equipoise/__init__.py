@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from equipoise.assignors.scale_down import Keep as Keep
     from equipoise.assignors.scale_down import ScaleDown as ScaleDown
     from equipoise.assignors.scale_down import scale_down as scale_down
-    from equipoise.cli.visible import JsonFormatter as JsonFormatter
     from equipoise.events.errors import EquipoiseError as EquipoiseError
     from equipoise.events.facts import GroupConfigured as GroupConfigured
     from equipoise.events.log import Log as Log
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from equipoise.events.settings import GroupSettings as GroupSettings
     from equipoise.events.tasks import TaskId as TaskId
     from equipoise.events.tasks import parse_task as parse_task
+    from equipoise.json_logging import JsonFormatter as JsonFormatter
     from equipoise.member import BatchHandler as BatchHandler
     from equipoise.member import BytesSerde as BytesSerde
     from equipoise.member import CopyLocation as CopyLocation
@@ -78,7 +78,7 @@ PUBLIC_NAMES = {
     "GroupMachine": "equipoise.statemachine.machine",
     "GroupSettings": "equipoise.events.settings",
     "Handler": "equipoise.member",
-    "JsonFormatter": "equipoise.cli.visible",
+    "JsonFormatter": "equipoise.json_logging",
     "JsonSerde": "equipoise.member",
     "KeyLocation": "equipoise.member",
     "Log": "equipoise.events.log",

@@ -60,6 +60,11 @@ class FieldError(InputError):
         self.field = field
         self.problem = problem
 
+    @property
+    def name(self) -> str:
+        """The path without the class: ``lags[0_3]``."""
+        return self.field.partition(".")[2] or self.field
+
 
 class UnsoundError(FieldError):
     """Bytes that are not a sound event. `code` is one of

@@ -55,7 +55,7 @@ from equipoise.events.settings import GroupSettings
 
 __all__ = ["BalancedAssignor", "LagAwareAssignor", "LagFetcher", "LoadBalancedAssignor", "LoadFetcher", "PartitionLags"]
 
-log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 STOCK = ("range", "roundrobin", "sticky")
 """Names of the stock strategies in whose place ours may be."""
@@ -212,7 +212,7 @@ def _partitions(cluster: ClusterMetadata, topics: Iterable[str]) -> list[Place]:
     for topic in sorted(topics):
         numbers = cluster.partitions_for_topic(topic)
         if numbers is None:
-            log.warning("no metadata for topic %s: its partitions are not assigned", topic)
+            _LOG.warning("no metadata for topic %s: its partitions are not assigned", topic)
             continue
         found.extend((topic, number) for number in sorted(numbers))
     return found

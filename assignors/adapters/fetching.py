@@ -17,7 +17,7 @@ from aiokafka.structs import TopicPartition
 from equipoise.assignors.adapters.lags import source_lags
 from equipoise.events.log.kafka.connection import Connection, connection_to
 
-log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 RETRY_S = 0.1
 PartitionLags = Mapping[tuple[str, int], int]
@@ -69,13 +69,13 @@ class LagFetcher:
             try:
                 found.append(asyncio.run(self.fetch(wanted)))
             except (KafkaError, OSError, TimeoutError) as error:
-                log.warning("group %s: cannot fetch %s (%s: %s); dealing by count alone", self.group_id, self.what, type(error).__name__, error)
+                _LOG.warning("group %s: cannot fetch %s (%s: %s); dealing by count alone", self.group_id, self.what, type(error).__name__, error)
 
         thread = threading.Thread(target=run, name=f"{self.what}-of-{self.group_id}", daemon=True)
         thread.start()
         thread.join(2 * self.timeout_s)  # what was begun is closed, too
         if thread.is_alive():
-            log.warning("group %s: fetching %s does not end; dealing by count alone", self.group_id, self.what)
+            _LOG.warning("group %s: fetching %s does not end; dealing by count alone", self.group_id, self.what)
         return found[0] if found else None
 
 

@@ -84,7 +84,7 @@ def _read_settings(value: Any, _: Any = None) -> GroupSettings:
     try:
         return GroupSettings(**content)
     except FieldError as error:
-        refuse(error.problem, f".{error.field.removeprefix('Knobs.')}")
+        refuse(error.problem, f".{error.name}")
 
 
 def _read_task_id(value: Any, _: Any = None) -> TaskId:

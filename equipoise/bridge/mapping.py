@@ -94,7 +94,7 @@ def configuration(question: Question) -> GroupConfigured:
     try:
         settings = with_own_warmups(GroupSettings(**values))
     except FieldError as error:
-        raise FieldError(f"$.settings: {error.field.removeprefix('Knobs.')}", error.problem) from None
+        raise FieldError(f"$.settings: {error.name}", error.problem) from None
     assignor = registry.latest("high_availability")
     return GroupConfigured(
         assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, led_by="external", knobs=settings

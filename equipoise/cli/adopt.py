@@ -14,7 +14,7 @@ from equipoise.cli.screen import Screen
 from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import MISSING
-from equipoise.worker.worker_settings import LiveSettings
+from equipoise.live_settings import LiveSettings
 
 EXIT_NOT_DONE = 1
 

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from equipoise.changed_settings import with_settings
 from equipoise.cli.command import command
-from equipoise.cli.params import Number, WholeNumber, check_live_settings, with_settings
+from equipoise.cli.params import Number, WholeNumber, check_live_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.settings import GroupSettings
+from equipoise.live_settings import LiveSettings
 from equipoise.replay.wording import counted
-from equipoise.worker.worker_settings import LiveSettings
 
 if TYPE_CHECKING:
     from equipoise.operations.group_settings import Preview, SettingChange

@@ -11,8 +11,8 @@ import attrs
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.facts import DealRequested
 from equipoise.events.tasks import TaskId
+from equipoise.live_settings import LiveSettings
 from equipoise.replay.wording import counted
-from equipoise.worker.worker_settings import LiveSettings
 
 if TYPE_CHECKING:
     from equipoise.operations.group_settings import Preview

@@ -15,7 +15,8 @@ from equipoise.cli.screen import Line, Screen, Styled
 from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import MISSING
-from equipoise.worker.worker_settings import LiveSettings, WorkerSettings
+from equipoise.live_settings import LiveSettings
+from equipoise.worker.worker_settings import WorkerSettings
 
 if TYPE_CHECKING:
     from equipoise.operations.doctor.finding import Finding

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from equipoise.changed_settings import scalar, setting_value
 from equipoise.cli.command import command
-from equipoise.cli.params import Number, check_live_settings, scalar, setting_value
+from equipoise.cli.params import Number, check_live_settings
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings_options import settings_options
-from equipoise.cli.visible import JsonFormatter, VisibleFormatter
+from equipoise.cli.visible import VisibleFormatter
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log.kafka.connection import MISSING, Connection
+from equipoise.json_logging import JsonFormatter
 
 if TYPE_CHECKING:
     from equipoise.events.facts import GroupConfigured

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
-import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
@@ -287,30 +286,6 @@ def groups_of(screen: Screen, log: Log) -> list[str]:
     return sorted(names)
 
 
-def with_settings(settings: GroupSettings, changes: Iterable[str]) -> GroupSettings:
-    """Returns `settings` with ``name=value`` changes applied; later changes win.
-
-    A list is written with commas (``rack_aware_tags=zone,host``). An assignor's option is written
-    ``options.name=value``; its value is a number, true, false, or else text.
-
-    Raises InputError when a setting does not exist or a value is out of bounds.
-    """
-    changed: dict[str, Any] = {}
-    options = dict(settings.options)
-    for change in changes:
-        name, equals, text = change.partition("=")
-        if not equals:
-            raise InputError(f"--set {change}: write it as name=value")
-        if name.startswith("options."):
-            options[name.removeprefix("options.")] = scalar(text)
-        else:
-            changed[name] = setting_value(name, text)
-    try:
-        return attrs.evolve(settings, **changed, options=options)
-    except FieldError as error:
-        raise InputError(f"--set {error.field.removeprefix('Knobs.')}: {error.problem}") from None
-
-
 def check_live_settings(settings: GroupSettings, before: GroupSettings | None = None) -> None:
     """Raises InputError for a value that a running group must not be given, by its source. One
     that it has already (`before`) stays.
@@ -320,31 +295,3 @@ def check_live_settings(settings: GroupSettings, before: GroupSettings | None = 
         raise InputError(f"--set {found[0]}; write {LEAST_PROBING_INTERVAL_MS} or more")
 
 
-def setting_value(name: str, text: str, *, option: str = "--set") -> Any:
-    """The value that `text` gives the setting `name`, or an assignor's option ``options.NAME``.
-    Raises InputError, which begins with `option`, when the value is of the wrong kind.
-    """
-    if name.startswith("options."):
-        return scalar(text)
-    names = [field.name for field in attrs.fields(GroupSettings) if field.name != "options"]
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        raise InputError(f"{option} {name}: no such setting; " + (f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"))
-    default = getattr(attrs.fields(GroupSettings), name).default
-    if isinstance(default, tuple):
-        return tuple(part for part in text.split(",") if part)
-    if isinstance(default, str):
-        return text
-    try:
-        return int(text.replace("_", ""))
-    except ValueError:
-        raise InputError(f"{option} {name}: {text!r} is not a whole number") from None
-
-
-def scalar(text: str) -> int | float | str | bool:
-    """A number, true, false, or else text."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, int | float | bool) else text

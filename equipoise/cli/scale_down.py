@@ -21,8 +21,8 @@ from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import shortened, visible
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log
+from equipoise.live_settings import LiveSettings
 from equipoise.replay.wording import counted
-from equipoise.worker.worker_settings import LiveSettings
 
 if TYPE_CHECKING:
     from equipoise.assignors.scale_down import Keep, ScaleDown

@@ -14,7 +14,7 @@ import click
 
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.declared_settings import variable
-from equipoise.worker.worker_settings import read_settings
+from equipoise.live_settings import read_settings
 
 
 def settings_options(

@@ -8,7 +8,8 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from equipoise.cli.params import read, with_settings
+from equipoise.changed_settings import with_settings
+from equipoise.cli.params import read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log

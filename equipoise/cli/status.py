@@ -22,8 +22,8 @@ from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import shortened
 from equipoise.events.errors import GroupHalted, InputError
 from equipoise.events.log import Log, open_log
+from equipoise.live_settings import LiveSettings
 from equipoise.replay.wording import groups_text
-from equipoise.worker.worker_settings import LiveSettings
 
 if TYPE_CHECKING:
     from equipoise.broker_watch import BrokerWatch

@@ -43,23 +43,6 @@ def visible_json(document: str) -> str:
     return "".join(json.dumps(char)[1:-1] if is_hidden(char) and ord(char) > 0x1F else char for char in document)
 
 
-class JsonFormatter(logging.Formatter):
-    """Formats each log message as one JSON document (equipoise/schemas/worker.json). A message
-    about a decision has its codes and numbers in the attribute `decided`.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        document = {
-            "time_ms": int(record.created * 1_000),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-            "error": self.formatException(record.exc_info) if record.exc_info else None,
-            "decided": getattr(record, "decided", None),
-        }
-        return json.dumps(document)
-
-
 class VisibleFormatter(logging.Formatter):
     """Formats each log message as one line; a traceback keeps its lines."""
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from equipoise.changed_settings import setting_value
 from equipoise.cli.command import command
-from equipoise.cli.params import NEW_LOG, F, Number, WholeNumber, groups_of, log_argument, read, setting_value
+from equipoise.cli.params import NEW_LOG, F, Number, WholeNumber, groups_of, log_argument, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.simulation import leader_value, write_simulation
 from equipoise.events.errors import EquipoiseError, InputError

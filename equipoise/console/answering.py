@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 
 from equipoise.assignors import Assignor, Plan, check_settings, registry
-from equipoise.cli.params import with_settings
+from equipoise.changed_settings import with_settings
 from equipoise.console.questions import Explain, WhatIfQuestion
 from equipoise.events.codec import make_record
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected

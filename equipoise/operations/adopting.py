@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.started_clients import NotAllowedError, admin_client, reaching
+from equipoise.live_settings import LiveSettings
 from equipoise.member.fencing import SOURCES_KEY, ChangelogFence
 from equipoise.member.positions import PositionsReader, positions_topic
 from equipoise.member.task_context import unpack_sources
@@ -18,7 +19,6 @@ from equipoise.operations.live_group import LiveGroup
 from equipoise.runtime import DEPLOYED
 from equipoise.seat.held_group import RELEASE, HeldGroup, Holders
 from equipoise.statemachine.state import GroupState
-from equipoise.worker.worker_settings import LiveSettings
 
 LOOK_S = 0.05
 RETRY_S = 0.5

@@ -15,10 +15,10 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LeaveRequested
+from equipoise.live_settings import LiveSettings
 from equipoise.operations.live_group import LiveGroup
 from equipoise.replay.group_view import Drain, drains
 from equipoise.statemachine.state import GroupState, MemberState, known_lag
-from equipoise.worker.worker_settings import LiveSettings
 
 if TYPE_CHECKING:
     from equipoise.assignors.scale_down import Keep, ScaleDown

@@ -16,6 +16,7 @@ from equipoise.events.log.kafka.client import LOG_COMPRESSION, Producer
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.events.log.kafka.started_clients import reaching
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.live_settings import LiveSettings
 from equipoise.operations.follower import Follower
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.group_lead import GroupLead
@@ -24,7 +25,6 @@ from equipoise.statemachine.partition import Folded
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState
 from equipoise.worker.log_reading import PartitionReading
-from equipoise.worker.worker_settings import LiveSettings
 
 LOOK_S = 0.5
 """Time between two looks at the log."""

@@ -27,7 +27,7 @@ from equipoise.seat.names import SeatClient, client_of, clients_of, is_static, r
 from equipoise.seat.seat_log import SeatLog, assigned_changes
 from equipoise.seat.seat_protocol import TopicPartition, read_assignment, read_subscription, write_assignment
 
-log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HEARTBEAT_S = 0.3
@@ -61,10 +61,10 @@ class SeatStatus:
 class Seat:
     """The seat in one group. `evict`: takes the present leader out, once, if the group has one."""
 
-    def __init__(self, connection: Connection, group: str, book: SeatLog, settings: SeatSettings, *, evict: bool = False) -> None:
+    def __init__(self, connection: Connection, group: str, seat_log: SeatLog, settings: SeatSettings, *, evict: bool = False) -> None:
         self.group = group
         self.status = SeatStatus()
-        self._book, self._settings, self._evict = book, settings, evict
+        self._log, self._settings, self._evict = seat_log, settings, evict
         self._client = GroupClient(connection, group)
         self._metadata = MetadataClient(connection)
         self._brokers = BrokerWatch(f"group {group}", time.monotonic)
@@ -110,9 +110,9 @@ class Seat:
         led, self.status.leads = self.status.leads, False
         try:
             await self._client.leave()
-            log.info("group %s: left%s", self.group, "; a member leads it now, if there is one" if led else "")
+            _LOG.info("group %s: left%s", self.group, "; a member leads it now, if there is one" if led else "")
         except (errors.KafkaError, OSError) as error:
-            log.warning("group %s: could not leave (%s); the broker ends the seat's session in a few seconds", self.group, error)
+            _LOG.warning("group %s: could not leave (%s); the broker ends the seat's session in a few seconds", self.group, error)
 
     async def _take_part(self) -> None:
         while True:
@@ -125,10 +125,10 @@ class Seat:
             except MEMBERSHIP_ERRORS as error:
                 if isinstance(error, errors.UnknownMemberIdError):
                     self._client.member_id = ""
-                log.info("group %s: joins again: %s", self.group, type(error).__name__)
+                _LOG.info("group %s: joins again: %s", self.group, type(error).__name__)
             except (errors.KafkaError, OSError) as error:
                 if not self._brokers.noted("joining", error):
-                    log.warning("group %s: %s: %s; trying again", self.group, type(error).__name__, error)
+                    _LOG.warning("group %s: %s: %s; trying again", self.group, type(error).__name__, error)
                 await asyncio.sleep(RETRY_S)
             self.status.leads = False
 
@@ -177,7 +177,7 @@ class Seat:
             self._remember(description.members)
             self._protocols = (description.protocol, *(each for each in PROTOCOLS if each != description.protocol))
         if not description.members:
-            log.info("group %s: has no consumer yet; leads those that join", self.group)
+            _LOG.info("group %s: has no consumer yet; leads those that join", self.group)
             return await self._client.join(self._protocols)
         counts = self._was_counted or description.protocol in COUNTING_PROTOCOLS
         return await self._client.join_in(seat_bucket([each.member_id for each in description.members], counts=counts), self._protocols)
@@ -209,14 +209,14 @@ class Seat:
         leader assigns partitions to the seat, which has left the group then.
         """
         self.status.leads = False
-        log.info("group %s: generation %d, led by %s: standing by", self.group, generation.number, readable(generation.leader))
+        _LOG.info("group %s: generation %d, led by %s: standing by", self.group, generation.number, readable(generation.leader))
         assigned = await self._client.sync([])
         try:
             counted = read_assignment(assigned)
         except InputError:  # the leader is no consumer of Kafka's protocol
             counted = frozenset()
         if counted:
-            log.warning("group %s: the leader assigns %d partitions to the seat, which reads none: leaves, and joins again behind another member",
+            _LOG.warning("group %s: the leader assigns %d partitions to the seat, which reads none: leaves, and joins again behind another member",
                         self.group, len(counted))  # fmt: skip
             self._was_counted = True
             await self._client.leave()
@@ -243,7 +243,7 @@ class Seat:
         leaving = {leader, *ahead(self._client.member_id, [each.member_id for each in others])}
         evicted = [each for each in others if each.member_id in leaving]
         names = ", ".join(each.member_id for each in evicted)
-        log.warning("group %s: takes %s out of the group, to lead it; each joins again at its next heartbeat", self.group, names)
+        _LOG.warning("group %s: takes %s out of the group, to lead it; each joins again at its next heartbeat", self.group, names)
         self._evicted = True
         await self._client.evict(evicted)
 
@@ -280,14 +280,14 @@ class Seat:
         }
         counts = ", ".join(f"{count} to {name}" for name, count in self._shares(clients.values()))
         waits = f"; waiting for {', '.join(waiting)}" if waiting else ""
-        log.info(
+        _LOG.info(
             "group %s: generation %d (%s), assigned in %.0f ms: %s%s",
             self.group, generation.number, generation.protocol, (time.monotonic() - began_s) * 1_000, counts or "nobody reads", waits,
         )  # fmt: skip
         await self._stay(generation)
 
     def _shares(self, clients: Iterable[SeatClient]) -> list[tuple[str, int]]:
-        named = self._book.names.present()
+        named = self._log.names.present()
         return sorted((named[client.key][0], len(self._assigned[client.key])) for client in clients if client.key in named)
 
     async def _assign(self, generation: Generation) -> tuple[dict[str, Mapping[str, list[int]]], tuple[str, ...]]:
@@ -296,7 +296,7 @@ class Seat:
         read = read_members(generation.members, self._assigned, eager=eager)
         for client, why in read.unread.items():
             if client not in self._unread:
-                log.warning("group %s: %s gets nothing: its subscription is no subscription of a consumer: %s", self.group, client.base, why)
+                _LOG.warning("group %s: %s gets nothing: its subscription is no subscription of a consumer: %s", self.group, client.base, why)
         self._unread = frozenset(read.unread)
         joined = read.joined
         before, self._before = self._before, []
@@ -308,18 +308,18 @@ class Seat:
         if self._evicted:
             settings, self._evicted = attrs.evolve(settings, hold_ms=max(EVICTED_HOLD_MS, settings.hold_ms)), False
         decided = answer(
-            self._book, settings, number=generation.number, protocol=generation.protocol, eager=eager, joined=joined, metadata=metadata,
+            self._log, settings, number=generation.number, protocol=generation.protocol, eager=eager, joined=joined, metadata=metadata,
             lags=await self._source_lags(metadata.counts), before=before,
         )  # fmt: skip
         return {member_id: decided.assigned.get(client.key, {}) for member_id, client in read.clients.items()}, decided.waiting
 
     async def _source_lags(self, counts: Mapping[str, int]) -> Mapping[TopicPartition, int]:
-        if not self._book.deals_by_lag:
+        if not self._log.deals_by_lag:
             return {}
         try:
             return await self._lags.fetch((topic, number) for topic, count in counts.items() for number in range(count))
         except (errors.KafkaError, OSError, TimeoutError) as error:
-            log.warning("group %s: cannot fetch lags (%s); dealing by those known before", self.group, type(error).__name__)
+            _LOG.warning("group %s: cannot fetch lags (%s); dealing by those known before", self.group, type(error).__name__)
             return {}
 
     async def _stay(self, generation: Generation) -> None:
@@ -335,14 +335,14 @@ class Seat:
                 if generation.protocol == COOPERATIVE and self._settings.hold_ms:
                     await self._await_absent()
                 return
-            if self._book.is_due() and assigned_changes(self._book.tick(await self._source_lags(self._counts))):
-                log.info("group %s: begins a generation: a wait is over, or a movement is due", self.group)
+            if self._log.is_due() and assigned_changes(self._log.tick(await self._source_lags(self._counts))):
+                _LOG.info("group %s: begins a generation: a wait is over, or a movement is due", self.group)
                 return
             if time.monotonic() - looked_s >= METADATA_S:
                 looked_s = time.monotonic()
                 counts = (await self._asked("metadata", lambda: self._metadata.ask(self._topics))).counts
                 if counts != self._counts:
-                    log.info("group %s: begins a generation: partitions of its topics changed", self.group)
+                    _LOG.info("group %s: begins a generation: partitions of its topics changed", self.group)
                     return
 
     async def _await_absent(self) -> None:

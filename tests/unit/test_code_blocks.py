@@ -26,10 +26,11 @@ from equipoise.cli import main
 from equipoise.cli.params import LOG
 from equipoise.events.decisions import RoundPlanned
 from equipoise.events.records import FactRecord
+from equipoise.live_settings import read_settings
 from equipoise.replay.spark.timeline import TABLES
 from equipoise.testing import CONTRACT
 from equipoise.testing.scenarios import run_text
-from equipoise.worker.worker_settings import WorkerSettings, read_settings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.pages import check_place
 from tests.typed import ROOT, Block, blocks, clone, run
 from tools.commands_page import render

@@ -105,7 +105,7 @@ def configuration(options: ImportOptions) -> GroupConfigured:
             probing_interval_ms=options.probing_interval_ms,
         )
     except FieldError as error:
-        raise InputError(f"{SETTINGS} or --set: {error.field.removeprefix('Knobs.')}: {error.problem}") from None
+        raise InputError(f"{SETTINGS} or --set: {error.name}: {error.problem}") from None
     version, solver = options.behaviour_version, options.solver
     if version is None or solver is None:
         from equipoise.assignors import registry  # a solver takes a second to load

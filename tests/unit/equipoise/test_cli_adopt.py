@@ -12,9 +12,9 @@ from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId
+from equipoise.live_settings import LiveSettings
 from equipoise.operations.adopting import Adopting
 from equipoise.seat.held_group import Holders
-from equipoise.worker.worker_settings import LiveSettings
 
 
 @pytest.mark.parametrize("back", [[], ["--back"]])

@@ -11,9 +11,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from equipoise.changed_settings import with_settings
 from equipoise.cli import main
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, TASK, check_live_settings, read, with_settings
+from equipoise.cli.params import LOG, TASK, check_live_settings, read
 from equipoise.cli.screen import Screen
 from equipoise.cli.simulation import overridden
 from equipoise.events.errors import InputError

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from equipoise.cli import main
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.worker.worker_settings import read_settings
+from equipoise.live_settings import read_settings
 
 NOBODY = "127.0.0.1:1"
 PATIENCE_S = 60.0

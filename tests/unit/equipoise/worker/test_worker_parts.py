@@ -22,6 +22,7 @@ from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import StoredDecision, fact_row, pack_decision, stored_decision
 from equipoise.events.log.rows import DecisionRow
 from equipoise.events.records import DecisionRecord
+from equipoise.live_settings import LiveSettings, read_settings
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.published import OTHER_FORM, UnreadIdentity, identity_of
@@ -30,7 +31,7 @@ from equipoise.worker import checkpoints
 from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_records
 from equipoise.worker.log_reading import published_identity
 from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import LiveSettings, WorkerSettings, read_settings
+from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import LOG_OPENED, configured
 
 Pair = tuple[bytes, bytes | None]
