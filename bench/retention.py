@@ -32,7 +32,7 @@ from click.testing import CliRunner
 from equipoise.cli import main as command_line
 from equipoise.events.facts import Fact, LagReported, MemberJoined, MemberLeft
 from equipoise.events.log import open_log
-from equipoise.events.log.kafka import aiokafka_client, kafka_log, log_opening, log_topics
+from equipoise.events.log.kafka import aiokafka_client, aiokafka_producer, kafka_log, log_opening, log_topics
 from equipoise.events.log.kafka.client import NewTopic
 from equipoise.events.log.kafka.envelope import group_key, pack_fact
 from equipoise.events.log.kafka.kafka_log import KafkaLog
@@ -79,7 +79,7 @@ class Clock:
 def simulated_time(clock: Clock) -> Iterator[None]:
     """Every record carries the time of `clock`, and readers take the senders' times."""
 
-    class Producer(aiokafka_client.DeployedProducer):
+    class Producer(aiokafka_producer.DeployedProducer):
         def send(self, topic: str, value: Any = None, key: Any = None, partition: Any = None, timestamp_ms: Any = None, headers: Any = None) -> Any:
             return super().send(topic, value, key, partition, clock.now_ms, headers)
 

@@ -39,7 +39,7 @@ class Leader:
         self._producer: Any = None
 
     async def open(self, config: GroupConfigured, topology: TopologyDeclared, partitions: int = 1) -> None:
-        from equipoise.events.log.kafka.aiokafka_client import DeployedProducer
+        from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
 
         await ensure_topics(self.connection, self.topics, partitions=partitions)
         opened = await open_partitions(self.connection, self.topics)

@@ -17,7 +17,8 @@ from aiokafka import TopicPartition
 
 from equipoise.events.decisions import BalanceEvaluated
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
+from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
+from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
 from equipoise.events.log.kafka.client import LOG_COMPRESSION
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, member_decision, pack_fact, partition_of, published

@@ -13,7 +13,8 @@ import pytest
 from aiokafka.admin import NewTopic
 
 from equipoise.assignors.adapters.aiokafka import LagAwareAssignor, LagFetcher
-from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
+from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
+from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.started_clients import admin_client
 

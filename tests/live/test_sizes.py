@@ -19,7 +19,7 @@ from equipoise.events.codec import MOST_EVENT_BYTES, fits
 from equipoise.events.decisions import AssignmentIssued, MemberAssigned
 from equipoise.events.facts import Fact, MemberLeft, ProbingTick
 from equipoise.events.log import open_log
-from equipoise.events.log.kafka.aiokafka_client import DeployedProducer
+from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
 from equipoise.events.log.kafka.envelope import MOST_REJECTED_BYTES, group_key, pack_fact, pack_payload
 from equipoise.events.log.kafka.kafka_log import KafkaLog
 from equipoise.events.log.kafka.log_archive import archive

@@ -20,7 +20,8 @@ from aiokafka.admin import NewTopic
 from equipoise.events.errors import InputError
 from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, PartitionsObserved, TopologyDeclared
 from equipoise.events.log import open_log
-from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
+from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
+from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.started_clients import admin_client, reader
 from equipoise.events.records import FactRecord

@@ -110,8 +110,9 @@ REAL_ONLY = "doctor"
 OF_THE_RUNTIME = {"aiokafka", "concurrent", "datetime", "fcntl", "random", "secrets", "threading", "time", "uuid"}
 ALLOWED_IN_HOSTS = {"aiokafka.errors", "aiokafka.partitioner", "threading.Lock"}  # they reach no broker and no clock
 ADAPTER = {
-    "aiokafka_client.py", "aiokafka_fetcher.py", "aiokafka_metadata.py", "aiokafka_sessions.py", "aiokafka_structs.py", "consumer_groups.py",
-    "group_requests.py", "leader_epochs.py", "prepared_append.py", "topic_ids.py",
+    "aiokafka_admin.py", "aiokafka_client.py", "aiokafka_fetcher.py", "aiokafka_lifecycle.py", "aiokafka_metadata.py", "aiokafka_producer.py",
+    "aiokafka_sessions.py", "aiokafka_structs.py", "consumer_groups.py", "group_requests.py", "leader_epochs.py", "prepared_append.py",
+    "topic_ids.py",
 }  # fmt: skip
 OTHER_THREADS = {"new_event_loop", "run_in_executor", "to_thread"}
 

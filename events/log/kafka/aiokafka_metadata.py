@@ -1,4 +1,4 @@
-"""Metadata requests that make no topic.
+"""Metadata: requests that make no topic, and what a client knows of a partition.
 
 By default brokers make a topic when a client asks for it by name (`auto.create.topics.enable`),
 with their own settings and number of partitions. aiokafka's clients allow that with each request
@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import aiokafka
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.metadata import MetadataRequest
+
+from equipoise.events.log.kafka.client import TopicPartition
 
 
 def forbid_topic_creation(client: AIOKafkaClient) -> None:
@@ -33,3 +36,14 @@ def forbid_topic_creation(client: AIOKafkaClient) -> None:
         return found
 
     client._get_conn = connection
+
+
+def leader_address(client: Any, partition: TopicPartition) -> tuple[str, int] | None:
+    """Host and port of the broker that leads a partition; None: not known."""
+    broker = client.cluster.broker_metadata(client.cluster.leader_for_partition(partition))
+    return None if broker is None else (broker.host, broker.port)
+
+
+def aiokafkas_place(partition: TopicPartition) -> Any:
+    """A partition, as aiokafka names it."""
+    return aiokafka.TopicPartition(*partition)

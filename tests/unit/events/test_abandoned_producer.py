@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.log.kafka.aiokafka_client import DeployedProducer
+from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
 from equipoise.events.log.kafka.client import TopicPartition
 
 aiokafka = pytest.importorskip("aiokafka")

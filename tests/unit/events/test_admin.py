@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from aiokafka.errors import NodeNotReadyError
 
-from equipoise.events.log.kafka import aiokafka_client
-from equipoise.events.log.kafka.aiokafka_client import DeployedAdmin
+from equipoise.events.log.kafka import aiokafka_admin
+from equipoise.events.log.kafka.aiokafka_admin import DeployedAdmin
 from equipoise.events.log.kafka.client import NewTopic
 
 
 async def test_admin_whose_brokers_name_no_controller_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aiokafka_client, "_CONTROLLER_S", 0.0)
+    monkeypatch.setattr(aiokafka_admin, "_CONTROLLER_S", 0.0)
     admin = DeployedAdmin(bootstrap_servers="127.0.0.1:1")
     try:
         with pytest.raises(NodeNotReadyError, match="no controller yet"):

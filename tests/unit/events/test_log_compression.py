@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 from equipoise.events.facts import LagReported, MemberUnchanged
-from equipoise.events.log.kafka.aiokafka_client import DeployedProducer
+from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
 from equipoise.events.log.kafka.client import LOG_COMPRESSION
 from equipoise.events.log.kafka.envelope import pack_fact
 from equipoise.events.tasks import TaskId

@@ -15,7 +15,7 @@ import attrs
 from aiokafka import errors
 from aiokafka.partitioner import DefaultPartitioner
 
-from equipoise.events.log.kafka.aiokafka_client import REFUSED
+from equipoise.events.log.kafka.aiokafka_producer import REFUSED
 from equipoise.events.log.kafka.client import MOST_REQUEST_BYTES, SentBatch, SentHeaders, TopicPartition, Unsent, batch_bytes, not_sent_behind
 from equipoise.testing.simulated.kafka.broker_network import Handler
 from equipoise.testing.simulated.kafka.connected import ConnectedClient

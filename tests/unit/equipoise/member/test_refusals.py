@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from equipoise import Processor
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.aiokafka_client import InvalidRecordError
+from equipoise.events.log.kafka.aiokafka_producer import InvalidRecordError
 from equipoise.events.log.kafka.client import TopicPartition, batch_bytes
 from equipoise.events.tasks import TaskId
 from equipoise.member.refusals import PATIENCE_S, SORTED, ForGood, TaskRefusals, name_topic, refused_by, sentence
