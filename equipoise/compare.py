@@ -18,7 +18,8 @@ from equipoise.events.errors import EquipoiseError, GroupHalted, InputError
 from equipoise.events.log import Log, open_log
 from equipoise.events.settings import GroupSettings, Scalar
 from equipoise.replay.importers.kafka_streams import import_history, shipped_runs
-from equipoise.replay.recorded_inputs import RecordedInputs, read_recorded_inputs, sum_windows
+from equipoise.replay.inputs_reader import read_recorded_inputs, sum_windows
+from equipoise.replay.recorded_inputs import RecordedInputs
 from equipoise.replay.simulation.restored_copies import RestoreModel
 from equipoise.replay.simulation.run import Progress, Simulation, simulate
 from equipoise.replay.whatif.fit import fit

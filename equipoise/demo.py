@@ -17,7 +17,8 @@ from equipoise.events.log.storage import cannot_write
 from equipoise.output import IMPORTED, SIMULATED, Kind, new_log, write_file
 from equipoise.replay.explanation import Explanation, explain
 from equipoise.replay.importers.kafka_streams import ImportSummary, import_history, shipped_runs
-from equipoise.replay.recorded_inputs import Window, read_recorded_inputs
+from equipoise.replay.inputs_reader import read_recorded_inputs
+from equipoise.replay.recorded_inputs import Window
 from equipoise.replay.simulation.restored_copies import RestoreModel
 from equipoise.replay.simulation.run import Progress, Simulation, SimulationResult, simulate
 from equipoise.replay.timelines import Timeline, build_timeline, render_page, render_picture

@@ -17,7 +17,7 @@ from typing import Any
 from equipoise.events.log import Log, PartitionedLog, open_log
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId, parse_task
-from equipoise.replay import bases, explanation, group_view, recorded_inputs, timelines, verification
+from equipoise.replay import bases, explanation, group_view, inputs_reader, recorded_inputs, timelines, verification
 from equipoise.replay.simulation import run
 from equipoise.replay.simulation.restored_copies import RestoreModel
 from equipoise.replay.whatif import evaluate, recorded_costs
@@ -76,7 +76,7 @@ def read_recorded_inputs(log: Location, *, group: str | None = None, announce_cl
     what they did (None). Raises InputError when the log has no configuration or no topology.
     """
     with _opened(log) as opened:
-        return recorded_inputs.read_recorded_inputs(opened.read(group=group), group=group, announce_closes=announce_closes)
+        return inputs_reader.read_recorded_inputs(opened.read(group=group), group=group, announce_closes=announce_closes)
 
 
 def simulate(

@@ -92,7 +92,7 @@ def leader_value(name: str, text: str, *, option: str) -> Any:
 
 def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: bool) -> tuple[RecordedInputs, Fit]:
     """The recorded inputs of `log`, and the restore speed of its members."""
-    from equipoise.replay.recorded_inputs import read_recorded_inputs
+    from equipoise.replay.inputs_reader import read_recorded_inputs
     from equipoise.replay.whatif.fit import fit
 
     inputs = read_recorded_inputs(read(screen, log, "reading", group), group=group, announce_closes=announce_closes)
@@ -140,7 +140,7 @@ def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
     """Recorded -> simulated cost for each window, in the terms of `unavailability.json`. `brief`:
     fewer columns. ``fewest``: the moves that balance needs.
     """
-    from equipoise.replay.recorded_inputs import sum_windows
+    from equipoise.replay.inputs_reader import sum_windows
 
     measures = [each for each in MEASURES if each[0] not in ("tasks", "restored before running")] if brief else MEASURES
     compared = any(measured is not None for measured in result.measured)

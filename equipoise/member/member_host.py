@@ -33,11 +33,12 @@ from equipoise.member.processing import Processor
 from equipoise.member.raised import passed_on
 from equipoise.member.refusals import is_missing_right
 from equipoise.member.restorer import ChangelogRestorer
+from equipoise.member.runner_factory import RunnerFactory, SharedSession
 from equipoise.member.story import Story
 from equipoise.member.task_clients import MemberClients
 from equipoise.member.task_context import Callback
 from equipoise.member.throttle import Throttle
-from equipoise.member.work import AskedCallback, RunnerFactory, SharedSession, StandbyCallback, Work
+from equipoise.member.work import AskedCallback, StandbyCallback, Work
 from equipoise.runtime import Runtime
 from equipoise.statemachine.member import End, MemberSession, MemberSettings, Reception
 from equipoise.statemachine.rejections import refusal_text, refused_topology_text

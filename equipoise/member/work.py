@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Set
 from functools import partial
 from pathlib import Path
@@ -15,30 +14,24 @@ from typing import Any, TypeVar
 import attrs
 
 from equipoise.broker_watch import BrokerWatch
-from equipoise.events.facts import Fact, Load, Subtopology, TaskParked, TopologyDeclared
+from equipoise.events.facts import Fact, Load, TaskParked
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.callbacks import awaitable
-from equipoise.member.commit_ticks import CommitTicks
 from equipoise.member.error_policy import ParkedTask, error_text
-from equipoise.member.failures import Failures
 from equipoise.member.fencing import FencedStore, Owners, TakeIf
 from equipoise.member.figures import Done, MemberFigures
 from equipoise.member.link import RETRY_S
 from equipoise.member.load import Rates
-from equipoise.member.member_options import MemberOptions
-from equipoise.member.permit import NOT_ADOPTED, Permit
+from equipoise.member.permit import NOT_ADOPTED
 from equipoise.member.preparing import PreparationProgress, PrepareCallback, Preparer
-from equipoise.member.processing import Processor
 from equipoise.member.raised import is_cancelled
 from equipoise.member.restorer import ChangelogRestorer
+from equipoise.member.runner_factory import RunnerFactory, SharedSession
 from equipoise.member.stores import DamagedStoreError
-from equipoise.member.task_clients import MemberClients, TaskClients
-from equipoise.member.task_context import Callback
+from equipoise.member.task_clients import TaskClients
 from equipoise.member.task_runner import TaskRunner
-from equipoise.member.turns import Turns
-from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
-from equipoise.runtime import HostThread, Runtime
-from equipoise.statemachine.member import End, MemberSession
+from equipoise.runtime import HostThread
+from equipoise.statemachine.member import End
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -46,82 +39,8 @@ PERMIT_MS = 10
 """For how long a runner processes without asking again. A whole lease would be safe; a task that
 is to stop should hear of it sooner.
 """
-COMMIT_PARTS = 10
-"""With at_least_once: a tenth of the tasks that wait commit together."""
 StandbyCallback = Callable[[TaskId], Awaitable[None] | object]
 AskedCallback = Callable[[bool], Awaitable[None] | object]
-
-
-class SharedSession:
-    """The session of the present incarnation. Several threads use it, each with the lock held."""
-
-    def __init__(self, session: MemberSession) -> None:
-        self.lock = threading.Lock()
-        self.session = session
-        self.read_up_to_ms = 0
-        """All decisions published up to this time (ms, CLOCK_BOOTTIME) have been received."""
-
-
-@attrs.frozen
-class RunnerFactory:
-    """Makes runners, each for one grant of one task."""
-
-    shared: MemberClients
-    runtime: Runtime
-    group: str
-    topology: TopologyDeclared
-    options: MemberOptions
-    processors: Mapping[int, Processor]
-    """Sub-topology -> its processor."""
-    on_assigned: Callback | None
-    on_revoked: Callback | None
-    log_id: Callable[[], str]
-    """Returns the id of the log that grants tasks now."""
-    _ticks: CommitTicks = attrs.field(init=False)
-    """Of all tasks that share a producer."""
-    _uncommitted: Uncommitted = attrs.field(init=False, factory=partial(Uncommitted, MOST_OF_MEMBER))
-    _turns: Turns = attrs.field(init=False, factory=Turns)
-    failures: Failures = attrs.field(init=False)
-    """Of all tasks."""
-
-    @failures.default
-    def _new_failures(self) -> Failures:
-        return Failures(self.runtime.monotonic_s, [topic for each in self.processors.values() for topic in each.sources])
-
-    @_ticks.default
-    def _new_ticks(self) -> CommitTicks:
-        # With at_least_once outputs do not wait for a commit.
-        return CommitTicks(self.runtime.monotonic_s, self.options.commit_interval_s, parts=1 if self.options.transactional else COMMIT_PARTS)
-
-    def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
-        """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead.
-        """
-        part = self._part(task)
-        stateful = part.stateful and self.has_changelogs(task)
-        ticks = self._ticks if stateful or not self.options.transactional else self._new_ticks()
-        return TaskRunner(
-            permit, self.runtime, self.log_id(), self.group, task, token,
-            ticks=ticks, uncommitted=self._uncommitted, turns=self._turns, new_clients=partial(self.clients, task), connected=connected,
-            stateful=stateful, options=self.options, processor=self.processors[task.subtopology],
-            on_assigned=self.on_assigned, on_revoked=self.on_revoked, failures=self.failures,
-        )  # fmt: skip
-
-    def clients(self, task: TaskId) -> TaskClients:
-        """New clients of `task`, not connected yet."""
-        part = self._part(task)
-        changelogs = part.changelog_topics if part.stateful else ()
-        others = {topic for each in self.topology.subtopologies if each is not part for topic in each.source_topics}
-        return TaskClients(
-            self.shared, self.group, task, self.options, sources=part.source_topics, changelogs=changelogs,
-            shares_sources=not others.isdisjoint(part.source_topics),
-        )  # fmt: skip
-
-    def has_changelogs(self, task: TaskId) -> bool:
-        """Returns whether `task` has changelogs to restore."""
-        return bool(self._part(task).changelog_topics)
-
-    def _part(self, task: TaskId) -> Subtopology:
-        return next(part for part in self.topology.subtopologies if part.subtopology == task.subtopology)
 
 
 class Work:

@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import ssl
 import tempfile
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -42,12 +41,13 @@ from equipoise.replay.trouble import unread
 from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.witness.proof import ConsumerProof
+from equipoise.worker.faust_connection import faust_credentials
 from equipoise.worker.group_metrics import TURN_S
 from equipoise.worker.observer import Observer, TopicNews, sources_of, topics_of
 from equipoise.worker.partition_host import PartitionHost, answered
 from equipoise.worker.rounds_over_http import Rounds
 from equipoise.worker.tracing import Tracing
-from equipoise.worker.worker_http import Server
+from equipoise.worker.worker_http import Server, tls_context
 from equipoise.worker.worker_metrics import WorkerMetrics
 from equipoise.worker.worker_settings import RELOADED, WorkerSettings
 
@@ -141,7 +141,7 @@ class Worker:
             await self._open_with_retries()
             self._folder = tempfile.mkdtemp(prefix="equipoise-worker-")
             self._witness = self._runtime.witness() if settings.witness else None
-            self._server = Server(self, settings.http_host, settings.http_port, _tls(settings))
+            self._server = Server(self, settings.http_host, settings.http_port, tls_context(settings))
             self.http_port = await self._server.start()
             await self._start_faust()
         except BaseException:
@@ -280,7 +280,7 @@ class Worker:
         app = faust.App(
             f"{settings.prefix}.worker",
             broker=[f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")],
-            broker_credentials=_credentials(settings),
+            broker_credentials=faust_credentials(settings),
             broker_session_timeout=settings.worker_session_timeout_ms / 1000,
             broker_heartbeat_interval=min(_HEARTBEAT_S, settings.worker_session_timeout_ms / 5000),
             broker_commit_interval=1.0,
@@ -574,30 +574,3 @@ async def _stop_with_checkpoint(host: PartitionHost) -> None:
         await host.stop()
 
 
-def _tls(settings: WorkerSettings) -> ssl.SSLContext | None:
-    """Raises InputError when the certificate or its key cannot be read."""
-    if not settings.http_tls_cert:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(settings.http_tls_cert, settings.http_tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise InputError(f"http_tls_cert, http_tls_key: {error}; name files in PEM form that belong together") from None
-    return context
-
-
-def _credentials(settings: WorkerSettings) -> Any:
-    import faust
-    from faust.types.auth import AuthProtocol, SASLMechanism
-
-    context = settings.ssl_context
-    if settings.security_protocol.startswith("SASL"):
-        credentials = faust.SASLCredentials(
-            username=settings.sasl_username,
-            password=settings.sasl_password,
-            ssl_context=context,
-            mechanism=SASLMechanism(settings.sasl_mechanism),
-        )
-        credentials.protocol = AuthProtocol(settings.security_protocol)
-        return credentials
-    return None if context is None else faust.SSLCredentials(context)

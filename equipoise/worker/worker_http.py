@@ -23,6 +23,7 @@ from aiohttp import web
 from equipoise.admission import names_in
 from equipoise.console.pages import Console
 from equipoise.console.recent import Recent
+from equipoise.events.errors import InputError
 from equipoise.replay.group_view import view_of
 from equipoise.replay.trouble import wrong
 from equipoise.serving import HttpServer
@@ -140,3 +141,16 @@ def _brief(partition: int, lead: GroupLead) -> dict[str, Any]:
         "offset": state.last_offset,
         "halted": None if lead.halted is None else str(lead.halted),
     }
+
+
+def tls_context(settings: WorkerSettings) -> ssl.SSLContext | None:
+    """Returns the certificate that the server shows; None: it serves without TLS. Raises
+    InputError when the certificate or its key cannot be read."""
+    if not settings.http_tls_cert:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.http_tls_cert, settings.http_tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise InputError(f"http_tls_cert, http_tls_key: {error}; name files in PEM form that belong together") from None
+    return context

@@ -31,7 +31,7 @@ from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.drawing.colours import colour_number
 from equipoise.replay.history import History, Interval, MoveStory
-from equipoise.replay.recorded_inputs import marked_windows
+from equipoise.replay.inputs_reader import marked_windows
 from equipoise.replay.replayer import Replayer, ReplayStep
 from equipoise.replay.silence import SilenceFinder
 from equipoise.replay.timelines.timeline_values import CopyInterval, Lifeline, Round, Timeline, changes_owner

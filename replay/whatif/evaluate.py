@@ -20,7 +20,8 @@ from equipoise.events.errors import EquipoiseError, GroupHalted, InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.records import Entry
 from equipoise.events.settings import GroupSettings
-from equipoise.replay.recorded_inputs import RecordedInputs, sum_windows
+from equipoise.replay.inputs_reader import sum_windows
+from equipoise.replay.recorded_inputs import RecordedInputs
 from equipoise.replay.simulation import MemorySink, RestoreModel
 from equipoise.replay.simulation.run import RECORDED, Simulation, SimulationResult, configuration, is_behaviour_version, simulate
 from equipoise.replay.simulation.run_kafka import ASSIGNOR as KAFKA

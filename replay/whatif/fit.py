@@ -37,7 +37,7 @@ from equipoise.events.facts import (
 from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord, from_the_start
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.history import FAR_BEHIND
-from equipoise.replay.recorded_inputs import read_manifest
+from equipoise.replay.inputs_reader import read_manifest
 from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.replay.wording import counted
 

@@ -13,7 +13,8 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.events.records import Entry
-from equipoise.replay.recorded_inputs import RecordedInputs, RecordedInputsReader, Window, sum_windows
+from equipoise.replay.inputs_reader import RecordedInputsReader, sum_windows
+from equipoise.replay.recorded_inputs import RecordedInputs, Window
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime
 from equipoise.replay.simulation.world import Ownership

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from equipoise.replay.recorded_inputs import sum_windows
+from equipoise.replay.inputs_reader import sum_windows
 from equipoise.replay.wording import span_text
 from tests.made import hold
 

@@ -17,7 +17,7 @@ from equipoise.compare import RECORDED, Contender, all_contenders, check_contend
 from equipoise.events.errors import InputError
 from equipoise.events.log import open_log
 from equipoise.replay.importers.kafka_streams import import_history, shipped_runs
-from equipoise.replay.recorded_inputs import sum_windows
+from equipoise.replay.inputs_reader import sum_windows
 
 
 @pytest.fixture(scope="module")

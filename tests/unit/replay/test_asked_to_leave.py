@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from equipoise.events.facts import LeaveRequested
 from equipoise.events.settings import GroupSettings
-from equipoise.replay.recorded_inputs import ProcessEnded, read_recorded_inputs
+from equipoise.replay.inputs_reader import read_recorded_inputs
+from equipoise.replay.recorded_inputs import ProcessEnded
 from equipoise.replay.simulation.member_process import Exit
 from equipoise.replay.simulation.simulated_cluster import SimulatedCluster
 from tests.change_cost import change_cost

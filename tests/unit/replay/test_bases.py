@@ -22,7 +22,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.bases import StoredBases, read_as_one, stored_bases
 from equipoise.replay.explanation import explain
 from equipoise.replay.group_view import show
-from equipoise.replay.recorded_inputs import read_recorded_inputs
+from equipoise.replay.inputs_reader import read_recorded_inputs
 from equipoise.replay.timelines import build_timeline
 from equipoise.replay.verification import GroupVerifier, Verdict, verify
 from equipoise.replay.watch import Watch

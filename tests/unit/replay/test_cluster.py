@@ -13,7 +13,8 @@ from equipoise.events.facts import LagReported, MemberJoined, ProbingTick
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
-from equipoise.replay.recorded_inputs import ProcessStarted, read_recorded_inputs
+from equipoise.replay.inputs_reader import read_recorded_inputs
+from equipoise.replay.recorded_inputs import ProcessStarted
 from equipoise.replay.simulation import NetworkSettings, SimulatedCluster
 from equipoise.replay.simulation.member_process import Exit
 from equipoise.replay.simulation.restored_copies import RestoreModel

@@ -14,7 +14,8 @@ from equipoise.events.errors import DamagedError
 from equipoise.events.facts import GroupConfigured, ProbingTick
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.replay import replayer as replayer_module
-from equipoise.replay.recorded_inputs import ConfigurationChanged, read_recorded_inputs
+from equipoise.replay.inputs_reader import read_recorded_inputs
+from equipoise.replay.recorded_inputs import ConfigurationChanged
 from equipoise.replay.replayer import ConfigurationAnswers, Replayer
 from equipoise.replay.verification import GroupVerifier, Verdict, verify
 from equipoise.statemachine.partition import real_machine

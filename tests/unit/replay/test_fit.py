@@ -19,7 +19,7 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import import_history
-from equipoise.replay.recorded_inputs import read_recorded_inputs
+from equipoise.replay.inputs_reader import read_recorded_inputs
 from equipoise.replay.simulation import RestoreModel
 from equipoise.replay.simulation.run import Simulation, simulate
 from equipoise.replay.simulation.simulated_cluster import MemorySink

@@ -31,16 +31,8 @@ from equipoise.events.facts import (
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.importers.kafka_streams import import_history
-from equipoise.replay.recorded_inputs import (
-    ConfigurationChanged,
-    Curve,
-    ProcessEnded,
-    ProcessStarted,
-    RecordedInputs,
-    TopologyChanged,
-    marked_windows,
-    read_recorded_inputs,
-)
+from equipoise.replay.inputs_reader import marked_windows, read_recorded_inputs
+from equipoise.replay.recorded_inputs import ConfigurationChanged, Curve, ProcessEnded, ProcessStarted, RecordedInputs, TopologyChanged
 from tests.groups import Group, joined, rejections
 from tools.import_check import MemoryLog
 

@@ -19,7 +19,8 @@ from equipoise.events.facts import GroupConfigured, PartitionsObserved
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.importers.kafka_streams import import_history
-from equipoise.replay.recorded_inputs import PartitionsPlaced, ProcessEnded, ProcessStarted, RecordedInputs, read_recorded_inputs
+from equipoise.replay.inputs_reader import read_recorded_inputs
+from equipoise.replay.recorded_inputs import PartitionsPlaced, ProcessEnded, ProcessStarted, RecordedInputs
 from equipoise.replay.simulation import RestoreModel
 from equipoise.replay.simulation.measures import WindowCost
 from equipoise.replay.simulation.run import Simulation, SimulationResult, simulate
@@ -173,7 +174,7 @@ WRITE = """
 import sys
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.replay.recorded_inputs import read_recorded_inputs
+from equipoise.replay.inputs_reader import read_recorded_inputs
 from equipoise.replay.simulation.run import Simulation, simulate
 with open_log(sys.argv[1]) as log:
     inputs = read_recorded_inputs(log.read())

@@ -14,7 +14,8 @@ from equipoise.assignors import AssignmentProblem, DelegatingAssignor, Plan, reg
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured, LogOpened, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
-from equipoise.replay.recorded_inputs import ProcessEnded, read_recorded_inputs
+from equipoise.replay.inputs_reader import read_recorded_inputs
+from equipoise.replay.recorded_inputs import ProcessEnded
 from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, Outcome, WhatIf, what_if, what_if_recorded
 from equipoise.replay.whatif.recorded_costs import METRICS, Metrics, read_recording
 from tests.unit.replay.lived import END_MS, START_MS, lived

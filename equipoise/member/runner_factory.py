@@ -1,0 +1,99 @@
+"""Makes what runs a granted task, with the clients that it needs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import attrs
+
+from equipoise.events.facts import Subtopology, TopologyDeclared
+from equipoise.events.tasks import TaskId
+from equipoise.member.commit_ticks import CommitTicks
+from equipoise.member.failures import Failures
+from equipoise.member.member_options import MemberOptions
+from equipoise.member.permit import Permit
+from equipoise.member.processing import Processor
+from equipoise.member.task_clients import MemberClients, TaskClients
+from equipoise.member.task_context import Callback
+from equipoise.member.task_runner import TaskRunner
+from equipoise.member.turns import Turns
+from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
+from equipoise.runtime import Runtime
+from equipoise.statemachine.member import MemberSession
+
+COMMIT_PARTS = 10
+"""With at_least_once: a tenth of the tasks that wait commit together."""
+
+
+class SharedSession:
+    """The session of the present incarnation. Several threads use it, each with the lock held."""
+
+    def __init__(self, session: MemberSession) -> None:
+        self.lock = threading.Lock()
+        self.session = session
+        self.read_up_to_ms = 0
+        """All decisions published up to this time (ms, CLOCK_BOOTTIME) have been received."""
+
+
+@attrs.frozen
+class RunnerFactory:
+    """Makes runners, each for one grant of one task."""
+
+    shared: MemberClients
+    runtime: Runtime
+    group: str
+    topology: TopologyDeclared
+    options: MemberOptions
+    processors: Mapping[int, Processor]
+    """Sub-topology -> its processor."""
+    on_assigned: Callback | None
+    on_revoked: Callback | None
+    log_id: Callable[[], str]
+    """Returns the id of the log that grants tasks now."""
+    _ticks: CommitTicks = attrs.field(init=False)
+    """Of all tasks that share a producer."""
+    _uncommitted: Uncommitted = attrs.field(init=False, factory=partial(Uncommitted, MOST_OF_MEMBER))
+    _turns: Turns = attrs.field(init=False, factory=Turns)
+    failures: Failures = attrs.field(init=False)
+    """Of all tasks."""
+
+    @failures.default
+    def _new_failures(self) -> Failures:
+        return Failures(self.runtime.monotonic_s, [topic for each in self.processors.values() for topic in each.sources])
+
+    @_ticks.default
+    def _new_ticks(self) -> CommitTicks:
+        # With at_least_once outputs do not wait for a commit.
+        return CommitTicks(self.runtime.monotonic_s, self.options.commit_interval_s, parts=1 if self.options.transactional else COMMIT_PARTS)
+
+    def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
+        """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead.
+        """
+        part = self._part(task)
+        stateful = part.stateful and self.has_changelogs(task)
+        ticks = self._ticks if stateful or not self.options.transactional else self._new_ticks()
+        return TaskRunner(
+            permit, self.runtime, self.log_id(), self.group, task, token,
+            ticks=ticks, uncommitted=self._uncommitted, turns=self._turns, new_clients=partial(self.clients, task), connected=connected,
+            stateful=stateful, options=self.options, processor=self.processors[task.subtopology],
+            on_assigned=self.on_assigned, on_revoked=self.on_revoked, failures=self.failures,
+        )  # fmt: skip
+
+    def clients(self, task: TaskId) -> TaskClients:
+        """New clients of `task`, not connected yet."""
+        part = self._part(task)
+        changelogs = part.changelog_topics if part.stateful else ()
+        others = {topic for each in self.topology.subtopologies if each is not part for topic in each.source_topics}
+        return TaskClients(
+            self.shared, self.group, task, self.options, sources=part.source_topics, changelogs=changelogs,
+            shares_sources=not others.isdisjoint(part.source_topics),
+        )  # fmt: skip
+
+    def has_changelogs(self, task: TaskId) -> bool:
+        """Returns whether `task` has changelogs to restore."""
+        return bool(self._part(task).changelog_topics)
+
+    def _part(self, task: TaskId) -> Subtopology:
+        return next(part for part in self.topology.subtopologies if part.subtopology == task.subtopology)
