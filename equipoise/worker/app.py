@@ -18,32 +18,29 @@ import contextlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import attrs
 
-from equipoise.assignors.common.source_lag import auto_offset_reset
 from equipoise.broker_watch import BrokerWatch
 from equipoise.console.recent import Recent
-from equipoise.events.errors import EquipoiseError, InputError
-from equipoise.events.fact_parts import observed_in_parts
+from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.client import Consumer
 from equipoise.events.log.kafka.connection import MISSING
 from equipoise.events.log.kafka.envelope import partition_of
 from equipoise.events.log.kafka.log_opening import NotThereError, open_partitions
 from equipoise.events.log.kafka.log_topics import MUST_BE
-from equipoise.events.log.kafka.started_clients import NOT_SEEN, NotNowError, reaching, reader
+from equipoise.events.log.kafka.started_clients import NotNowError, reaching, reader
 from equipoise.events.log.kafka.topic_making import ensure_topics, partition_count
-from equipoise.replay.trouble import unread
 from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.witness.proof import ConsumerProof
 from equipoise.worker.faust_connection import faust_credentials
-from equipoise.worker.group_metrics import TURN_S
-from equipoise.worker.observer import Observer, TopicNews, sources_of, topics_of
+from equipoise.worker.group_observation import GroupObservation
+from equipoise.worker.observer import Observer
 from equipoise.worker.partition_host import PartitionHost, answered
 from equipoise.worker.rounds_over_http import Rounds
 from equipoise.worker.tracing import Tracing
@@ -62,8 +59,6 @@ _HEARTBEAT_S = 0.5
 one has left.
 """
 _RETRY_S = 2.0
-_LAGS_S = 5.0
-"""Longest wait for the source lags of one group."""
 _BROKER_START_S = 60.0
 """How long a starting worker waits for brokers that answer but are not ready yet."""
 _MOST_SILENT_S = 4.5
@@ -103,12 +98,8 @@ class Worker:
         self._app: Any = None
         self._server: Server | None = None
         self._observer = Observer(settings)
-        self._hidden: frozenset[str] = frozenset()
-        """Topics of groups that this user may not see."""
-        self._misfits: dict[str, frozenset[str]] = {}
-        """Group -> what was logged of its source topics that do not fit its topology."""
-        self._news = TopicNews()
         self._brokers = BrokerWatch(f"worker of {settings.prefix}", runtime.monotonic_s)
+        self._observation = GroupObservation(self._observer, self._all_hosts, lambda: self.settings, self._brokers, runtime)
         self._asked_s = 0.0
         """When the last request about the log began that the brokers have answered (monotonic, s).
         """
@@ -147,7 +138,7 @@ class Worker:
         except BaseException:
             await self.stop()
             raise
-        self._tasks = [asyncio.create_task(self._observe_forever()), asyncio.create_task(self._watch())]
+        self._tasks = [asyncio.create_task(self._observation.run()), asyncio.create_task(self._watch())]
         assert self._opened is not None, "it was opened above"
         _LOG.info("leading log %s of %s/%s; %s", self.log_id, settings.bootstrap, settings.prefix, self.url)
 
@@ -450,6 +441,9 @@ class Worker:
         host = self._hosts.get(partition_of(group, self._opened.partitions))
         return host if host is not None and host.leading else None
 
+    def _all_hosts(self) -> Iterable[PartitionHost]:
+        return self._hosts.values()
+
     def _start_hosts(self, partitions: Iterable[int]) -> None:
         assert self._opened is not None, "the log is opened before Faust starts"
         self._assigned = True
@@ -465,94 +459,6 @@ class Worker:
     async def _stop_hosts(self, partitions: Iterable[int]) -> None:
         hosts = [self._hosts.pop(partition) for partition in partitions if partition in self._hosts]
         await asyncio.gather(*(_stop_with_checkpoint(host) for host in hosts))
-
-    # End offsets
-
-    async def _observe_forever(self) -> None:
-        """Observes every `observe_interval_ms`, and at once where a first round waits for lags."""
-        looked_s = self._runtime.monotonic_s()
-        while True:
-            interval_s = self.settings.observe_interval_ms / 1000
-            await asyncio.sleep(min(_WATCH_S, interval_s))
-            due = self._runtime.monotonic_s() - looked_s >= interval_s
-            wanted = [*self._observed(everything=due)]
-            if due:
-                looked_s = self._runtime.monotonic_s()
-            try:
-                await self._observe(wanted)
-            except Exception as error:  # noqa: BLE001 the brokers are down: the next look asks again, over new connections
-                if not self._brokers.noted("cannot read end offsets", error):
-                    _LOG.warning("cannot read end offsets: %r", error)
-                with contextlib.suppress(Exception):
-                    await self._observer.close()
-
-    def _observed(self, *, everything: bool) -> Iterator[tuple[PartitionHost, GroupLead]]:
-        """Yields the groups that are led here, have members and are not halted: all, or those whose
-        first round waits for lags.
-        """
-        for host in self._hosts.values():
-            if host.leading:
-                leads = host.lead.groups.values() if everything else [host.lead.groups[name] for name in sorted(host.lead.awaiting_lags)]
-                yield from ((host, lead) for lead in leads if lead.halted is None and lead.machine.state.members)
-
-    async def _observe(self, wanted: list[tuple[PartitionHost, GroupLead]]) -> None:
-        """Appends what has changed for each of these groups. See docs/protocol.md#d6."""
-        topics = {lead.name: topics_of(lead.machine.state.topologies.values()) for _, lead in wanted}
-        asked = set().union(*topics.values())
-        ends, racks = await self._observer.look(asked)
-        hidden = self._observer.hidden & asked
-        if hidden - self._hidden:
-            _LOG.warning("end offsets and racks of %s are not observed: %s", ", ".join(sorted(hidden)), NOT_SEEN)
-        self._hidden = (self._hidden - asked) | hidden
-        self._news.found(asked, ends, racks, self._observer.hidden | self._observer.unled)
-        turn_from_s = self._runtime.monotonic_s()
-        for host, lead in wanted:
-            if self._runtime.monotonic_s() - turn_from_s > TURN_S:
-                await asyncio.sleep(0)  # thousands of groups are led meanwhile
-                turn_from_s = self._runtime.monotonic_s()
-            mine = topics[lead.name]
-            news = self._news.of(lead, mine)
-            if self._news.is_known(lead, news) and not lead.machine.deals_by_lag:
-                continue  # of thousands of groups, most have nothing new
-            self._say_misfits(lead, ends, self._observer.hidden | self._observer.unled)
-            lags = await self._source_lags(lead) if lead.machine.deals_by_lag else {}
-            if not host.leading or host.lead.groups.get(lead.name) is not lead:
-                continue
-            try:
-                observed = host.lead.observe(
-                    lead.name, {topic: ends[topic] for topic in mine & set(ends)}, {topic: racks[topic] for topic in mine & set(racks)}, lags
-                )
-                for part in observed_in_parts(observed) if observed is not None else ():
-                    await host.append(lead.name, part)
-                self._news.told(lead, news)
-            except EquipoiseError as error:  # for example a topic name that no event can hold
-                _LOG.warning("group %s: cannot append end offsets: %s", lead.name, error)
-
-    def _say_misfits(self, lead: GroupLead, ends: Mapping[str, Mapping[int, int]], unknown: frozenset[str]) -> None:
-        """Logs, once each, which source topics are gone, and which have partitions without a task.
-        """
-        state = lead.machine.state
-        if state.topology is None:
-            return
-        sources = {topic for part in state.topology.subtopologies for topic in part.source_topics}
-        gone = {f"source topic {topic} does not exist: create it again, or deploy without it" for topic in sources - unknown - ends.keys()}
-        misfits = frozenset(gone | {each.text for each in unread(state, ends)})
-        for text in sorted(misfits - self._misfits.get(lead.name, frozenset())):
-            _LOG.warning("group %s: %s", lead.name, text)
-        self._misfits[lead.name] = misfits
-
-    async def _source_lags(self, lead: GroupLead) -> dict[str, dict[int, int]]:
-        """Records that the group has still to read, by topic and partition; empty when that cannot
-        be read now, because other groups must not wait for it.
-        """
-        state = lead.machine.state
-        try:
-            async with asyncio.timeout(_LAGS_S):
-                return await self._observer.source_lags(lead.name, sources_of(state), auto_offset_reset(state.settings))
-        except Exception as error:  # noqa: BLE001 the next look asks again
-            if not self._brokers.noted(f"group {lead.name}: cannot read its source lags", error):
-                _LOG.warning("group %s: cannot read its source lags: %r", lead.name, error)
-            return {}
 
 
 async def _started(starting: Coroutine[Any, Any, None], group: str) -> None:

@@ -38,7 +38,7 @@ class SimulatedWorker(Worker):
     async def start(self) -> None:
         await self._open_with_retries()
         await self._start_faust()
-        self._tasks = [asyncio.create_task(self._observe_forever()), asyncio.create_task(self._watch())]
+        self._tasks = [asyncio.create_task(self._observation.run()), asyncio.create_task(self._watch())]
 
     async def _start_faust(self) -> None:
         self._app = _App()
