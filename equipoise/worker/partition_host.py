@@ -30,6 +30,7 @@ from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.worker.base_storing import BaseKeeper, Written
 from equipoise.worker.checkpoints import Index, checkpoint_records, index_records
+from equipoise.worker.decision_marks import DecisionMarks
 from equipoise.worker.log_reading import FactReader, PartitionReading, next_fact
 from equipoise.worker.tracing import Tracing
 from equipoise.worker.worker_metrics import WorkerMetrics
@@ -65,8 +66,6 @@ RECALLED_FACTS = 3_000
 """Facts before its checkpoints that a worker reads again after a takeover, for the console."""
 _RECORD_BYTES = 12
 """About what Kafka adds to a record of a batch."""
-_MARK_EVERY = 500
-"""Published decisions between two remembered offsets of decisions."""
 
 
 T = TypeVar("T")
@@ -160,12 +159,7 @@ class PartitionHost:
         self._producer: Producer
         self._failed: asyncio.Future[None] | None = None
         self._slots: dict[str, int] = {}
-        self._marks: deque[tuple[int, int]] = deque()
-        """(offset of a fact, offset of the first decision that it or a later fact caused), rising.
-        """
-        self._answered_to = -1
-        """Offset of the last fact that a published decision answers; -1: none was read."""
-        self._unmarked = _MARK_EVERY
+        self._marks = DecisionMarks()
         self._logged_halted: set[str] = set()
         self._rejected_from = 0
         self._published_to = 0
@@ -343,11 +337,9 @@ class PartitionHost:
         publishes the decisions that are missing. See docs/protocol.md#l5.
         """
         began_s = self._monotonic_s()
-        self._marks.clear()
-        self._answered_to = -1
-        self._unmarked = _MARK_EVERY
+        self._marks = DecisionMarks()
         self._logged_halted.clear()
-        begun = await self._reading.begin(answers=True, folded=self._count, mark=self._mark)
+        begun = await self._reading.begin(answers=True, folded=self._count, mark=self._marks.published)
         self.lead = lead = begun.lead
         self._to_checkpoint.clear()
         self._checkpointed_at = lead.position  # a long way to the end is checkpointed on the way
@@ -523,7 +515,7 @@ class PartitionHost:
 
     def _is_new(self, record: FactRecord) -> bool:
         """Returns whether no worker had answered the fact before this one."""
-        return self.leading or record.offset > self._answered_to
+        return self.leading or record.offset > self._marks.answered_to
 
     def _log_halted(self) -> None:
         """Logs each halted group once."""
@@ -581,7 +573,7 @@ class PartitionHost:
     def _published(self, lead: PartitionLead, decision: DecisionRecord, done: asyncio.Future[Any]) -> None:
         if done.cancelled() or done.exception() is not None or lead is not self.lead:
             return  # `_send` reports the failure
-        self._mark(decision.caused_by, done.result().offset)
+        self._marks.published(decision.caused_by, done.result().offset)
         self._written.decisions_offset = max(self._written.decisions_offset, done.result().offset + 1)
         group = lead.groups[decision.group]
         if group.waiting and group.waiting[0].number <= decision.number:
@@ -649,29 +641,16 @@ class PartitionHost:
 
     def _mark_now(self) -> None:
         """What the facts from here on cause is published behind what is published."""
-        now = self.lead.position - 1
-        if not self._marks or now > self._marks[-1][0]:
-            self._marks.append((now, self._written.decisions_offset))
+        self._marks.reached(self.lead.position, self._written.decisions_offset)
 
     async def _write_index(self) -> None:
         self._mark_now()
         recovery = self.lead.recovery_offset
-        while len(self._marks) > 1 and self._marks[1][0] < recovery:
-            self._marks.popleft()
-        decisions = self._marks[0][1] if self._marks and self._marks[0][0] < recovery else 0
+        decisions = self._marks.start_for(recovery)
         rests_on = {name: group.checkpoint_offset for name, group in self.lead.groups.items() if group.checkpoint_offset >= 0}
         index = Index(position=self.lead.position, recovery_offset=recovery, decisions_offset=decisions, checkpoints=rests_on)
         for key, value in index_records(self._opened.log_id, index):
             await self._send(self._topics.checkpoints, key, value)
-
-    def _mark(self, caused_by: int, offset: int) -> None:
-        """Remembers where a decision is, one in _MARK_EVERY: later facts' decisions are behind it.
-        """
-        self._answered_to = max(self._answered_to, caused_by)
-        self._unmarked += 1
-        if self._unmarked >= _MARK_EVERY and (not self._marks or caused_by > self._marks[-1][0]):
-            self._marks.append((caused_by, offset))
-            self._unmarked = 0
 
     def _now_ms(self) -> int:
         return int(self._monotonic_s() * 1_000)
