@@ -12,10 +12,9 @@ import attrs
 
 from equipoise.events import codec
 from equipoise.events.errors import InputError
-from equipoise.events.log.parquet.archive_stores import split_location, store_at
+from equipoise.events.log.parquet.archive_stores import split_location
 from equipoise.events.log.parquet.files import Part, rows_of_groups
 from equipoise.events.log.parquet.parquet_log import ArchiveLog
-from equipoise.events.log.parquet.archive_stores import split_location
 from equipoise.events.log.stored import BrokenStoreError
 from equipoise.replay.spark.groups import Numbers, Unit, over_groups
 from equipoise.replay.spark.pieces import Targets

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from bench.many_groups import ManyGroups, make
 from equipoise.events.decisions import EventRejected
 from equipoise.events.log import open_log
-from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.parquet.parquet_log import ArchiveLog
 from equipoise.events.log.rows import FactRow, Row
 from equipoise.events.records import DecisionRecord, Entry
 from equipoise.replay.spark.cuts import Ends, PiecesPlan, WrongState, chained, pieces_plan
