@@ -41,7 +41,7 @@ def blocks(page: str) -> list[Block]:
 
 def clone(folder: Path) -> Path:
     """A folder that looks like a fresh clone with its `.venv`, where a page may write to `out`."""
-    for name in (".venv", "Makefile", "bench", "constraints.txt", "docs", "examples", "pyproject.toml", "replay", "tests"):
+    for name in (".venv", "Makefile", "bench", "constraints.txt", "docs", "examples", "pyproject.toml", "replay", "tests", "tools"):
         (folder / name).symlink_to(ROOT / name)
     return folder
 
