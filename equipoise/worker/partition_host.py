@@ -19,17 +19,17 @@ from equipoise.broker_watch import BrokerWatch
 from equipoise.console.recent import Recent
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError
-from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberUnchanged, RoundAsked
+from equipoise.events.facts import Fact, GroupConfigured, LogOpened, RoundAsked
 from equipoise.events.log.kafka.client import LOG_COMPRESSION, ConsumedRecord, Producer, size_bytes
 from equipoise.events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.replay.sentences import TOLD_FACTS, tell
 from equipoise.replay.wording import names_text
 from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.worker.base_storing import BaseKeeper, Written
 from equipoise.worker.checkpoints import Index, checkpoint_records, index_records
+from equipoise.worker.decided_news import DecidedNews
 from equipoise.worker.decision_marks import DecisionMarks
 from equipoise.worker.log_reading import FactReader, PartitionReading, next_fact
 from equipoise.worker.tracing import Tracing
@@ -37,7 +37,6 @@ from equipoise.worker.worker_metrics import WorkerMetrics
 from equipoise.worker.worker_settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
-_DECIDED = logging.getLogger("equipoise.decided")
 """What is decided and why: the story of the groups, whoever leads them."""
 _RETRY_WAITS_S = (0.2, 1.0, 3.0, 10.0)
 """Waits before the next takeover session, after one, two, ... failed sessions in a row."""
@@ -62,8 +61,6 @@ _CHECKPOINTS_A_TURN = 20
 """Checkpoints that are stored before facts are folded again: some milliseconds."""
 _FACTS_A_CHECKPOINT = 20
 """With many groups a round of checkpoints begins after so many facts for each of them."""
-RECALLED_FACTS = 3_000
-"""Facts before its checkpoints that a worker reads again after a takeover, for the console."""
 _RECORD_BYTES = 12
 """About what Kafka adds to a record of a batch."""
 
@@ -133,7 +130,6 @@ class PartitionHost:
         tracing: Tracing | None = None,
     ) -> None:
         self.partition = partition
-        self._recent = Recent() if recent is None else recent
         self._brokers = brokers
         self.lead = PartitionLead()
         """The lead of the current takeover session."""
@@ -153,7 +149,7 @@ class PartitionHost:
         self._reading = PartitionReading(settings, settings.topics, opened, partition)
         self._opened = opened
         self._metrics = metrics
-        self._tracing = tracing
+        self._news = DecidedNews(partition, metrics, tracing, Recent() if recent is None else recent)
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._producer: Producer
@@ -169,8 +165,6 @@ class PartitionHost:
         self._to_checkpoint: deque[str] = deque()
         """Groups that wait for theirs in this round."""
         self._written = Written()
-        self._to_recall: tuple[dict[str, int], int] = ({}, 0)
-        """Group -> offset of the last fact in its checkpoint, and what `Recent.lead` returned."""
         self._bases: BaseKeeper | None = None
         """Stores bases; None: this worker deletes nothing."""
         self._asked: dict[tuple[str, str], asyncio.Future[list[DecisionRecord]]] = {}
@@ -285,7 +279,7 @@ class PartitionHost:
                 jobs = [self._read_facts(facts), self._run_periodic_jobs(facts), self._watch_log(facts)]
                 if self._bases is not None:
                     jobs.append(self._bases.run())
-                recalling = asyncio.ensure_future(self._recall())
+                recalling = asyncio.ensure_future(self._news.recall(self._reading, self.lead))
                 try:
                     await self._run_jobs(self._failed, *jobs)
                 finally:
@@ -295,9 +289,7 @@ class PartitionHost:
             raise
         finally:
             self.leading = False
-            self._metrics.forget(self.lead.groups)
-            if self._tracing is not None:
-                self._tracing.forget(self.lead.groups)
+            self._news.forget(self.lead.groups)
             await self._producer.stop(within_s=3.0)
 
     async def _check_same_log(self, facts: FactReader) -> None:
@@ -348,8 +340,7 @@ class PartitionHost:
         self._published_to = begun.published_to
         self._written = Written(decisions_offset=begun.published_to, since=lead.position)
         self._bases = self._base_keeper(lead) if self._settings.has_retention else None
-        restored = {name: group.machine.state.last_offset for name, group in lead.groups.items()}
-        recalled = self._recent.lead(self.partition, max([group.machine.state.last_append_ms or 0 for group in lead.groups.values()], default=0))
+        self._news.begin(lead)
         await self._note_halted()
         await facts.place(lead.position)
         end = await facts.end()
@@ -367,7 +358,6 @@ class PartitionHost:
         self._read_s = self._monotonic_s()
         self.problem = ""
         self.leading = True
-        self._to_recall = restored, recalled
         confirmed = sum(group.confirmed for group in lead.groups.values())
         self._metrics.takeover_seconds.observe(self._monotonic_s() - began_s)
         values = (self.partition, lead.position, names_text(lead.groups), confirmed, self._monotonic_s() - began_s)
@@ -484,39 +474,6 @@ class PartitionHost:
                 await self._bases.note_halted(name, group.halted.offset)
         self._log_halted()
 
-    def _say(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
-        """Logs what was decided here for the first time, and why. The console has also what a
-        former worker decided since its last checkpoint.
-        """
-        try:
-            told = list(tell(record, decisions)) if decisions or record.event.__class__ in TOLD_FACTS else []
-            for said in told if self._is_new(record) else ():
-                _DECIDED.log(said.level, "group %s: %s", record.group, said.text, extra={"decided": {"partition": self.partition, **said.values}})
-            self._recent.note(self.partition, record, decisions, machine, told)
-        except Exception:  # noqa: BLE001 a defect of what is told must not stop a group
-            _LOG.exception("partition %d: group %s: no line for the fact at offset %d", self.partition, record.group, record.offset)
-
-    async def _recall(self) -> None:
-        """Has the console know what the log says of the time before the checkpoints."""
-        (restored, first), lead = self._to_recall, self.lead
-        if not restored:
-            return
-        try:
-            last = max(restored.values())
-            told = [each async for each in self._reading.former(max(0, last + 1 - RECALLED_FACTS), last + 1)]
-            machines = {name: lead.groups[name].machine for name in restored if name in lead.groups}
-            mine = [(record, decisions) for record, decisions in told if record.group in machines and record.offset <= restored[record.group]]
-            self._recent.recall(self.partition, first, [
-                (record, decisions, machines[record.group], list(tell(record, decisions)))
-                for record, decisions in mine if decisions or record.event.__class__ in TOLD_FACTS
-            ])  # fmt: skip
-        except Exception as error:  # noqa: BLE001 the console knows less
-            _LOG.debug("partition %d: what was decided before is not recalled: %r", self.partition, error)
-
-    def _is_new(self, record: FactRecord) -> bool:
-        """Returns whether no worker had answered the fact before this one."""
-        return self.leading or record.offset > self._marks.answered_to
-
     def _log_halted(self) -> None:
         """Logs each halted group once."""
         for name, group in self.lead.groups.items():
@@ -525,14 +482,8 @@ class PartitionHost:
                 _LOG.error("partition %d: %s", self.partition, group.halted, exc_info=group.halted.__cause__)
 
     def _count(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
-        try:
-            self._metrics.folded(record, decisions, machine.state, live=self.leading, is_new=self._is_new(record))
-            if self._tracing is not None and self._is_new(record):
-                self._tracing.folded(record, decisions, machine.state)
-        except Exception:  # noqa: BLE001 a defect of the metrics must not stop a group
-            _LOG.exception("partition %d: group %s: the fact at offset %d could not be counted", self.partition, record.group, record.offset)
-        if decisions or record.event.__class__ is not MemberUnchanged:  # most facts are heartbeats, of which there is nothing to say
-            self._say(record, decisions, machine)
+        is_new = self.leading or record.offset > self._marks.answered_to
+        self._news.folded(record, decisions, machine, live=self.leading, is_new=is_new)
 
     async def _reject(self, key: bytes | None, value: bytes | None, record: FactRecord) -> None:
         """Copies a record that belongs to no group to the rejected topic, with reason and place."""
