@@ -34,10 +34,10 @@ from equipoise.replay.incident import Cause, GroupHistory, Rebalance, history_of
 from equipoise.replay.incident.from_logs import histories_of
 from equipoise.replay.incident.rebalances import rebalances
 from tests.group_logs import VERSIONS, Fault, faults_of, rebalance_of, unpack
-from tools import brokers
 from tests.live.connect import ConnectWorker
 from tests.live.group_clients import JAVA, ROOT
 from tests.live.streams import StreamsApplication
+from tools import brokers
 
 TOOLS = JAVA.parent / "tools" / "pom.xml"
 TOPIC, PARTITIONS = "t", 6

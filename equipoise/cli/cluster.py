@@ -163,7 +163,7 @@ def _row(group: ObservedGroup, seen: _Seen) -> dict[str, Any]:
 
 
 async def _read_cluster(place: str, remark: Callable[[str], None]) -> _Seen:
-    from equipoise.events.log.kafka.log_opening import NotAllowedError
+    from equipoise.events.log.kafka.started_clients import NotAllowedError
     from equipoise.replay.importers.groups.cluster_reading import ClusterReader
     from equipoise.replay.importers.groups.observed import ObservedGroups
     from equipoise.replay.importers.groups.under_way import rebalances_under_way, with_under_way
@@ -186,9 +186,9 @@ async def _read_cluster(place: str, remark: Callable[[str], None]) -> _Seen:
 
 async def _described_cluster(connection: Connection, reader: ClusterReader, remark: Callable[[str], None]) -> _Seen:
     """One look at the groups of a cluster whose `__consumer_offsets` may not be read."""
+    from equipoise.replay.importers.groups.cluster_recording import open_recording
     from equipoise.replay.importers.groups.observed import ObservedGroups
     from equipoise.replay.importers.groups.polled import PolledCluster
-    from equipoise.replay.importers.groups.cluster_recording import open_recording
     from equipoise.replay.importers.groups.under_way import with_under_way
 
     with tempfile.TemporaryDirectory() as folder, open_recording(str(Path(folder) / "look.db"), write=True) as recording:

@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import attrs
 
-from equipoise.replay.importers.evidence.documents import BurrowStatus, ConnectorStatus
-from equipoise.replay.importers.evidence.reading import Evidence
+from equipoise.replay.importers.evidence.evidence_files import Evidence
 from equipoise.replay.importers.evidence.tables import Look
+from equipoise.replay.importers.evidence.tool_documents import BurrowStatus, ConnectorStatus
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident.causes import Cause, Rebalance
-from equipoise.replay.incident.history import GroupHistory, ObservedState
+from equipoise.replay.incident.coordinator_history import GroupHistory, ObservedState
 from equipoise.replay.incident.rebalances import name_of
 from equipoise.replay.incident.told import names, observed
 from equipoise.replay.wording import counted, span_text

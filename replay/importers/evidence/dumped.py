@@ -121,8 +121,8 @@ def topic_names(records: list[RawRecord]) -> dict[str, str]:
     for raw in records:
         record = read_group_record(raw.offset, raw.key, raw.value)
         value = record.value if isinstance(record, GroupRecord) else None
-        if isinstance(value, values.ConsumerGroupMemberMetadata):
+        if isinstance(value, record_values.ConsumerGroupMemberMetadata):
             topics.update(value.subscribed_topic_names)
-        elif isinstance(value, values.ConsumerGroupTargetAssignmentMember):
+        elif isinstance(value, record_values.ConsumerGroupTargetAssignmentMember):
             ids.update(each.topic_id for each in value.topic_partitions)
     return {ids.pop(): topics.pop()} if len(ids) == len(topics) == 1 else {}

@@ -25,6 +25,7 @@ from equipoise.replay.importers.evidence.patterns import Found, match_line
 from equipoise.replay.importers.evidence.statements import Detail, Said, Statements
 from equipoise.replay.importers.evidence.tables import Look, header_of, read_tables
 from equipoise.replay.importers.evidence.times import Clock, time_of_date
+from equipoise.replay.importers.evidence.tool_documents import BurrowStatus, ConnectorStatus, read_document
 from equipoise.replay.importers.groups.cluster_recording import RecordedCommit
 from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 

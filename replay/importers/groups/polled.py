@@ -22,7 +22,6 @@ from equipoise.replay.importers.groups.cluster_reading import ClusterReader
 from equipoise.replay.importers.groups.cluster_recording import ClusterRecording
 from equipoise.replay.importers.groups.described import read_streams_groups, records_of_consumers, records_of_streams, topics_of
 from equipoise.replay.importers.groups.observed import ObservedGroups
-from equipoise.replay.importers.groups.cluster_recording import ClusterRecording
 from equipoise.replay.importers.groups.under_way import UnderWay, under_way_of
 from equipoise.replay.importers.offsets_topic.byte_reader import WireError
 from equipoise.replay.importers.offsets_topic.record_keys import GroupRecord, RawRecord, read_group_record

@@ -12,7 +12,7 @@ import attrs
 
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.group_requests import DescribeGroups
-from equipoise.events.log.kafka.opening import admin_client, reaching
+from equipoise.events.log.kafka.started_clients import admin_client, reaching
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, classic_kind
 
 REBALANCING = {"PreparingRebalance": "joining", "CompletingRebalance": "syncing", "AwaitingSync": "syncing"}

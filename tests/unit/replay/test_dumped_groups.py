@@ -11,12 +11,12 @@ import attrs
 import pytest
 
 from equipoise.replay.importers.evidence.dumped import read_dumped
-from equipoise.replay.importers.evidence.reading import read_evidence
+from equipoise.replay.importers.evidence.evidence_files import read_evidence
 from equipoise.replay.importers.groups.observed import GroupKind
-from equipoise.replay.importers.offsets_topic import values
+from equipoise.replay.importers.offsets_topic import record_values
 from equipoise.replay.importers.offsets_topic.form import write_value
-from equipoise.replay.importers.offsets_topic.records import RawRecord
-from equipoise.replay.importers.offsets_topic.writing import key_of
+from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
+from equipoise.replay.importers.offsets_topic.record_writing import key_of
 from equipoise.replay.incident import Cause
 from equipoise.replay.incident.from_logs import histories_of
 from equipoise.replay.incident.rebalances import rebalances
@@ -28,25 +28,26 @@ joins.
 """
 TOPIC = str(UUID(int=77))
 KINDS = {
-    5: values.ConsumerGroupMemberMetadata(
+    5: record_values.ConsumerGroupMemberMetadata(
         instance_id=None, rack_id="r", client_id="c", client_host="/10.0.0.1", subscribed_topic_names=("t",), subscribed_topic_regex=None,
         rebalance_timeout_ms=300_000, server_assignor="uniform",
-        classic_member_metadata=values.ClassicMemberMetadata(
-            session_timeout_ms=45_000, supported_protocols=(values.ClassicProtocol(name="range", metadata=b"\x00\x01"),),
+        classic_member_metadata=record_values.ClassicMemberMetadata(
+            session_timeout_ms=45_000, supported_protocols=(record_values.ClassicProtocol(name="range", metadata=b"\x00\x01"),),
         ),
     ),
-    7: values.ConsumerGroupTargetAssignmentMember(topic_partitions=(values.TopicPartitions(topic_id=TOPIC, partitions=(0, 2)),)),
-    17: values.StreamsGroupMetadata(epoch=5, metadata_hash=-9),
-    19: values.StreamsGroupMemberMetadata(
+    7: record_values.ConsumerGroupTargetAssignmentMember(topic_partitions=(record_values.TopicPartitions(topic_id=TOPIC, partitions=(0, 2)),)),
+    17: record_values.StreamsGroupMetadata(epoch=5, metadata_hash=-9),
+    19: record_values.StreamsGroupMemberMetadata(
         instance_id=None, rack_id=None, client_id="i1", client_host="/10.0.0.1", rebalance_timeout_ms=300_000, topology_epoch=1, process_id="p",
-        user_endpoint=values.Endpoint(host="h", port=9), client_tags=(values.KeyValue(key="k", value="v"),),
+        user_endpoint=record_values.Endpoint(host="h", port=9), client_tags=(record_values.KeyValue(key="k", value="v"),),
     ),
-    20: values.TargetAssignmentMetadata(assignment_epoch=5),
-    21: values.StreamsGroupTargetAssignmentMember(
-        active_tasks=(values.TaskIds(subtopology_id="0", partitions=(1, 3)),), standby_tasks=(), warmup_tasks=(),
+    20: record_values.TargetAssignmentMetadata(assignment_epoch=5),
+    21: record_values.StreamsGroupTargetAssignmentMember(
+        active_tasks=(record_values.TaskIds(subtopology_id="0", partitions=(1, 3)),), standby_tasks=(), warmup_tasks=(),
     ),
-    22: values.StreamsGroupCurrentMemberAssignment(
-        member_epoch=5, previous_member_epoch=4, state=1, active_tasks=(values.OwnedTaskIds(subtopology_id="0", partitions=(1,)),), standby_tasks=(),
+    22: record_values.StreamsGroupCurrentMemberAssignment(
+        member_epoch=5, previous_member_epoch=4, state=1,
+        active_tasks=(record_values.OwnedTaskIds(subtopology_id="0", partitions=(1,)),), standby_tasks=(),
         warmup_tasks=(), active_tasks_pending_revocation=(), standby_tasks_pending_revocation=(), warmup_tasks_pending_revocation=(),
     ),
 }  # fmt: skip

@@ -9,10 +9,10 @@ import pytest
 
 from equipoise.cli.cluster import _uneven, _waiting
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.replay.importers.groups.cluster import ClusterReader
+from equipoise.replay.importers.groups.cluster_reading import ClusterReader
+from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.importers.groups.polled import PolledCluster
-from equipoise.replay.importers.groups.recording import open_recording
 from equipoise.replay.importers.groups.under_way import under_way_of, with_under_way
 
 
