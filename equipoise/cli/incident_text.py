@@ -98,7 +98,6 @@ def story(incident: Incident, simulated: Counterfactual | None, *, most_steps: i
     lines = [_step(rebalance) for rebalance in incident.chain[:most]]
     if len(incident.chain) > most:
         lines.append(f"and {counted(len(incident.chain) - most, 'more rebalance')}")
-    lines += dict.fromkeys(each.untold for each in incident.chain[:most] if each.untold)
     if incident.chain and incident.cause.name == "NOTHING":
         lines.append(_standing(incident))
     if not incident.chain and incident.gaps:
@@ -106,6 +105,7 @@ def story(incident: Incident, simulated: Counterfactual | None, *, most_steps: i
     lines += [_restore(each) for each in sorted(incident.restores, key=lambda each: -each.took_ms)[:_MOST_RESTORES]]
     if len(incident.restores) > _MOST_RESTORES:
         lines.append(f"and {counted(len(incident.restores) - _MOST_RESTORES, 'shorter restore')}")
+    lines += dict.fromkeys(each.untold for each in incident.chain[:most] if each.untold)
     lines += [f"to avoid it: {text}" for text in incident.advice]
     return lines if simulated is None else lines + _simulated(simulated)
 
