@@ -143,7 +143,7 @@ site: $(READY) ## the documentation as a site in out/site, which opens offline (
 	@$(if $(LINKS),,echo "$(SITE)/index.html")
 
 pictures: java browser $(READY) ## write the numbers of README, of docs/tutorial.md, tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures (the console's on a real broker)
-	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange or table_of_the_architecture" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py tests/unit/test_public_names.py tests/unit/test_tutorial_docs.py
+	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py tests/unit/test_tutorial_docs.py
 	@$(BIN)/python -m pytest -q --rewrite tests/live/test_console.py -k without_a_reload
 
 release: $(READY) ## a release up to the step that publishes it: changelog, sdist and wheel tried on every Python here, commit, tag (VERSION=0.1.0; DRY=1: builds and tries alone)

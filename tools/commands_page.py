@@ -22,11 +22,16 @@ HEAD = """# Commands
 
 This page is made from the commands by `make commands`; do not edit it. `equipoise COMMAND --help`
 prints the same. What `--json` prints is in [json.md](json.md), what the exit codes mean in
-[architecture.md](architecture.md#the-command-line-and-the-library).
+[architecture.md](architecture.md#the-command-line-and-the-library). An option that is a setting of
+a connection or a worker is also an environment variable: `EQUIPOISE_` and its name in capitals.
 """
 CONNECTION = """## Connection
 
-Commands that talk to brokers take these options, each also as an environment variable.
+The options of every command that talks to brokers.
+"""
+SHARED = """## Options of several commands
+
+A command names those that it takes.
 """
 COMMON = """## Every command
 
@@ -37,20 +42,18 @@ COMMON = """## Every command
 def render() -> str:
     """The whole page."""
     context = click.Context(main, info_name="equipoise", **CONTEXT_SETTINGS)
-    chapters = list(_chapters(main, context))
-    return "\n".join([HEAD, _contents(context), *chapters, CONNECTION, _table(_connection_options()), COMMON, _table(_every_command(context))])
+    shared = _shared(main, context)
+    chapters = list(_chapters(main, context, [_row(option) for option in shared]))
+    tables = [SHARED, _table(shared), CONNECTION, _table(_connection_options()), COMMON, _table(_every_command(context))]
+    return "\n".join([HEAD, _contents(), *chapters, *tables])
 
 
-def _contents(context: click.Context) -> str:
+def _contents() -> str:
     lines = [f"{count()} commands:\n"]
     for heading, names in main.sections.items():
-        lines += [f"| {heading} | |", "|---|---|"]
-        for name in names:
-            each = main.get_command(context, name)
-            assert each is not None
-            lines.append(f"| [{name}](#equipoise-{name}) | {_markdown(_cell(each.get_short_help_str(200)))} |")
-        lines.append("")
-    return "\n".join(lines)
+        links = ", ".join(f"[{name}](#equipoise-{name})" for name in names)
+        lines += textwrap.wrap(f"- {heading}: {links}", 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*lines, ""])
 
 
 def count() -> int:
@@ -58,31 +61,53 @@ def count() -> int:
     return len(COMMANDS) - 1 + len(SPARK_COMMANDS)
 
 
-def _chapters(group: click.Group, context: click.Context) -> Iterator[str]:
+def _commands(group: click.Group, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    """Every command of the group, and those below it."""
     for name in group.list_commands(context):
         each = group.get_command(context, name)
         assert each is not None
         below = click.Context(each, info_name=name, parent=context)
-        yield _chapter(each, below)
+        yield each, below
         if isinstance(each, click.Group):
-            yield from _chapters(each, below)
+            yield from _commands(each, below)
 
 
-def _chapter(shown: click.Command, context: click.Context) -> str:
+def _own(shown: click.Command, context: click.Context) -> list[click.Parameter]:
+    """Options that are neither of a connection nor of every command."""
+    others = [option.to_info_dict() for option in [*_connection_options(), *_every_command(context)]]
+    return [option for option in shown.params if isinstance(option, click.Option) and option.to_info_dict() not in others]
+
+
+def _shared(group: click.Group, context: click.Context) -> list[click.Parameter]:
+    """Options that three commands or more have with the same words."""
+    options = [option for each, below in _commands(group, context) for option in _own(each, below)]
+    rows = [_row(option) for option in options]
+    return [option for number, option in enumerate(options) if rows.count(rows[number]) > 2 and rows[number] not in rows[:number]]
+
+
+def _chapters(group: click.Group, context: click.Context, shared: Sequence[str]) -> Iterator[str]:
+    for each, below in _commands(group, context):
+        yield _chapter(each, below, shared)
+
+
+def _chapter(shown: click.Command, context: click.Context, shared: Sequence[str]) -> str:
     level = "#" * (context.command_path.count(" ") + 1)
     usage = " ".join([context.command_path, *shown.collect_usage_pieces(context)])
-    lines = [f"{level} `{context.command_path}`\n", f"```text\n{usage}\n```\n"]
+    lines = [f"{level} `{context.command_path}`\n", f"`{usage}`\n"]
     prose, _, examples = inspect.cleandoc(shown.help or "").partition("\b\nExamples:\n")
     lines += [f"{textwrap.fill(_markdown(' '.join(paragraph.split())), 100, break_long_words=False, break_on_hyphens=False)}\n"
               for paragraph in prose.split("\n\n") if paragraph.strip()]  # fmt: skip
     if examples:
         lines.append(f"```sh\n{textwrap.dedent(examples).strip()}\n```\n")
-    shared = [option.to_info_dict() for option in [*_connection_options(), *_every_command(context)]]
-    own = [option for option in shown.params if isinstance(option, click.Option) and option.to_info_dict() not in shared]
-    if own:
-        lines.append(_table(own))
+    own = _own(shown, context)
+    if alone := [option for option in own if _row(option) not in shared]:
+        lines.append(_table(alone))
+    also = [f"`{option.opts[0]}`" for option in own if _row(option) in shared]
+    also[:1] = [f"[{each}](#options-of-several-commands)" for each in also[:1]]
     if any(option.name == "bootstrap" for option in shown.params):
-        lines.append(f"{'And' if own else 'It takes'} the options of a [connection](#connection).\n")
+        also.append("[connection](#connection)")
+    if also:
+        lines.append(f"Also: {', '.join(also)}.\n")
     return "\n".join(lines)
 
 
@@ -102,13 +127,16 @@ def _every_command(context: click.Context) -> list[click.Parameter]:
 
 
 def _table(options: Sequence[click.Parameter]) -> str:
-    lines = ["| option | meaning |", "|---|---|"]
-    for option in options:
-        record = option.get_help_record(click.Context(click.Command("page")))
-        assert record is not None, option.name
-        names, text = record
-        lines.append(f"| `{_cell(names)}` | {_markdown(_cell(text))} |")
-    return "\n".join([*lines, ""])
+    return "\n".join(["| option | meaning |", "|---|---|", *(_row(option) for option in options), ""])
+
+
+def _row(option: click.Parameter) -> str:
+    record = option.get_help_record(click.Context(click.Command("page")))
+    assert record is not None, option.name
+    names, text = record
+    text = re.sub(r"\[EQUIPOISE_[A-Z_]+; ", "[", text)
+    text = re.sub(r" *\[EQUIPOISE_[A-Z_]+\]$", "", text)
+    return f"| `{_cell(names.removesuffix(' VALUE'))}` | {_markdown(_cell(text))} |"
 
 
 def _cell(text: str) -> str:

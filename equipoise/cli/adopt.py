@@ -31,18 +31,16 @@ def adopt(
 ) -> int:
     """Start the members first, with Member(adopts=CONSUMERS): they join, get their tasks, and wait.
     This command waits until all tasks are granted, has COMMAND stop the consumers, or asks you to,
-    and follows until the members read, where the consumers have read to. It prints how long nobody
+    and follows until the members read where the consumers have read to. It prints how long nobody
     read.
 
     Brokers let consumers and members into the group CONSUMERS only when none of the others is
-    there. So the command may be stopped at any time: either the consumers read on, or the members
-    begin when they have left. Run it again to follow.
+    there, so the command may be stopped and run again at any time.
 
     With --back, the members finish the record at hand, commit, and end; make sure that nothing
     restarts them. Then the command commits where they have read to as the offsets of the group
     CONSUMERS, and has COMMAND start the consumers, or asks you to. If it is stopped before it says
-    that the group is free, run it again before you start consumers: members that are started
-    meanwhile read on.
+    that the group is free, run it again before you start consumers.
 
     \b
     Examples:

@@ -81,18 +81,17 @@ def archive(
     command reads. The command may be killed at any time; the next run resumes, and copies no record
     twice.
 
-    From a log in Kafka (kafka://host:port[/prefix][?partition=N]) it copies a fact only when all
-    its decisions are written; later facts wait for the next run. A file holds one partition, an
-    archive holds all. When the log's workers are stopped for good, --final copies the facts that
-    wait, too. --follow waits for brokers that are away.
+    From a log in Kafka (kafka://host:port[/prefix][?partition=N]) it copies a fact when all its
+    decisions are written. A file holds one partition, an archive holds all. When the log's workers
+    are stopped for good, --final copies the facts that wait, too. --follow waits for brokers that
+    are away.
 
-    Workers with retention delete old records of a log in Kafka, whether they are archived or not.
-    With --declare they keep what this archive lacks, also while it does not run, until it is
-    withdrawn. Declare the same NAME each time.
+    Workers with retention delete old records, archived or not. With --declare they keep what this
+    archive lacks, also while it does not run, until it is withdrawn. Declare the same NAME each
+    time.
 
     Each run adds a file for each partition and day to an archive. --compact merges them into few
-    large ones, while other processes read it and append to it. If it is killed, no record is lost
-    and none is doubled.
+    large ones, while other processes read it and append to it, and may be killed.
 
     Exit code 1: everything is copied byte for byte, but this build cannot read some group's records
     (unknown kind or version).
@@ -100,9 +99,7 @@ def archive(
     \b
     Examples:
       equipoise archive kafka://127.0.0.1:9092 --to archive/
-      equipoise archive kafka://127.0.0.1:9092 --to s3://bucket/archive/
       equipoise archive 'kafka://127.0.0.1:9092/equipoise?partition=3' --to groups.p3.db --follow
-      equipoise archive group.db --to archive/
       equipoise archive kafka://127.0.0.1:9092 --to archive/ --follow --declare nightly
       equipoise archive kafka://127.0.0.1:9092 --withdraw nightly
       equipoise archive archive/ --compact

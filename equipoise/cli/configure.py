@@ -58,16 +58,15 @@ def configure(
     timeout_s: float,
 ) -> int:
     """Without a change, show the settings in force. With changes, append them to the log as one
-    fact and wait until a worker answers. Exit code 0: they are in force. Exit code 1: they are
-    rejected, and the earlier settings stay in force, or no worker answered. The group keeps
-    running; no member restarts. The command prints how to undo the change.
+    fact and wait until a worker answers; no member restarts. Exit code 1: they are rejected, and
+    the earlier settings stay in force, or no worker answered. The command prints how to undo the
+    change.
 
-    --dry-run changes nothing: it shows which tasks would move, and simulates the group's history
-    with its present settings and with the new ones.
+    --dry-run shows which tasks would move, and simulates the group's history with its present
+    settings and with the new ones.
 
-    A group of the assignor `lag_aware` keeps its assignment while members have equal numbers of
-    partitions, even when lags grow apart, unless its option deal_after_ms is set. --deal shows what
-    moves, appends one request to the log and waits until a worker answers.
+    --deal assigns the partitions of a `lag_aware` group again, by lag, which the group does by
+    itself only where its option deal_after_ms is set.
 
     \b
     Examples:

@@ -25,10 +25,10 @@ _ABOUT = {
 @command("demo", short_help="Start here: recorded groups, led again by equipoise.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True, help="Folder for logs and pictures.")
 def demo(screen: Screen, out: Path) -> int:
-    """Import two recorded runs of a real Kafka Streams group and show what they cost. Then simulate
-    the same inputs (process starts, kills and closes, changelog growth) with equipoise leading, and
-    show what that costs, that every decision replays to the byte, why one task moved, and a picture
-    of both. Needs no Kafka and no network; takes a few seconds.
+    """Import two recorded runs of a real Kafka Streams group, and simulate the same inputs (process
+    starts, kills and closes, changelog growth) with equipoise leading. Show what both cost, that
+    every decision replays to the byte, why one task moved, and a picture of both. Needs no Kafka
+    and no network; takes a few seconds.
 
     \b
     Examples:
@@ -78,7 +78,7 @@ def step_parts(step: Step, first: str) -> list[Part]:
 
 def imported_parts(step: Imported) -> list[Part]:
     summary = step.summary
-    what = f"{span_text(summary.last_ms - summary.first_ms)}, {counted(summary.generations, 'generation')}"
+    what = f"{span_text(summary.length_ms)}, {counted(summary.generations, 'generation')}"
     return ["", Line(bold(f"{step.run}: {_ABOUT.get(step.run, 'a recorded run')}")), f"{what}; imported to {step.log}"]
 
 
@@ -86,10 +86,10 @@ def simulated_parts(step: Simulated) -> list[Part]:
     from equipoise.cli.simulation import cost_table
 
     verification = step.verification
-    compared = sum(group.compared for group in verification.groups)
+    compared, facts = sum(group.compared for group in verification.groups), sum(group.facts for group in verification.groups)
     identical = verification.verdict.exit_code == 0
     verdict = Styled(verification.verdict.value, bold=True, colour="green" if identical else "red")
-    summary = f"{counted(compared, 'decision')} on {counted(step.result.facts, 'fact')} in {step.log}, recomputed and compared byte for byte: "
+    summary = f"{counted(compared, 'decision')} on {counted(facts, 'fact')} in {step.log}, recomputed and compared byte for byte: "
     return [cost_table(step.result, brief=True), Line(summary, verdict), *verification.problems]
 
 

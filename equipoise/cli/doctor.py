@@ -48,8 +48,8 @@ def doctor(
 ) -> int:
     """Check a deployment with the settings, the user and the machine of a worker, a member or a
     reader: the brokers and their versions; the ACLs needed and had; the topics of the log and of
-    the group, and whether changelogs are compacted; the time of a round trip and of a transaction;
-    the clocks; session timeouts against a broker's failover; the disks of state directories.
+    the group; the time of a round trip and of a transaction; the clocks; session timeouts against a
+    broker's failover; the disks of state directories.
 
     Each line is fine, or comes with its fix. It changes nothing: a member's transaction is aborted.
     Exit code 1: there is a problem.

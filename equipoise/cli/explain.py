@@ -31,13 +31,11 @@ _MOST_MOVES = 20
 @click.option("--group", metavar="GROUP", help="Group of the task; required if LOG holds several.")
 def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | Moment | None, group: str | None) -> None:
     """Answer three questions about one task from LOG alone, with the numbers behind each decision:
-    why is it on its member; how did it get there (each move with its reason, and how long it
-    waited, warmed up and was handed over); why has it not moved yet.
+    why is it on its member; how did it get there; why has it not moved yet.
 
     \b
     Examples:
       equipoise explain group.db --task 0_3
-      equipoise explain group.db --task 0_3 --at 1200
       equipoise explain kafka://127.0.0.1:9092 --group orders --task 0_3
     """
     from equipoise.replay.explanation import explain  # loads the solver

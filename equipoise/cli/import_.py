@@ -29,13 +29,12 @@ if TYPE_CHECKING:
 @click.option("--group", metavar="GROUP", help="Application id; required with a broker, or if the dump holds several groups.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that Kafka does not record, as acceptable_recovery_lag=1000.")
 def import_(screen: Screen, kind: str, source: str, location: str, group: str | None, settings: tuple[str, ...], force: bool) -> None:
-    """Read the dump of `__consumer_offsets` and the end-offset samples in the folder SOURCE, and
-    write membership, lags, end offsets and the decisions of the group's own leader to LOG as facts.
+    """Read the dump of `__consumer_offsets` and the end-offset samples of SOURCE, and write
+    membership, lags, end offsets and the decisions of the group's own leader to LOG as facts.
 
     SOURCE is a folder, the name of a recorded run that comes with equipoise (scale-out, rolling), a
     file of `equipoise record` or a broker (kafka://host:port), both with --group. From a broker it
-    reads the records that `__consumer_offsets` still has of the group, and end offsets by the
-    changelogs' timestamps.
+    reads the records that are left, and end offsets by the changelogs' timestamps.
 
     It reads Kafka Streams groups with the classic protocol (group.protocol=classic).
 
@@ -48,7 +47,6 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
       equipoise import kafka-streams scale-out --to recorded.db
       equipoise import kafka-streams dump/ --to group.db --set acceptable_recovery_lag=1000
       equipoise import kafka-streams kafka://127.0.0.1:9092 --group orders --to orders.db
-      equipoise import kafka-streams cluster.db --group orders --to orders.db
     """
     from equipoise.replay.importers.groups.cluster_recording import open_recording
     from equipoise.replay.importers.groups.recorded_group import recorded_source
@@ -106,10 +104,10 @@ def given_settings(settings: tuple[str, ...]) -> dict[str, Any]:
 
 def import_parts(summary: ImportSummary, location: str) -> list[Part]:
     """The summary as text and tables."""
-    span = f"{day_text(summary.first_ms)}, {span_text(summary.last_ms - summary.first_ms)}"
+    span = f"{day_text(summary.first_ms)}, {span_text(summary.length_ms)}"
     members = f"{counted(summary.members, 'member')} in {counted(summary.processes, 'process', 'processes')}"
     head = Line(bold(summary.group), f" -> {location}  {span}: {counted(summary.generations, 'generation')}, {members}")
-    facts = Table(columns=("fact", "how many"), rows=sorted(summary.facts.items()), title=counted(sum(summary.facts.values()), "fact"))
+    facts = Table(columns=("fact", "how many"), rows=sorted(summary.facts.items() - {("LogOpened", 1)}), title=counted(summary.group_facts, "fact"))
     rows = [
         (part, name.replace("_", " "), each.get("count"), each["how"])
         for part in ("observed", "inferred", "supplied")

@@ -63,7 +63,6 @@ def incident(
     Examples:
       equipoise incident server.log
       equipoise incident server.log consumer-1.log consumer-2.log.gz --group orders
-      equipoise incident - < excerpt.txt
       equipoise incident cluster.db --group orders --from 2026-11-23T09:00 --until 2026-11-23T10:00
       equipoise incident cluster.db server.log --group orders --html incident.html
       equipoise incident cluster.db --all --json | jq '.groups[].incidents[].cause'

@@ -72,10 +72,10 @@ def _table(history: GroupHistory, rows: Sequence[Incident]) -> Table:
             )
             for each in rows
         ])  # fmt: skip
-    columns = ("when", "what began it", "members", "rebalances", "moved", "partitions", "longest", "unavailable")
+    columns = ("when", "what began it", "members", "rebalances", "moves", "partitions", "longest", "unavailable")
     return Table(columns=columns, rows=[
         (
-            _when(each.begin_ms), each.cause.value, _few(each.members), len(each.chain), each.moved,
+            _when(each.begin_ms), each.cause.value, _few(each.members), len(each.chain), each.moves,
             len({gap.partition for gap in each.gaps}), span_text(max((gap.unavailable_ms for gap in each.gaps), default=0)),
             span_text(each.unavailable_ms),
         )
@@ -216,7 +216,7 @@ def document(incident: Incident, simulated: Counterfactual | None) -> dict[str, 
         "before_ms": list(incident.before),
         "unavailable_ms": incident.unavailable_ms,
         "rebalancing_ms": incident.rebalancing_ms,
-        "moved": incident.moved,
+        "moved": incident.moves,
         "places": list(incident.places),
         "loop": None if loop is None else {
             "times": loop.times, "period_ms": loop.period_ms, "causes": {cause.name.lower(): count for cause, count in loop.causes},
@@ -285,7 +285,7 @@ def redactor(histories: Sequence[GroupHistory], found: Mapping[str, Sequence[Inc
             for rebalance in incident.chain:
                 for name in (*rebalance.members, *rebalance.joined, *rebalance.gone, *rebalance.lost_state):
                     alias(name, "member")
-                for work in (*rebalance.moved, *rebalance.unowned):
+                for work in (*rebalance.moved, *rebalance.unowned, *rebalance.given):
                     alias(work.rpartition("-")[0] or None, "topic")
             for gap in incident.gaps:
                 alias(gap.partition.rpartition(":")[2].rpartition("-")[0], "topic")

@@ -54,21 +54,19 @@ def lead(
     log_format: str,
 ) -> None:
     """Join a consumer group, be its leader, and assign its partitions to the other members, which
-    may be any clients of Kafka, unmodified. The command reads no partition itself. It runs until it
-    is interrupted, and leaves the group then: a member leads again.
+    may be any clients of Kafka, unmodified. The command reads no partition itself. When it is
+    interrupted it leaves the group, and a member leads again.
 
     The assignment protocol must be range, roundrobin, sticky or cooperative-sticky. Groups of Kafka
     Streams and Connect, and those that the broker assigns (KIP-848, KIP-1071), are refused.
 
-    In a running group the seat joins (one rebalance) and leads when the present leader is gone, as
-    in the next rolling restart. --evict does not wait. Run it twice, with two log files: the second
-    one stands by. What was decided, and why, is in the log: `equipoise explain`, `verify`,
-    `timeline` and `what-if` read it.
+    In a running group the seat joins (one rebalance) and leads when the present leader is gone;
+    --evict does not wait. Run it twice, with two log files: the second one stands by. Decisions and
+    their reasons are in the log: `equipoise explain`, `verify`, `timeline` and `what-if` read it.
 
     \b
     Examples:
       equipoise lead --bootstrap broker1:9092 --group orders --to orders.db
-      equipoise lead --group orders --hold 15 --to /var/lib/equipoise/orders.db
       equipoise lead --group orders --to o.db --set assignor=lag_aware --capacity 'big-*=2'
     """
     try:

@@ -42,15 +42,14 @@ def record(
 ) -> None:
     """Follow `__consumer_offsets` of a cluster, and write to FILE every change of its groups, their
     commits (the newest of each second and partition) and end offsets. The topic is compacted, so
-    what nobody recorded is gone. The command joins no group and commits nothing; it may be killed
-    at any time, waits for brokers that are away, and records nothing twice.
+    what nobody recorded is gone. The command joins no group; it may be killed at any time, and
+    waits for brokers that are away.
 
-    Consumer groups (classic, KIP-848), Kafka Streams (classic, KIP-1071) and Kafka Connect are
-    read; share groups are recorded as they are, and only named.
+    Share groups are only named.
 
     It needs the right to read `__consumer_offsets` and to describe topics. Without the first, it
-    polls the groups, and says what is lost by that: what comes and goes between two looks,
-    generations and timeouts of the classic protocol, and share groups.
+    polls the groups, and misses what comes and goes between two looks, generations and timeouts of
+    the classic protocol, and share groups.
 
     \b
     Examples:

@@ -46,11 +46,10 @@ def remove_member(
     """Take a member out of its consumer group on its behalf, so that the others read its partitions
     at their next heartbeats, and not after its session timeout.
 
-    No broker tells a member that is dead from one that lives and is between two heartbeats. So make
-    sure that its process has ended: the command shows the member and asks, or takes --yes for it.
-    It refuses (exit code 1) unless exactly one member matches, and lists those that do. Without an
-    id it lists all of them. What is removed is the member that was shown: a process that has joined
-    again meanwhile has another member id, and stays.
+    No broker knows a dead member from a living one between two heartbeats. Make sure that its
+    process has ended: the command shows the member and asks, or takes --yes for it. It refuses
+    (exit code 1) unless exactly one member matches, and lists those that do; without an id, all of
+    them. A process that has joined again meanwhile has another member id, and stays.
 
     A living member that was removed joins again; meanwhile two members read its partitions.
 

@@ -21,9 +21,9 @@ from equipoise.replay.wording import counted
 @click.option("--replication", type=WholeNumber(0), default=0, show_default=True, help="Copies of each topic. 0: three, or one for each broker.")
 def restore(screen: Screen, log: Log, location: str, replication: int) -> None:
     """Make the topics of KAFKA (kafka://host:port[/prefix]) and write ARCHIVE into them: every fact
-    at its former offset and with its former append time, and every decision. Then read all of it
-    back, compare it byte by byte, and let workers lead it. The command may be killed at any time;
-    the next run resumes.
+    at its former offset and with its former append time, and every decision. Then compare all of it
+    byte by byte, and let workers lead it. The command may be killed at any time; the next run
+    resumes.
 
     ARCHIVE is what `equipoise archive` wrote, with all partitions. What is not in it is lost: read
     "Back up and restore" in docs/operations.md before a group goes on from it.

@@ -78,23 +78,19 @@ def scale_down(
     timeout_s: float | None,
     at_offset: int | Moment | None,
 ) -> int:
-    """Pick the members whose leaving makes the others restore the fewest records; each rack gives
-    up its share, and members that are already leaving count. In a running group (--group without
-    LOG), ask them all at once, and follow until each is released and gone: exit code 0. Tasks move
-    as always, state first. --dry-run shows the members first and asks none. Before more than half
-    of the members go, it asks you; in a script, --yes answers.
+    """Pick the members whose leaving makes the others restore the fewest records, evenly from the
+    racks. In a running group (--group without LOG), ask them all at once, and follow until each is
+    released and gone. Before more than half of the members go, it asks you; in a script, --yes
+    answers. A released member's process ends by itself; make sure that nothing restarts it.
 
-    After an interrupt, or after --timeout (exit code 1), the request stays: the members go on
-    leaving. --follow follows them again, --cancel withdraws the request. A member's process ends by
-    itself when it is released; make sure that nothing restarts it.
+    After an interrupt, or after --timeout (exit code 1), the request stays: --follow follows it
+    again, --cancel withdraws it.
 
-    With a LOG (a file, or kafka://host:port) no member is asked: the command names the members that
-    it would ask.
+    With a LOG (a file, or kafka://host:port) it names the members that it would ask, and asks none.
 
     \b
     Examples:
       equipoise scale-down --group orders --keep 4 --dry-run
-      equipoise scale-down --group orders --keep 80%
       equipoise scale-down --group orders --follow --timeout 600
       equipoise scale-down --group orders --cancel
       equipoise scale-down group.db --keep 80% --json | jq -r '.asked[].member'

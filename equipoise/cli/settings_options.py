@@ -42,7 +42,7 @@ def settings_options(
 
         decorated: Callable[..., Any] = with_settings
         for field in reversed(named):
-            default = "" if field.default is None else f"  [{variable(field.name)}; default: {field.default}]"
+            default = "" if field.default in (None, "") else f"  [{variable(field.name)}; default: {field.default}]"
             text = f"{field.metadata['help']}{default or f'  [{variable(field.name)}]'}"
             decorated = click.option(_flag(field.name), field.name, metavar="VALUE", help=text)(decorated)
         tables = f"tables [connection] and [{table}]" if table else "a table [connection]"

@@ -31,11 +31,11 @@ _MOST_NAMED = 6
 @click.option("--once", is_flag=True, help="Show the generations recorded so far and exit. Default: continue until interrupted.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that Kafka does not record, as acceptable_recovery_lag=1000.")
 def shadow(screen: Screen, location: str, group: str, once: bool, settings: tuple[str, ...]) -> None:
-    """Read the group's generations from `__consumer_offsets` and end offsets from the brokers. The
-    command joins nothing, commits nothing and writes nothing. For each generation it shows which
-    tasks the group's own leader moved or left without an owner, and which tasks equipoise would
-    have moved from the same owners, copies and lags, and which of them it would copy first. A
-    proposal is never applied: each generation starts from what the group really had.
+    """Read the group's generations from `__consumer_offsets` and end offsets from the brokers;
+    join, commit and write nothing. For each generation show which tasks the group's own leader
+    moved or left without an owner, and which tasks equipoise would have moved from the same owners,
+    copies and lags, and which of them it would copy first. A proposal is never applied: each
+    generation starts from what the group really had.
 
     It reads Kafka Streams groups with the classic protocol (group.protocol=classic).
 

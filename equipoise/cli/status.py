@@ -46,13 +46,13 @@ _ROUND_S = 0.5
 def status(
     screen: Screen, settings: LiveSettings, location: str | None, group: str | None, at_offset: int | Moment | None, watch: bool, everything: bool
 ) -> int:
-    """List the groups of LOG, those in trouble first: halted, tasks that stand still, members that
-    are silent, work that moves and how long that takes by measured restore rates. Of one group show
-    what is wrong first, then each restore and warm-up with the time at which it is expected to be
-    ready, then members and tasks, those that stand still first.
+    """List the groups of LOG, those in trouble first: halted, tasks that stand still, silent
+    members, then work that moves and how long that takes. Of one group show what is wrong first,
+    then restores and warm-ups with the time at which each is expected to be ready, then members and
+    tasks.
 
     With --json, --group decides which document it is: one group, or the list. Exit code 1: a group
-    is halted. --watch draws again after each change, and waits for brokers that are away.
+    is halted. --watch waits for brokers that are away.
 
     \b
     Examples:

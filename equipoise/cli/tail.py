@@ -32,12 +32,11 @@ _MOST_CHARS = 300
 @click.option("--facts", is_flag=True, help="Print also facts that decide nothing by themselves, as lags.")
 @click.option("-f", "--follow", is_flag=True, help="Continue with new records until interrupted. A LOG with several partitions needs --group.")
 def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, follow: bool) -> None:
-    """Print what was decided as sentences, one a line, in the words of the worker's log: who
-    joined, expired or is drained, what moves and why. A line begins with the time and the offset of
-    its fact, which `equipoise explain` and `status` take as --at.
+    """Print what was decided as sentences, in the words of the worker's log. A line begins with the
+    time and the offset of its fact, which `equipoise explain` and `status` take as --at.
 
-    --json prints every decision whole, one document a line, with --facts every fact too. --follow
-    waits for brokers that are away.
+    --json prints every decision, one document a line, with --facts every fact too. --follow waits
+    for brokers that are away.
 
     \b
     Examples:

@@ -39,7 +39,7 @@ def timeline(
     in the group.
 
     --html writes one self-contained page: tasks as rows coloured by owner, warm-ups hatched, gaps
-    where no member ran a task, members above, the balance below. --svg writes one still picture.
+    where no member ran a task. --svg writes one still picture.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def timeline(
       equipoise timeline group.db --html group.html
       equipoise timeline --json group.db | jq '.moves | length'
     """
-    from equipoise.replay.timelines import build_timeline, render_page, render_picture, timeline_document
+    from equipoise.replay.timelines import build_timeline, changes_owner, render_page, render_picture, timeline_document
 
     check_files(("--html", html_path, Kind.PAGE), ("--svg", svg_path, Kind.PICTURE))
     built = build_timeline(read(screen, log, "folding", group), group=group, until_offset=offset_of(log, until_offset, group))
@@ -59,14 +59,14 @@ def timeline(
                 write_file(option, path, kind, render(built))
             written.append(f"{kind.words} -> {path}")
     if written:
-        moves = sum(move.source is not None for move in built.moves)
+        moves = sum(changes_owner(move) for move in built.moves)
         screen.answer(timeline_document(built), head_line(built), f"{counted(moves, 'move')} in {counted(len(built.rounds), 'round')}", *written)
     else:
         screen.answer(timeline_document(built), *timeline_parts(built, None if everything else _MOST_ROWS))
 
 
 def head_line(built: Timeline) -> Line:
-    span = f"{day_text(built.from_ms)}, {span_text(built.to_ms - built.from_ms)}"
+    span = f"{day_text(built.from_ms)}, {span_text(built.length_ms)}"
     leader = "led by its own leader" if built.led_by == "external" else f"led by {built.led_by or 'nobody'}"
     return Line(bold(built.group), f"  {span}, {leader}, {counted(len(built.tasks), 'task')}, {counted(built.facts, 'fact')}")
 

@@ -32,14 +32,12 @@ _MOST_CHARS = 600
 @click.option("--group", "names", metavar="GROUP", multiple=True, help="Verify only this group; may be repeated. Default: every group.")
 @click.option("--archive", metavar="ARCHIVE", help="An archive of LOG, which is in Kafka: both are verified as one, so also what LOG no longer has.")
 def verify(screen: Screen, log: Log, names: tuple[str, ...], archive: str | None) -> int:
-    """Fold every group of LOG with the machine that decides live, recompute each decision and
-    compare it with the stored one, byte for byte. LOG is a log of equipoise; a Kafka Streams group
-    is imported first (`equipoise import`).
+    """Recompute each decision of LOG with the machine that decides live, and compare it with the
+    stored one, byte for byte. A Kafka Streams group is imported first (`equipoise import`).
 
     Exit code 0: identical. 1: the first divergence is shown, with the fact, both decisions and what
     differs. 2: the log cannot be verified (a damaged record, or another build's assignor, solver or
-    events); the offset is on stderr, and other groups are still verified. Facts at the end that no
-    decision answers yet are no divergence.
+    events); the offset is on stderr, and other groups are still verified.
 
     A log in Kafka whose first records were deleted is verified from its oldest base on.
 

@@ -94,20 +94,17 @@ def what_if(
 ) -> int:
     """Simulate the recorded inputs of LOG (processes that start and end, changelog growth,
     configuration) once for each configuration, and show what each would have cost. The group as it
-    is is always simulated too: how far that is from what was recorded shows how far to trust the
-    rest. `*` marks configurations that no other beats. The same LOG, settings and seed give the
-    same answer.
+    is is always simulated too: how far that is from the recording shows how far to trust the rest.
+    `*` marks configurations that no other beats. The same LOG, settings and seed give the same
+    answer.
 
-    A group imported from Kafka Streams is simulated with Kafka Streams as its leader, protocol
-    included, under other settings of its own. With another assignor, equipoise leads. The answer
-    ends in the lines of its properties that are worth a change.
+    A group imported from Kafka Streams is simulated with Kafka Streams as its leader, under its own
+    settings. With another assignor, equipoise leads.
 
     With --to, equipoise leads one simulation under the settings of --set, and its complete log goes
-    to LOG2, for every command that takes a LOG. The answer is the cost of each marked window, next
-    to what was measured when LOG was recorded.
+    to LOG2. The answer is the cost of each marked window, next to what was measured.
 
-    If one of several groups cannot be answered, the command says why, goes on with the others and
-    ends with exit code 1.
+    Exit code 1: one of several groups cannot be answered; the others are.
 
     \b
     Examples:
@@ -115,7 +112,6 @@ def what_if(
       equipoise what-if rec.db --sweep assignor=all --set max_warmups=4 --svg costs.svg
       equipoise what-if group.db --config calm.toml --config b.toml --json | jq '.groups[].advice'
       equipoise what-if rec.db --to led.db --set num_standbys=1 --set assignor=learner
-      equipoise what-if rec.db --to led.db --restarts-within 30 --json | jq '.windows[].totals'
     """
     if location is not None:
         if files or dimensions or svg_path is not None:

@@ -36,17 +36,16 @@ def witness(
     client_id: str | None,
 ) -> int:
     """Run COMMAND. When a member or a worker in it is killed or crashes, prove that to the leader,
-    so that nobody waits for its session timeout: members with Member(witness=True), and
-    `equipoise worker --witness true`. With --socket instead of COMMAND, do the same for all
-    processes of this user that connect: give them the socket's path in EQUIPOISE_WITNESS.
+    so that nobody waits for its session timeout: members with Member(witness=True), and `equipoise
+    worker --witness true`. With --socket instead of COMMAND, do the same for all processes of this
+    user that have the socket's path in EQUIPOISE_WITNESS.
 
     With --group, COMMAND may be any Kafka client, unmodified, in a group of the classic protocol or
     of KIP-848. When it has ended, with every process that it started, its member is taken out of
-    the group, so that the others read its partitions after their next heartbeats. The member is the
-    only one that joined while COMMAND ran and has its instance id, or its client id and this host.
-    With neither id, COMMAND must be the only client of this machine. If there are two, or none,
-    nothing is removed. One line on stderr says what was done. COMMAND must be the client, or start
-    it as its child; `docker run` and `ssh` do not.
+    the group: the only one that joined while COMMAND ran and has its instance id, or its client id
+    and this host. With neither id, COMMAND must be the only client of this machine. If there are
+    two, or none, nothing is removed, and stderr says so. COMMAND must be the client, or start it as
+    its child; `docker run` and `ssh` do not.
 
     It may be the first process of a container: it passes signals on, waits for orphaned processes,
     and exits with the status of COMMAND (128 and the signal's number after a signal).
@@ -54,11 +53,9 @@ def witness(
     \b
     Examples:
       equipoise witness -- python orders.py
-      equipoise witness -- sh -c 'exec python orders.py --member $HOSTNAME'
       equipoise witness --socket /run/equipoise/witness
       EQUIPOISE_WITNESS=/run/equipoise/witness python orders.py
       equipoise witness --group orders --bootstrap broker1:9092 -- java -jar orders.jar
-      equipoise witness --group orders --client-id orders-1 -- python consume.py
       equipoise witness --group orders --instance-id orders-1 -- python consume.py
       equipoise witness --group orders --client-id 'i1-StreamThread-*' -- java -jar streams.jar
     """

@@ -24,14 +24,12 @@ _LOG = logging.getLogger(__name__)
 @command("worker", json=False, short_help="Lead the groups of a log in Kafka until stopped.")
 @settings_options(WorkerSettings, table="worker", again=True)
 def worker(screen: Screen, settings: WorkerSettings, read_again: Callable[[], WorkerSettings]) -> None:
-    """Lead every group in the log's partitions that are assigned to this process: read facts,
-    decide, and write the decisions. Several workers share the partitions; when one ends, the others
-    take over its partitions and continue with the same decisions.
+    """Lead every group in the log's partitions that are assigned to this process. Several workers
+    share the partitions; when one ends, the others take over its partitions.
 
-    Missing topics are created. Topics with settings that the log cannot work with are refused.
-    SIGTERM and SIGINT end the worker within 5 seconds; SIGHUP reads the settings again. It logs to
-    stderr, each decision with its reason on one line, and serves HTTP: /health /ready /metrics
-    /groups /groups/NAME.
+    Missing topics are created; topics with settings that the log cannot work with are refused.
+    SIGTERM and SIGINT end the worker within 5 seconds; SIGHUP reads the settings again. It logs
+    each decision to stderr, and serves HTTP: /health /ready /metrics /groups /groups/NAME.
 
     \b
     Examples:

@@ -36,10 +36,14 @@ def colour_number(name: str, taken: Collection[int]) -> int:
 
 
 def colour_numbers(names: Iterable[str]) -> dict[str, int]:
-    """Returns the numbers of the colours of members, in their order."""
+    """Returns the numbers of the colours of members, in their order: sort them, so that who joined
+    first makes no difference.
+    """
     found: dict[str, int] = {}
+    taken: set[int] = set()
     for name in names:
-        found[name] = colour_number(name, found.values())
+        found[name] = colour_number(name, taken)
+        taken.add(found[name])
     return found
 
 

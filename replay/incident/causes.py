@@ -47,13 +47,13 @@ FOLLOWS = (Cause.FOLLOW_UP, Cause.PROBING, Cause.DELAY_OVER)
 class Rebalance:
     """`number`: generation, or group epoch. `members`: those that the cause is about. `stopped_ms`:
     how long before the rebalance they had last committed, -1: unknown. `moved`: work with another
-    owner than before. `unowned`: work that had an owner before and has none. `given`:
-    work that has an owner and had none. `ends_ms`: when every
-    member had its part. `lost_state`: processes of Kafka Streams that are back with another process
-    id, which is kept in the state directory. `is_static`: all that are gone have an instance id.
-    `detail`: more about the cause. `places`: the lines it rests on, as ``server.log:12``; (): it
-    was worked out from a recording. `may_be`: causes that fit the files as well. `untold`: why
-    these files cannot decide, and which would.
+    owner than before. `unowned`: work that had an owner before and has none. `given`: work that has
+    an owner and had none. `changed`: work with another owner than its last one, of `moved` and
+    `given`. `ends_ms`: when every member had its part. `lost_state`: processes of Kafka Streams
+    that are back with another process id, which is kept in the state directory. `is_static`: all
+    that are gone have an instance id. `detail`: more about the cause. `places`: the lines it rests
+    on, as ``server.log:12``; (): it was worked out from a recording. `may_be`: causes that fit the
+    files as well. `untold`: why these files cannot decide, and which would.
     """
 
     number: int
@@ -67,6 +67,7 @@ class Rebalance:
     moved: tuple[str, ...] = ()
     unowned: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
     lost_state: tuple[str, ...] = ()
     is_static: bool = False
     detail: str = ""

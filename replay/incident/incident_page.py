@@ -54,15 +54,15 @@ def page_data(history: GroupHistory, found: Sequence[Incident], told: Mapping[In
         "cards": [
             [f"{len(found):,}", "incidents"],
             [f"{sum(len(each.chain) for each in found):,}", "rebalances"],
-            [f"{sum(each.moved for each in found):,}", "changes of owner"],
+            [f"{sum(each.moves for each in found):,}", "moves: changes of owner"],
             [span_text(unavailable_ms), "unavailable, summed over partitions"],
             [span_text(max((gap.unavailable_ms for gap in gaps), default=0)), "longest at a stretch"],
         ],
-        "columns": ["what began it", "after", "rebalances", "moved", "unavailable"],
+        "columns": ["what began it", "after", "rebalances", "moves", "unavailable"],
         "totals": [
             [
                 ": ".join([each.cause.value, *([", ".join(each.members)] if each.members else [])]), span_text(each.begin_ms - from_ms),
-                len(each.chain), each.moved, span_text(each.unavailable_ms),
+                len(each.chain), each.moves, span_text(each.unavailable_ms),
             ]
             for each in found
         ],
@@ -93,7 +93,7 @@ def _span(history: GroupHistory, found: Sequence[Incident]) -> tuple[int, int]:
 def _round(each: Rebalance, from_ms: int, group: ObservedGroup | None) -> dict[str, Any]:
     return {
         "ms": each.end_ms - from_ms, "offset": -1, "generation": each.number, "cause": _COLOURS.get(each.cause, "unknown"), "text": each.cause.value,
-        "moves": len(each.moved), "members": 0 if group is None else len(group.members),
+        "moves": len(each.changed), "members": 0 if group is None else len(group.members),
     }  # fmt: skip
 
 

@@ -87,9 +87,11 @@ class Incident:
         return len(self.before) >= _FOR_A_MEDIAN and self.unavailable_ms > 2 * max(_LEAST_USUAL_MS, statistics.median(self.before))
 
     @property
-    def moved(self) -> int:
-        """Changes of owner, of all rebalances."""
-        return sum(len(each.moved) + len(each.unowned) for each in self.chain)
+    def moves(self) -> int:
+        """Changes of owner, of all rebalances. What is given up and comes back to its owner has not
+        moved.
+        """
+        return sum(len(each.changed) for each in self.chain)
 
 
 def incidents(history: GroupHistory, from_ms: int = 0, until_ms: int = 2**62) -> list[Incident]:

@@ -13,7 +13,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -109,8 +109,8 @@ def _stored(history: GroupHistory) -> list[Rebalance]:
     settled = ObservedGroup(name=history.group, kind=states[0].group.kind) if states else None
     seen: dict[tuple[str, str], tuple[int, ClusterMember]] = {}
     """Key -> when the member was gone, and as what."""
-    known: set[str] = set()
-    """Work that some member had."""
+    known: dict[str, set[str]] = {}
+    """Work that some member had -> the instances that had it last."""
     begin_ms: int | None = None
     releases = _Releases()
     for number, state in enumerate(states):
@@ -129,7 +129,7 @@ def _stored(history: GroupHistory) -> list[Rebalance]:
                 continue
         made = _rebalance(history, settled, now, begin_ms, state.at_ms, seen, known)
         found.append(attrs.evolve(made, detail=made.detail or releases.told()))
-        known.update(now.owners)
+        known.update({work: _instances(now, who) for work, who in now.owners.items()})
         settled, begin_ms = now, None
     return found
 
@@ -167,7 +167,7 @@ def _rebalance(
     begin_ms: int,
     end_ms: int,
     seen: dict[tuple[str, str], tuple[int, ClusterMember]],
-    known: set[str],
+    known: Mapping[str, set[str]],
 ) -> Rebalance:
     gone = [member for name, member in before.members.items() if name not in after.members]
     joined = [member for name, member in after.members.items() if name not in before.members]
@@ -207,6 +207,7 @@ def _rebalance(
         moved=tuple(moved),
         unowned=tuple(unowned),
         given=tuple(sorted(set(owners).difference(owners_before))) if before.members else (),
+        changed=tuple(sorted(work for work, who in owners.items() if work in known and _instances(after, who) != known[work])),
         lost_state=_names(lost),
         may_be=may_be,
         untold=untold,
@@ -222,6 +223,11 @@ def _may_not_have_polled(history: GroupHistory, member: ClusterMember, gone_ms: 
         return False
     joined_ms = history.joined_ms.get(member.member_id)
     return joined_ms is None or gone_ms - joined_ms >= max(0, member.rebalance_timeout_ms)
+
+
+def _instances(group: ObservedGroup, names: Iterable[str]) -> set[str]:
+    """The threads of a Kafka Streams process are one owner."""
+    return {group.members[name].process_id or group.members[name].instance_id or name for name in names}
 
 
 def _processes(group: ObservedGroup, names: Iterable[str]) -> set[str]:
@@ -254,7 +260,7 @@ def _cause(
     joined: list[ClusterMember],
     at_ms: int,
     seen: dict[tuple[str, str], tuple[int, ClusterMember]],
-    known: set[str],
+    known: Mapping[str, set[str]],
 ) -> tuple[Cause, list[ClusterMember], int]:
     if not before.members and not seen:
         return Cause.FIRST, joined, -1
@@ -298,7 +304,7 @@ def _cause(
 
 
 def _without_change_of_members(
-    before: ObservedGroup, after: ObservedGroup, at_ms: int, known: set[str]
+    before: ObservedGroup, after: ObservedGroup, at_ms: int, known: Mapping[str, set[str]]
 ) -> tuple[Cause, list[ClusterMember], int]:
     changed = [member for name, member in after.members.items() if _subscribed(member) != _subscribed(before.members[name])]
     if before.topology_epoch != after.topology_epoch or before.sources != after.sources:
@@ -310,7 +316,7 @@ def _without_change_of_members(
         return Cause.FOLLOW_UP, [], -1
     if any(member.rejoin_ms <= at_ms for member in asked):
         return (Cause.DELAY_OVER if after.kind.value == "connect" else Cause.PROBING), [], -1
-    if not known >= set(after.owners) or (set(before.owners) > set(after.owners) and after.protocol not in _COOPERATIVE):
+    if not known.keys() >= set(after.owners) or (set(before.owners) > set(after.owners) and after.protocol not in _COOPERATIVE):
         return (Cause.CONNECTORS if after.kind is GroupKind.CONNECT else Cause.PARTITIONS), [], -1
     return Cause.ASKED, [], -1
 

@@ -79,8 +79,8 @@ class Simulation:
 
 @attrs.frozen(kw_only=True)
 class SimulationResult:
-    """Costs of a simulation. `facts`, `decisions`: records in the log. `windows`: the log's own;
-    one over the whole log when it has none.
+    """Costs of a simulation. `facts`, `decisions`: of the group, so LogOpened is none. `windows`:
+    the log's own; one over the whole log when it has none.
     """
 
     group: str
@@ -291,7 +291,7 @@ class _SimulationRun:
             configured=self.configured,
             log_id=cluster.config.log_id,
             seed=self.simulation.seed,
-            facts=cluster.folded,
+            facts=cluster.folded - 1,  # LogOpened is the log's
             decisions=self.decisions,
         )
 

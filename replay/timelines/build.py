@@ -29,7 +29,7 @@ from equipoise.events.facts import (
 )
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
-from equipoise.replay.drawing.colours import colour_number
+from equipoise.replay.drawing.colours import colour_numbers
 from equipoise.replay.history import History, Interval, MoveStory
 from equipoise.replay.inputs_reader import marked_windows
 from equipoise.replay.replayer import Replayer, ReplayStep
@@ -82,6 +82,10 @@ class TimelineSource(Protocol):
     last_append_ms: int
     facts: int
     first_divergence: int | None
+
+
+_UNNUMBERED = -1
+"""Number of a member whose colour nobody has asked for yet."""
 
 
 class TimelineBuilder:
@@ -286,8 +290,15 @@ class TimelineBuilder:
         self._copies.append(_copy(key, self._open_copies.pop(key), at_ms))
 
     def _number(self, member_id: str) -> None:
-        """A number that no member has, so that a forgotten member's colour is used again."""
-        self._numbers[member_id] = colour_number(member_id, set(self._numbers.values()))
+        """A number that no member has, so that a forgotten member's colour is used again. It
+        follows from the names alone, whoever joined first.
+        """
+        self._numbers[member_id] = _UNNUMBERED
+
+    def _numbered(self) -> dict[str, int]:
+        if _UNNUMBERED in self._numbers.values():
+            self._numbers = colour_numbers(sorted(self._numbers, key=as_people_sort))
+        return self._numbers
 
     @property
     def size(self) -> int:
@@ -309,7 +320,7 @@ class TimelineBuilder:
         """The number by which the member has its colour."""
         if member_id not in self._numbers:
             self._number(member_id)
-        return self._numbers[member_id]
+        return self._numbered()[member_id]
 
     def not_running(self) -> dict[TaskId, Interval]:
         """Tasks that no member runs now, with the interval so far."""
@@ -372,7 +383,7 @@ class TimelineBuilder:
             facts=replayer.facts,
             tasks=dict(sorted(tasks.items())),
             lifelines=tuple(sorted([*self._lifelines, *living], key=lambda life: (life.member_id, life.joined_ms, life.incarnation))),
-            numbers=dict(self._numbers),
+            numbers=dict(self._numbered()),
             intervals=tuple(sorted(intervals, key=lambda interval: (interval.task, interval.from_ms))),
             copies=tuple(sorted(copies, key=lambda copy: (copy.task, copy.from_ms, copy.member_id))),
             moves=tuple(sorted(self._history.moves, key=lambda move: (move.began_ms, move.task))),

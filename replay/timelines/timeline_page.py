@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 
-from equipoise.replay.drawing.colours import CAUSE_COLOURS, SCRIPTS, colour_number, colour_rules, drawing_file, member_colour
+from equipoise.replay.drawing.colours import CAUSE_COLOURS, SCRIPTS, colour_numbers, colour_rules, drawing_file, member_colour
 from equipoise.replay.history import Condition, MoveStory
 from equipoise.replay.timelines.build import as_people_sort
 from equipoise.replay.timelines.timeline_values import Timeline, changes_owner
@@ -64,23 +64,20 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
     owners = {each.member_id for each in timeline.intervals if each.member_id is not None}
     members = sorted({life.member_id for life in timeline.lifelines} | owners, key=as_people_sort)
     who = {member_id: number for number, member_id in enumerate(members)}
-    numbers = dict(timeline.numbers)
-    for member_id in members:
-        if member_id not in numbers:
-            numbers[member_id] = colour_number(member_id, set(numbers.values()))
+    numbers = timeline.numbers if timeline.numbers.keys() >= set(members) else colour_numbers(members)
     totals = timeline.totals()
     marked = timeline.window_totals()
     left_out = len(timeline.tasks) - len(tasks)
     leader = "led by its own leader" if timeline.led_by == "external" else f"led by {timeline.led_by or 'nobody'} ({timeline.assignor})"
     return {
         "title": f"{timeline.group}: who owned what when",
-        "subtitle": f"{day_text(start_ms)}, {span_text(timeline.to_ms - start_ms)}, {leader}; "
+        "subtitle": f"{day_text(start_ms)}, {span_text(timeline.length_ms)}, {leader}; "
         f"{counted(len(timeline.tasks), 'task')}, {counted(len(members), 'member')}, {counted(timeline.facts, 'fact')}",
         "note": _note(left_out),
         "from": start_ms,
         "to": timeline.to_ms - start_ms,
         "cards": [
-            [f"{totals.moves:,}", "changes of owner"],
+            [f"{totals.moves:,}", "moves: changes of owner"],
             [f"{totals.rounds:,}", "rounds"],
             [f"{totals.stopped_ms / 1_000:,.1f}", "task-seconds not running"],
             [span_text(totals.longest_ms), "longest at a stretch"],

@@ -97,7 +97,7 @@ class Timeline:
     """Every task -> stateful."""
     lifelines: tuple[Lifeline, ...]
     numbers: Mapping[str, int] = attrs.field(factory=dict)
-    """Member -> the number of its colour (`equipoise.replay.drawing.colours.colour_number`)."""
+    """Member -> the number of its colour (`equipoise.replay.drawing.colours.colour_numbers`)."""
     intervals: tuple[Interval, ...]
     copies: tuple[CopyInterval, ...]
     moves: tuple[MoveStory, ...]
@@ -110,6 +110,13 @@ class Timeline:
     rejections: int
     windows: tuple[Window, ...]
     first_divergence: int | None
+
+    @property
+    def length_ms(self) -> int:
+        """Returns the length of the run: to the last fact, or to the end of the last marked window,
+        which a recording goes on to without a fact.
+        """
+        return max([self.to_ms, *(window.end_ms for window in self.windows)]) - self.from_ms
 
     @property
     def caption(self) -> str:
@@ -134,7 +141,7 @@ class Timeline:
         return Totals(
             label=label,
             from_ms=start_ms,
-            to_ms=min(end_ms, self.to_ms),
+            to_ms=self.to_ms if to_ms is None else to_ms,
             moves=len(moved),
             rounds=sum(start_ms <= each.append_ms < end_ms for each in self.rounds),
             stopped_ms=sum(to - since for of_task in stretches.values() for since, to in of_task),

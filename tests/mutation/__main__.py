@@ -214,7 +214,7 @@ def report(names: Sequence[str], sample: Collection[Key] | None) -> int:
     return int(failed)
 
 
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = Path(__file__).with_name("scores.md")
 BEGIN, END = "<!-- made by `python -m tests.mutation --write` -->\n", "<!-- end of the scores of mutation testing -->"
 
 

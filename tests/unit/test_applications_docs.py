@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
 from equipoise import CopyLocation, ErrorPolicy, JsonSerde, KeyLocation, Member, StringSerde, TaskId
 from equipoise.cli import COMMANDS
@@ -159,27 +158,7 @@ def test_shell_blocks_run_programs_of_the_page_and_commands_that_exist() -> None
     assert {words[1] for words in lines if words[0] == "equipoise"} <= set(COMMANDS)
 
 
-def test_pod_has_longer_to_end_than_a_drain_may_take() -> None:
-    from equipoise import GroupSettings
-
-    ((_, text),) = blocks("yaml")
-    pod = yaml.safe_load(text)["spec"]["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] * 1_000 > GroupSettings().drain_timeout_ms
-    assert pod["containers"][0]["command"][:2] == ["python", "spending.py"]
-
-
-def test_probes_of_the_pod_ask_pages_of_the_member_on_its_port() -> None:
-    ((_, text),) = blocks("yaml")
-    (container,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
-    ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
-    environment = {each["name"]: each["value"] for each in container["env"]}
-    asked = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
-    assert {kind: probe["path"] for kind, probe in asked.items()} == {"startup": "/health", "liveness": "/health", "readiness": "/ready"}
-    assert {ports[probe["port"]] for probe in asked.values()} == {environment["HTTP_PORT"]}
-    assert set(environment) >= set(re.findall(r'os\.environ\.get\("([A-Z_]+)"', files()["spending.py"]))
-
-
 def test_every_block_is_of_a_kind_that_a_test_runs() -> None:
     kinds = [match["kind"] for match in BLOCK.finditer(PAGE.read_text(encoding="utf-8"))]
-    assert set(kinds) == {"python", "sh", "yaml"}
+    assert set(kinds) == {"python", "sh"}
     assert PAGE.read_text(encoding="utf-8").count("```") == 2 * len(kinds)

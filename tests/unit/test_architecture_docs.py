@@ -1,4 +1,4 @@
-"""docs/architecture.md: every event has a row with its fields, sizes are correct, lines are short.
+"""docs/architecture.md: every event has a row, sizes are correct, lines are short.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import get_args
 
-import attrs
 import pytest
 
 from equipoise.events.codec import MOST_EVENT_BYTES, encode
@@ -27,10 +26,9 @@ def section(heading: str) -> str:
 
 
 @pytest.mark.parametrize(("heading", "events"), [("Facts", get_args(Fact)), ("Decisions", get_args(Decision))])
-def test_event_rows_name_their_fields(heading: str, events: tuple[type, ...]) -> None:
-    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", section(heading), re.MULTILINE)
-    wanted = [(event.__name__, [field.name for field in attrs.fields(event)]) for event in events]
-    assert [(name, re.findall(r"`(\w+)`", fields)) for name, fields in rows] == wanted
+def test_events_have_a_row_each(heading: str, events: tuple[type, ...]) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| \w", section(heading), re.MULTILINE)
+    assert rows == [event.__name__ for event in events]
 
 
 def test_sizes_equal_those_of_the_page() -> None:

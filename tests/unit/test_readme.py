@@ -54,7 +54,7 @@ def both(windows: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, A
 
 
 def table(document: dict[str, Any]) -> str:
-    lines = ["| action | unavailable task-seconds | longest gap | changes of owner | fewest |", "|---|--:|--:|--:|--:|"]
+    lines = ["| action | unavailable task-seconds | longest gap | moves | fewest |", "|---|--:|--:|--:|--:|"]
     for run in ("scale-out", "rolling"):
         listed = windows(document, run)
         rows = [(window["label"].replace("_", " "), window["measured"]["totals"], window["totals"]) for window in listed]
@@ -77,7 +77,7 @@ def caption(document: dict[str, Any]) -> str:
     return (
         f"A recorded Kafka Streams group, {span_text(simulation['end_ms'] - simulation['start_ms'])}. A row is a task, a colour is the member that "
         "runs it, red is no member.\nThe second picture: the same starts, kills and closes with equipoise as leader, in a simulated cluster.\n"
-        f"Changes of owner: **{before['active_moves']} → {after['active_moves']}**; balance needs {after['min_moves_for_balance']}. "
+        f"Moves: **{before['active_moves']} → {after['active_moves']}**; balance needs {after['min_moves_for_balance']}. "
         f"Unavailable task-seconds: **{before['unavailable_task_seconds']:,.1f} → {after['unavailable_task_seconds']:,.1f}**,\n"
         f"all of them in {', '.join(waited) or 'no action'}."
     )

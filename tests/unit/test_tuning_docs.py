@@ -67,7 +67,7 @@ def row(name: str, windows: list[dict[str, Any]]) -> str:
 
 def settings_table(folder: Path) -> str:
     log = imported("scale-out", folder)
-    lines = ["| setting | unavailable | changes of owner | records restored | imbalance | at rest after |", "|---|--:|--:|--:|--:|--:|"]
+    lines = ["| setting | unavailable | moves | records restored | imbalance | at rest after |", "|---|--:|--:|--:|--:|--:|"]
     return "\n".join([*lines, *(row(name, simulated(log, folder / "led.db", *settings)) for name, settings in SETTINGS)])
 
 

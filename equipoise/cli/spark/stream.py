@@ -46,11 +46,10 @@ def stream(
     once: bool,
 ) -> int:
     """Read every partition of KAFKA (kafka://host:port[/prefix]) as its records arrive. With
-    --alerts, replay every group and compare each decision as `equipoise verify` does: the first
-    finding of a group becomes a row, within the trigger that reads it. With --to, copy the log to a
-    Parquet archive, each fact when all its decisions are written; merge its small files from time
-    to time with `equipoise archive ARCHIVE --compact`. If the query is killed, the next run
-    resumes, and no record is in the archive twice.
+    --alerts, compare each decision as `equipoise verify` does: the first finding of a group becomes
+    a row, within the trigger that reads it. With --to, copy the log to a Parquet archive; merge its
+    small files from time to time with `equipoise archive ARCHIVE --compact`. If the query is
+    killed, the next run resumes.
 
     Exit code with --once: 0: no findings; 1: at least one row was written.
 

@@ -37,7 +37,7 @@ def timeline(
     """Write the history of every group of the archives, as `equipoise timeline` has it: the tables
     groups, intervals, unavailability, moves, rounds, imbalance, copies, members and costs, each a
     folder of Parquet files in FOLDER, with the group's name in the first column. Show what cost
-    most: by what began it, as crashes, deployments or joins, and the groups.
+    most, by cause and by group.
 
     Exit code 0: every group has its history. 2: at least one group has none; its row in `groups`
     says why.

@@ -40,8 +40,7 @@ def verify(
     everything: bool,
     again: bool,
 ) -> int:
-    """Verify every group of the archives as `equipoise verify` does, many at once. A group whose
-    log is damaged is one row that says so.
+    """Verify every group of the archives as `equipoise verify` does, many at once.
 
     Exit code 0: all identical. 1: at least one diverges. 2: none diverges, but at least one cannot
     be verified.

@@ -48,13 +48,12 @@ def what_if(
     until: int | None,
     html_path: Path | None,
 ) -> int:
-    """Simulate other settings for every group of the archives, as `equipoise what-if` does: each
-    log is read once and each configuration simulated. Rank the configurations by what each saves
-    over all groups, and show for each group one line of advice. --to writes the tables costs, with
-    a row for each group and configuration, and ranking.
+    """Simulate other settings for every group of the archives, as `equipoise what-if` does. Rank
+    the configurations by what each saves over all groups, and show for each group one line of
+    advice. --to writes the tables costs, with a row for each group and configuration, and ranking.
 
-    Of another behaviour version of the groups' assignors, show also in how many rounds of the logs
-    it decides otherwise, and in which first: --sweep behaviour_version=latest.
+    --sweep behaviour_version=latest shows also in how many rounds of the logs that version decides
+    otherwise, and in which first.
 
     Exit code 0: every group is answered. 2: at least one is not; its line says why.
 

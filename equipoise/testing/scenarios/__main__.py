@@ -14,24 +14,31 @@ from equipoise.output import rewrite_file
 
 
 @command("scenario", json=False, short_help="Run scenario files (events as text) and print what they give.")
-@click.argument("files", metavar="FILE...", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", type=click.Path(exists=True, path_type=Path), nargs=-1)
+@click.option("--directives", is_flag=True, help="Print every directive with its arguments, and run nothing.")
 @click.option("--rewrite", is_flag=True, help="Replace the golden text of each FILE by what it gives now. Refused when CI is set.")
-def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
+def scenario(screen: Screen, files: tuple[Path, ...], directives: bool, rewrite: bool) -> int:
     """Run each FILE (of a folder: every .txt file in it) and print it with what it gives now.
 
     Exit code 1: a file's golden text differs (a diff follows), or a self-check failed. The
     self-checks, after each fact: the log is encoded, decoded and folded again, the state is
     restored from a snapshot, everything without an order is shuffled, and the invariants are
-    checked. docs/scenarios.md lists the directives.
+    checked.
 
     \b
     Examples:
       python -m equipoise.testing.scenarios tests/scenarios/high_availability/cold_joiner.txt
       python -m equipoise.testing.scenarios tests/scenarios && echo all of them hold
       python -m equipoise.testing.scenarios --rewrite new.txt
+      python -m equipoise.testing.scenarios --directives
     """
-    from equipoise.testing.scenarios import run_file  # loads the solver, which takes a second
+    from equipoise.testing.scenarios import reference, run_file  # loads the solver, which takes a second
 
+    if directives:
+        screen.answer(None, *reference().split("\n"))
+        return 0
+    if not files:
+        raise InputError("name a scenario, or a folder with scenarios; --directives lists what they may contain")
     if rewrite and os.environ.get("CI"):
         raise InputError("--rewrite: refused when CI is set; rewrite golden text by hand and read the diff")
     paths = [path for file in files for path in (sorted(file.rglob("*.txt")) if file.is_dir() else [file])]

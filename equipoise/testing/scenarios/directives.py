@@ -1,5 +1,5 @@
-"""The table of directives: names, words, arguments and functions. docs/scenarios.md is generated
-from it.
+"""The table of directives: names, words, arguments and functions. `python -m
+equipoise.testing.scenarios --directives` prints it.
 """
 
 from __future__ import annotations
@@ -49,14 +49,11 @@ def directive(name: str, words: str, about: str, /, **arguments: Argument) -> Ca
 
 
 def reference() -> str:
-    """The table of directives as Markdown, for docs/scenarios.md."""
-    lines = ["| directive | arguments | does |", "|---|---|---|"]
+    """Every directive with its arguments, as text."""
+    lines: list[str] = []
     for spec in (DIRECTIVES[name] for name in sorted(DIRECTIVES)):
-        own = {name: argument for name, argument in spec.arguments.items() if name not in TIME}
-        arguments = "<br>".join(f"`{name}={_cell(argument.kind.example)}` {_cell(argument.about)}" for name, argument in own.items())
-        lines.append(f"| `{_cell(f'{spec.name} {spec.words}'.strip())}` | {arguments} | {_cell(spec.about)} |")
+        lines += [f"{spec.name} {spec.words}".strip(), f"    {spec.about}"]
+        lines += [f"    {name}={argument.kind.example}  {argument.about}" for name, argument in spec.arguments.items() if name not in TIME]
+        lines.append("")
+    lines += ["Each directive that appends facts also takes:", *(f"    {name}=N  {argument.about}" for name, argument in TIME.items())]
     return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -75,6 +75,17 @@ class ImportSummary:
     last_ms: int
     manifest: dict[str, Any]
 
+    @property
+    def length_ms(self) -> int:
+        """Returns the length as the timeline of its log has it."""
+        ends_ms: list[int] = [window["end_ms"] for window in self.manifest["supplied"]["actions"]["windows"]]
+        return max([self.last_ms, *ends_ms]) - self.first_ms
+
+    @property
+    def group_facts(self) -> int:
+        """Returns the number of facts of the group: all but LogOpened."""
+        return sum(self.facts.values()) - self.facts["LogOpened"]
+
 
 def import_history(source: Path | Source, log: FactSink, progress: Progress | None = None, *, options: ImportOptions | None = None) -> ImportSummary:
     """Appends the history in `source` to the empty `log` and returns a summary.

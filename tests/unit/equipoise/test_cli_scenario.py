@@ -45,6 +45,19 @@ def test_scenario_without_golden_text_exits_0(tmp_path: Path) -> None:
     assert result.stdout.endswith("----\n#2 MemberJoined m1\n-> AssignmentIssued gen=1 probing=no\nm1 gen=1 STABLE active=(0_0)\n")
 
 
+def test_directives_are_listed_with_their_arguments() -> None:
+    result = run("--directives")
+    assert result.exit_code == 0
+    assert "\njoin MEMBER...\n    MemberJoined, one for each member.\n    incarnation=N  number of the incarnation" in result.stdout
+    assert "    at_ms=N  append time of the first fact" in result.stdout
+
+
+def test_scenario_without_files_says_what_to_give() -> None:
+    result = run()
+    assert result.exit_code == 2
+    assert "--directives" in result.stderr
+
+
 def test_rewrite_updates_the_file_and_is_refused_in_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "one.txt"
     path.write_text(CHANGED, encoding="utf-8")

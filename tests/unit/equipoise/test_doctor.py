@@ -371,11 +371,12 @@ def test_page_lists_the_acls_of_every_role() -> None:
     assert {(role, place): set(operations.split(", ")) for role, place, operations, *_ in rows} == wanted
 
 
-def test_commands_of_the_page_allow_what_is_needed_and_no_more() -> None:
+def test_commands_of_the_script_allow_what_is_needed_and_no_more() -> None:
+    lines = (ROOT / "deploy" / "kafka" / "acls.sh").read_text(encoding="utf-8").splitlines()
     said = Application(group="orders", sources=("orders.in",), changelogs=("orders.counts",), outputs=("orders.totals",))
-    log = dict(line.split("=", 1) for line in PAGE.splitlines() if line.startswith("log="))["log"].strip('"')
+    log = dict(line.split("=", 1) for line in lines if line.startswith("log="))["log"].strip('"')
     allowed = set()
-    for line in PAGE.splitlines():
+    for line in lines:
         if not line.startswith("acl ") or "--operation" not in line:
             continue
         _, user, *options = line.replace("$log", log).split()

@@ -28,6 +28,7 @@ from tests.unit.replay.lived import END_MS, JOINED_MS, lived, write
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+COMMANDS_PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 
 
 def drains_at(log: Path) -> int:
@@ -176,10 +177,11 @@ def test_command_output_fits_its_schema(documents: dict[str, list[Any]], command
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS_WITH_JSON))
-def test_json_page_lists_the_schema_and_its_example_names_keys_of_it(name: str) -> None:
-    (row,) = [row for row in rows_of(PAGE) if row.cells[1].startswith(f"[{name}.json](../equipoise/schemas/{name}.json)")]
-    _, _, query = row.cells[2].partition("jq")
-    assert set(re.findall(r"[.]([a-z_]+)", query)) <= properties_of(name)
+def test_json_page_lists_the_schema_and_examples_of_the_command_name_keys_of_it(name: str) -> None:
+    assert [row for row in rows_of(PAGE) if row.cells[1].startswith(f"[{name}.json](../equipoise/schemas/{name}.json)")]
+    queries = re.findall(rf"^equipoise {name.replace('spark-', 'spark ')} .*\| jq (.*)$", COMMANDS_PAGE, re.MULTILINE)
+    asked = re.sub(r"[.]event[.]\w+", ".event", " ".join(queries))  # what an event has is its own
+    assert set(re.findall(r"[.]([a-z_]+)", asked)) <= properties_of(name)
 
 
 def test_check_finds_a_key_too_many_a_key_too_few_and_a_wrong_value() -> None:

@@ -99,7 +99,7 @@ def test_page_shows_what_the_command_prints() -> None:
 def test_markdown_for_a_ticket_shows_names_as_text() -> None:
     shown = CliRunner().invoke(main, ["incident", "scale-out", "--all", "--markdown"]).stdout.splitlines()
     assert shown[2:4] == [
-        "| when | what began it | members | rebalances | moved | partitions | longest | unavailable |", "|---|---|---|---|---|---|---|---|"
+        "| when | what began it | members | rebalances | moves | partitions | longest | unavailable |", "|---|---|---|---|---|---|---|---|"
     ]  # fmt: skip
     assert shown[11].startswith("**2026-11-20 04:33:18 UTC  the group began (i1, i2)")
     assert escaped("<b>|*_`") == "\\<b\\>\\|\\*\\_\\`"
@@ -117,7 +117,7 @@ def test_member_that_is_killed_and_one_that_leaves() -> None:
     alone = group(2, member("a", 0, 1, 2, 3))
     killed = only((110, alone), stopped={2: [(99, 111)], 3: [(99, 111)]})
     assert (killed.cause, killed.members, killed.begin_ms, killed.end_ms) == (EXPIRED, ("b",), 99_000, 111_000)
-    assert (killed.unavailable_ms, killed.moved, killed.chain[0].stopped_ms) == (22_000, 2, 11_000)
+    assert (killed.unavailable_ms, killed.moves, killed.chain[0].stopped_ms) == (22_000, 2, 11_000)
     left = only((100, alone))
     assert (left.cause, left.chain[0].stopped_ms, left.unavailable_ms) == (LEFT, 0, 0)
 
@@ -189,7 +189,7 @@ def test_cooperative_rounds_are_one_incident() -> None:
     revoked = group(2, member("a", 0), member("b", 2), member("c"), protocol="cooperative-sticky")
     given = group(3, member("a", 0), member("b", 2), member("c", 1, 3), protocol="cooperative-sticky")
     joined = incidents(history((0, both), (100, revoked), (101, given)))[-1]
-    assert (joined.cause, [each.cause for each in joined.chain], joined.moved) == (JOINED, [JOINED, Cause.FOLLOW_UP], 2)
+    assert (joined.cause, [each.cause for each in joined.chain], joined.moves) == (JOINED, [JOINED, Cause.FOLLOW_UP], 2)
 
 
 def test_incident_that_costs_more_than_those_before_is_unusual() -> None:
@@ -451,7 +451,7 @@ def test_static_member_whose_process_is_replaced_has_not_moved_and_again_and_aga
     states = [(0, group(1, member("a", 0, 1), member("b", 2, 3, **static)))]
     states += [(100 + 4 * turn, group(1, member("a", 0, 1), member("b", 2, 3, member_id=f"b-{turn + 2}", **static))) for turn in range(8)]
     (_, twice) = incidents(history(*states))
-    assert (twice.cause, twice.members, twice.moved, twice.advice[0].partition(":")[0]) == (
+    assert (twice.cause, twice.members, twice.moves, twice.advice[0].partition(":")[0]) == (
         Cause.TWICE, ("b",), 0, "give each process a group.instance.id of its own"
     )  # fmt: skip
 

@@ -341,7 +341,7 @@ def test_static_member_that_is_replaced_again_and_again_is_two_processes(tmp_pat
     line = "Static member with groupInstanceId=app-0 and unknown member id joins group orders in Stable state. Replacing previously mapped member {} with this groupInstanceId."
     text = "".join(at(4 * turn, line.format(f"app-0-{turn:08x}-1111-4222-8333-444444444444")) for turn in range(9))
     (loop,) = incidents(told(tmp_path, text))
-    assert (loop.cause, loop.members, loop.moved) == (TWICE, ("app-0",), 0)
+    assert (loop.cause, loop.members, loop.moves) == (TWICE, ("app-0",), 0)
     (once,) = incidents(told(tmp_path, at(0, line.format(A))))
     assert once.cause is Cause.STATIC_BACK
 

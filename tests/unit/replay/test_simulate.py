@@ -167,14 +167,13 @@ def test_simulate_twice_writes_one_log_that_verifies(recorded: dict[str, Recorde
     with open_log(tmp_path / "one.jsonl") as log:
         report = verify(log.read())
     assert report.verdict is Verdict.IDENTICAL
-    assert report.records == result.facts + result.decisions
+    assert report.records == result.facts + result.decisions + 1
 
 
 WRITE = """
 import sys
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Record
-from equipoise.replay.inputs_reader import read_recorded_inputs
+from equipoise.replay.recorded_inputs import read_recorded_inputs
 from equipoise.replay.simulation.run import Simulation, simulate
 with open_log(sys.argv[1]) as log:
     inputs = read_recorded_inputs(log.read())
