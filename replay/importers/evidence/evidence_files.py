@@ -241,7 +241,9 @@ class _Reader:
         if isinstance(read, RecordedCommit):
             self.found.commits.setdefault(read.group, []).append(read)
         else:
-            self.found.generations.setdefault(read[0], []).append(read[1])
+            records = self.found.generations.setdefault(read[0], [])
+            after_ms = records[-1].timestamp_ms if records else 0
+            records.append(read[1]._replace(timestamp_ms=max(after_ms, read[1].timestamp_ms)))  # as a coordinator writes them
         self.into.kinds["what kafka-dump-log printed"] += 1
         self.into.understood += 1
         return True
