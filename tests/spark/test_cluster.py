@@ -219,6 +219,14 @@ DYNAMIC = {
 """An executor without kept rows ends soon when it has nothing to do, with what it has shuffled."""
 
 
+def wait_for_executors(log: Path, number: int) -> None:
+    """Until so many have registered with the driver, by its log of events."""
+    until_s = time.monotonic() + STARTS_S
+    while sum(each.read_text().count("SparkListenerExecutorAdded") for each in log.iterdir()) < number:
+        assert time.monotonic() < until_s, [each.read_text()[-2_000:] for each in log.iterdir()]
+        time.sleep(0.1)
+
+
 def test_executors_that_come_and_go_change_no_result(cluster: Cluster, fleet: Path, here: Path) -> None:
     """With dynamic allocation. A machine is lost meanwhile, and another one is added."""
     work = "what-if", str(fleet), "--sweep", "max_warmups=1,2", "--seeds", "1"
@@ -226,11 +234,11 @@ def test_executors_that_come_and_go_change_no_result(cluster: Cluster, fleet: Pa
     (here / "log").mkdir()
     settings = [word for name, value in {**DYNAMIC, "eventLog.dir": str(here / "log")}.items() for word in ("--conf", f"spark.{name}={value}")]
     job = begun(cluster, here, *work, "--to", "cluster", *settings)
-    cluster.wait_for(0, "Asked to launch executor")
-    cluster.wait_for(1, "Asked to launch executor")
+    wait_for_executors(here / "log", 2)
     added = cluster.add_worker()
     cluster.kill_worker(1)
     cluster.wait_for(added, "Asked to launch executor")
+    wait_for_executors(here / "log", 3)
     assert ended(job) == expected
     for table in ("costs", "ranking"):
         assert rows_in(here / "cluster" / table) == rows_in(here / "local" / table) != []

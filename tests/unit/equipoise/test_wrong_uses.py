@@ -221,7 +221,7 @@ WRONG = [
     ("import kafka-streams rolling --to {t}/x.db --set max_warmups=two", "--set: setting 'max_warmups' is 'two', which is no whole number"),
     ("import kafka-streams rolling --to {t}/x.db --set max_warmups=0", "--set: max_warmups: 0 is not a whole number from 1 to"),
     # scenarios, problems, words
-    ("scenario", "Missing argument 'FILE...'"),
+    ("scenario", "name a scenario, or a folder with scenarios; --directives lists what they may contain"),
     ("scenario {f}/absent.txt", "does not exist"),
     ("scenario {f}/dir", "no .txt file in there; name a scenario, or a folder with scenarios"),
     ("scenario {f}/empty.txt", "empty.txt:1: no directive in the file"),
