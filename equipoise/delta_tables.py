@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.events.errors import InputError, StorageError
-from equipoise.events.log.parquet.archive_stores import check_scheme, is_object_location, store_at
+from equipoise.events.log.parquet.archive_stores import check_scheme, is_remote_location, store_at
 
 SCHEME = "delta:"
 _MISSING = "tables of Delta Lake need the extra: pip install 'equipoise[delta]'"
@@ -71,7 +71,7 @@ def _replace(uri: str, files: Sequence[Path]) -> None:
 
 def _place_of(option: str, location: str) -> str:
     place = location.removeprefix(SCHEME).rstrip("/")
-    if is_object_location(place):
+    if is_remote_location(place):
         return place
     check_scheme(place)
     path = Path(os.path.realpath(place))

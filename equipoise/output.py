@@ -29,7 +29,7 @@ from equipoise.delta_tables import check_delta_tables, is_delta_location, write_
 from equipoise.events.errors import EquipoiseError, InputError, StorageError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log import Log, is_archive_location, open_log
-from equipoise.events.log.parquet.archive_stores import check_scheme, is_object_location, store_at
+from equipoise.events.log.parquet.archive_stores import check_scheme, is_remote_location, remote_store, store_at
 from equipoise.events.log.parquet.files import MARK, foreign_files
 from equipoise.events.log.storage import cannot_write
 from equipoise.events.records import FactRecord
@@ -199,7 +199,7 @@ def new_log(location: str, *, replaces: str, force: bool = False, option: str = 
     `open_log`; StorageError when the disk is full.
     """
     scheme = _SQLITE if location.startswith(_SQLITE) else ""
-    if is_object_location(location):
+    if is_remote_location(location):
         raise InputError(f"{option} {location}: write to a file, as group.db, and copy it: equipoise archive group.db --to {location}")
     if "://" in location.removeprefix(scheme):
         open_log(location, "w").close()  # raises: only files are written
@@ -279,13 +279,13 @@ def _check_maker(option: str, location: str, place: Path, replaces: str, *, is_a
 
 def check_tables(option: str, folder: str | Path, names: frozenset[str] = frozenset()) -> None:
     """Raises InputError when tables must not be written to `folder`, which may be in an object
-    store: it holds something else than tables, or cannot be made.
+    store or in HDFS: it holds something else than tables, or cannot be made.
 
     `names`: names of the tables, each in its own subfolder; empty: the folder holds one table.
     """
     if is_delta_location(str(folder)):
         check_delta_tables(option, str(folder), names)
-    elif is_object_location(str(folder)):
+    elif is_remote_location(str(folder)):
         _remote_tables(option, str(folder), names)
     else:
         check_scheme(folder)
@@ -293,9 +293,7 @@ def check_tables(option: str, folder: str | Path, names: frozenset[str] = frozen
 
 
 def _remote_tables(option: str, location: str, names: frozenset[str]) -> ObjectStore:
-    from equipoise.events.log.parquet.objects import ObjectStore
-
-    store = ObjectStore(location)
+    store = remote_store(location)
     there = store.names()
     _must_be_tables(option, location, there, lambda: store.read_text(MARK), {name.partition("/")[0] if names else name for name in there}, names)
     return store
@@ -340,9 +338,9 @@ def _is_of_table(name: str) -> bool:
 @contextlib.contextmanager
 def new_tables(option: str, folder: str | Path, names: frozenset[str] = frozenset()) -> Iterator[Path]:
     """Yields a folder of this machine to write tables into, which replaces `folder` at the end of
-    the block. `check_tables` describes which folders may be replaced. In an object store each file
-    is replaced as a whole, one after the other, then the files that are no more are removed. In
-    Delta Lake each table gets a new version.
+    the block. `check_tables` describes which folders may be replaced. In an object store and in
+    HDFS each file is replaced as a whole, one after the other, then the files that are no more are
+    removed. In Delta Lake each table gets a new version.
     """
     if is_delta_location(str(folder)):
         with tempfile.TemporaryDirectory(prefix="equipoise-") as temporary:
@@ -350,7 +348,7 @@ def new_tables(option: str, folder: str | Path, names: frozenset[str] = frozense
             yield part
             write_delta_tables(option, str(folder), part, names)
         return
-    if is_object_location(str(folder)):
+    if is_remote_location(str(folder)):
         store = _remote_tables(option, str(folder), names)
         with tempfile.TemporaryDirectory(prefix="equipoise-") as temporary:
             part = Path(temporary) / "tables"
@@ -373,8 +371,7 @@ def _upload(store: ObjectStore, part: Path) -> None:
     new = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
     former = [name for name in store.names() if name not in new and name != MARK]
     store.write_text(MARK, json.dumps({"form": TABLES}) + "\n")
-    for name in new:
-        store.upload_file(name, part / name)
+    store.upload_files(part, new)
     for name in former:
         store.remove(name)
 

@@ -22,7 +22,7 @@ from typing import Protocol, Self, runtime_checkable
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact
 from equipoise.events.log.jsonl import JsonLinesLog
-from equipoise.events.log.parquet.archive_stores import check_scheme, is_object_location
+from equipoise.events.log.parquet.archive_stores import check_scheme, is_remote_location
 from equipoise.events.log.rows import Row
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.log.stored import Mode
@@ -155,7 +155,8 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
         return ArchiveLog(text, mode)
     if "://" in text:
         check_scheme(text)
-        forms = "SQLite (group.db, sqlite:///group.db), JSON Lines (group.jsonl), Parquet (archive/, s3://, gs://, abfs://) and kafka://host:port[/prefix]"
+        parquet = "Parquet (archive/, s3://, gs://, abfs://, hdfs://)"
+        forms = f"SQLite (group.db, sqlite:///group.db), JSON Lines (group.jsonl), {parquet} and kafka://host:port[/prefix]"
         raise InputError(f"{text}: this build reads {forms}")
     if text.endswith(".db"):
         return SqliteLog(Path(text), mode, check_structure=check_structure)
@@ -169,9 +170,10 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
 
 def is_archive_location(location: str) -> bool:
     """Returns whether the location names an archive, which is a folder: ``archive/``,
-    ``group.parquet``, ``archive/?partition=3``, an existing folder, or a place in an object store.
+    ``group.parquet``, ``archive/?partition=3``, an existing folder, or a place in an object store
+    or in HDFS.
     """
-    if is_object_location(location):
+    if is_remote_location(location):
         return True
     folder = location.partition("?partition=")[0]
     return "://" not in location and (folder.endswith(("/", ".parquet")) or Path(folder).is_dir())

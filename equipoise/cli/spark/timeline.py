@@ -22,7 +22,13 @@ _MOST_ROWS = 40
 @archives
 @span_options
 @html_option
-@click.option("--to", "folder", metavar="FOLDER", required=True, help="Folder to write, s3://, gs://, abfs:// or delta:FOLDER; replaces its tables.")
+@click.option(
+    "--to",
+    "folder",
+    metavar="FOLDER",
+    required=True,
+    help="Folder to write, s3://, gs://, abfs://, hdfs:// or delta:FOLDER; replaces its tables.",
+)
 def timeline(
     screen: Screen,
     locations: tuple[str, ...],

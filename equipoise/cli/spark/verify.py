@@ -19,9 +19,13 @@ _BY = ("group", "location")
 
 @command("verify", short_help="Verify the log of every group: one row each.")
 @archives
-@click.option("--to", "folder", metavar="FOLDER", help="Also write the rows to FOLDER, s3://, gs://, abfs:// or delta:FOLDER. Replaces earlier ones.")
 @click.option(
-    "--states", metavar="FOLDER", help="Go on where the last run ended: FOLDER, or s3://, gs:// or abfs://, has the groups' states, and is replaced."
+    "--to", "folder", metavar="FOLDER", help="Also write the rows to FOLDER, s3://, gs://, abfs://, hdfs:// or delta:FOLDER. Replaces earlier ones."
+)
+@click.option(
+    "--states",
+    metavar="FOLDER",
+    help="Go on where the last run ended: FOLDER, or s3://, gs://, abfs:// or hdfs://, has the groups' states. It is replaced.",
 )
 @click.option(
     "--again",

@@ -32,7 +32,7 @@ _MOST_ROWS = 40
     show_default=True,
     help="Simulations of each configuration, with different random seeds. 0: none, to compare only what behaviour versions decide.",
 )
-@click.option("--to", "folder", metavar="FOLDER", help="Also write the rows to FOLDER, s3://, gs://, abfs:// or delta:FOLDER.")
+@click.option("--to", "folder", metavar="FOLDER", help="Also write the rows to FOLDER, s3://, gs://, abfs://, hdfs:// or delta:FOLDER.")
 def what_if(
     screen: Screen,
     locations: tuple[str, ...],

@@ -1,7 +1,7 @@
-"""Where an archive's files are: in a folder (`FolderStore`), or in an object store
-(`equipoise.events.log.parquet.objects`).
+"""Where an archive's files are: in a folder (`FolderStore`), in an object store
+(`equipoise.events.log.parquet.objects`), or in HDFS (`equipoise.events.log.parquet.hdfs`).
 
-Both keep the same promises, on which everything else in this package rests: a file appears under
+All keep the same promises, on which everything else in this package rests: a file appears under
 its name when it is complete, and never changes; a list of names shows every file that was published
 before. Names are relative to the archive, with ``/``.
 """
@@ -15,16 +15,21 @@ import uuid
 import zlib
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from equipoise.events.errors import InputError
 from equipoise.events.log.storage import StorageLock, cannot_write
 from equipoise.events.log.stored import BrokenStoreError
 
+if TYPE_CHECKING:
+    from equipoise.events.log.parquet.objects import ObjectStore
+
 MISSING = "a Parquet archive needs the extra: pip install 'equipoise[spark]'"
-SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
-"""Of locations in object stores: Amazon S3 and what speaks its protocol, Google, Azure."""
-_OBJECT = re.compile(rf"(?:{'|'.join(SCHEMES)})://.*")
+SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs")
+"""Of locations that are not in a folder: Amazon S3 and what speaks its protocol, Google, Azure, and
+Hadoop's file system.
+"""
+_REMOTE = re.compile(rf"(?:{'|'.join(SCHEMES)})://.*")
 _MOUNT = "mount it, and name the folder"
 _OTHER_STORES = {
     "s3a": "write s3://{}",
@@ -33,7 +38,8 @@ _OTHER_STORES = {
     "wasbs": "write abfss://{}",
     "dbfs": "Databricks mounts it as a folder: write /dbfs/{}",
     "file": "write /{}",
-    **dict.fromkeys(("hdfs", "webhdfs", "viewfs", "maprfs", "adl", "oss", "cosn", "obs", "ofs", "o3fs", "alluxio"), _MOUNT),
+    "hdfs": "write hdfs:///{}",
+    **dict.fromkeys(("webhdfs", "viewfs", "maprfs", "adl", "oss", "cosn", "obs", "ofs", "o3fs", "alluxio"), _MOUNT),
 }
 """Scheme of a store that is not supported -> what to do, with the rest of the location."""
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)")
@@ -132,9 +138,9 @@ class Store(Protocol):
         ...
 
 
-def is_object_location(location: str) -> bool:
-    """Returns whether the location is in an object store: ``s3://bucket/archive/``."""
-    return _OBJECT.fullmatch(location) is not None
+def is_remote_location(location: str) -> bool:
+    """Returns whether the location is in an object store, ``s3://bucket/archive/``, or in HDFS."""
+    return _REMOTE.fullmatch(location) is not None
 
 
 def split_location(location: str) -> tuple[str, int | None]:
@@ -150,17 +156,27 @@ def check_scheme(location: str | Path) -> None:
         return
     scheme, path = found.groups()
     fix = _OTHER_STORES[scheme].format(path)
-    raise InputError(f"{location}: {scheme}: is not supported; {fix}. An archive is in a folder that all machines see, or at s3://, gs:// or abfs://")
+    places = "in a folder that all machines see, or at s3://, gs://, abfs:// or hdfs://"
+    raise InputError(f"{location}: {scheme}: is not supported; {fix}. An archive is {places}")
 
 
 def store_at(location: str | Path) -> Store:
     """Returns the store at a location without a partition. Raises InputError."""
-    if isinstance(location, str) and is_object_location(location):
-        from equipoise.events.log.parquet.objects import ObjectStore
-
-        return ObjectStore(location)
+    if isinstance(location, str) and is_remote_location(location):
+        return remote_store(location)
     check_scheme(location)
     return FolderStore(Path(location))
+
+
+def remote_store(location: str) -> ObjectStore:
+    """Returns the store at a location of `is_remote_location`. Raises InputError."""
+    if location.startswith("hdfs://"):
+        from equipoise.events.log.parquet.hdfs import HdfsStore
+
+        return HdfsStore(location)
+    from equipoise.events.log.parquet.objects import ObjectStore
+
+    return ObjectStore(location)
 
 
 def crc32_of(file: BinaryIO) -> int:

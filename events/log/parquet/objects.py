@@ -18,7 +18,7 @@ import tempfile
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +42,7 @@ class ObjectStore:
         self.location = location.rstrip("/")
         if "?" in location or "#" in location:
             raise InputError(f"{location}: write only bucket and path; credentials, region and endpoint come from the environment (docs/spark.md)")
-        with _reaching(self.location):
+        with reaching(self.location):
             self._files, self._root = _file_system(self.location, os.getpid())
         if "/" not in self._root:
             raise InputError(f"{location}: names no place in the bucket; write {self.location}/archive/")
@@ -60,19 +60,19 @@ class ObjectStore:
     def names(self) -> list[str]:
         from pyarrow.fs import FileSelector, FileType
 
-        with _reaching(self.location):
+        with reaching(self.location):
             found = self._files.get_file_info(FileSelector(self._root, allow_not_found=True, recursive=True))
         # An empty object is none: Azure shows one while it is written, and an interrupt before the
         # first byte leaves one.
         return sorted(each.path.removeprefix(f"{self._root}/") for each in found if each.type == FileType.File and each.size)
 
     def read_text(self, name: str) -> str:
-        with _reaching(self.location), self._files.open_input_stream(self._path(name)) as stream:
+        with reaching(self.location), self._stream(name) as stream:
             data: bytes = stream.read()
         return data.decode()
 
     def write_text(self, name: str, text: str) -> None:
-        with _reaching(self.location):
+        with reaching(self.location):
             self._upload(name, text.encode())
 
     def fetch(self, name: str, crc32: int) -> Any:
@@ -82,7 +82,7 @@ class ObjectStore:
         found = _CACHE.get(place := _Place(self.location, name))
         if found is None:
             with tempfile.TemporaryFile() as file:
-                with _reaching(self.location), self._files.open_input_stream(self._path(name)) as stream:
+                with reaching(self.location), self._stream(name) as stream:
                     checksum = 0
                     while chunk := stream.read(_CHUNK_BYTES):
                         checksum = zlib.crc32(chunk, checksum)
@@ -95,15 +95,15 @@ class ObjectStore:
         return pa.BufferReader(pa.py_buffer(found))
 
     def open(self, name: str) -> Any:
-        with _reaching(self.location):
+        with reaching(self.location):
             return self._files.open_input_file(self._path(name))
 
     def stage(self, folder: str, hidden: str) -> Staged:
         return _StagedObject(self)
 
     def remove(self, name: str) -> None:
-        with _writing(self.location), contextlib.suppress(FileNotFoundError):
-            self._files.delete_file(self._path(name))
+        with writing(self.location), contextlib.suppress(FileNotFoundError):
+            self._delete(name)
 
     def remove_empty_folders(self) -> None:
         """There are none."""
@@ -117,13 +117,22 @@ class ObjectStore:
 
     def upload(self, name: str, data: bytes | mmap.mmap) -> None:
         """Uploads a whole file. Raises StorageError."""
-        with _writing(self.location):
+        with writing(self.location):
             self._upload(name, data)
 
-    def upload_file(self, name: str, file: Path) -> None:
-        """Uploads a copy of a file of this machine, whole or not at all. Raises StorageError."""
-        with open(file, "rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            self.upload(name, data)
+    def upload_files(self, folder: Path, names: Sequence[str]) -> None:
+        """Uploads these files of a folder of this machine, each whole or not at all. Raises
+        StorageError.
+        """
+        for name in names:
+            with open(folder / name, "rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                self.upload(name, data)
+
+    def _stream(self, name: str) -> Any:
+        return self._files.open_input_stream(self._path(name))
+
+    def _delete(self, name: str) -> None:
+        self._files.delete_file(self._path(name))
 
     def _upload(self, name: str, data: bytes | mmap.mmap) -> None:
         """With a single `write`: a stream that is closed by an exception between two would publish
@@ -203,8 +212,10 @@ def _file_system(location: str, process_id: int) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def _reaching(location: str) -> Iterator[None]:
-    """Turns what pyarrow raises into an InputError, but a missing file."""
+def reaching(location: str) -> Iterator[None]:
+    """Turns what pyarrow raises, but for a missing file, into an error for users. Raises
+    InputError.
+    """
     try:
         yield
     except FileNotFoundError:
@@ -215,7 +226,10 @@ def _reaching(location: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _writing(location: str) -> Iterator[None]:
+def writing(location: str) -> Iterator[None]:
+    """Turns what is raised while something is written into an error for users. Raises
+    StorageError.
+    """
     try:
         yield
     except FileNotFoundError:

@@ -66,8 +66,8 @@ def test_what_is_no_table_of_ours_stays(tmp_path: Path) -> None:
         check_tables("--to", f"delta:{tmp_path}/files")
     with pytest.raises(InputError, match="there is no such folder to make it in"):
         check_tables("--to", f"delta:{tmp_path}/nothing/there")
-    with pytest.raises(InputError, match="hdfs: is not supported; mount it, and name the folder"):
-        check_tables("--to", "delta:hdfs://host/there")
+    with pytest.raises(InputError, match="webhdfs: is not supported; mount it, and name the folder"):
+        check_tables("--to", "delta:webhdfs://host/there")
 
 
 def test_block_that_fails_writes_nothing(tmp_path: Path) -> None:

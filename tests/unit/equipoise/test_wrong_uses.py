@@ -185,10 +185,10 @@ WRONG = [
     ("lead --group clicks", "Missing option '--to'"),
     ("lead --group clicks --to {f}/dir", "--to {f}/dir: name a file that ends in .db (SQLite) or .jsonl (JSON Lines)"),
     ("lead --group clicks --to {t}/x.txt", "--to {t}/x.txt: name a file that ends in .db"),
-    ("archive {f}/group.db --to hdfs://nn/y/", "hdfs: is not supported; mount it, and name the folder. An archive is in a folder"),
+    ("archive {f}/group.db --to webhdfs://nn/y/", "webhdfs: is not supported; mount it, and name the folder. An archive is in a folder"),
     ("archive {f}/group.db --to s3a://bucket/y/", "s3a: is not supported; write s3://bucket/y/. An archive is in a folder"),
     ("archive {f}/group.db --to dbfs:/y/", "dbfs: is not supported; Databricks mounts it as a folder: write /dbfs/y/. An archive is"),
-    ("verify hdfs://nn/y", "name the folder. An archive is in a folder that all machines see, or at s3://, gs:// or abfs://"),
+    ("verify viewfs://nn/y", "name the folder. An archive is in a folder that all machines see, or at s3://, gs://, abfs:// or hdfs://"),
     ("spark verify dbfs:/y", "dbfs: is not supported; Databricks mounts it as a folder: write /dbfs/y"),
     ("verify file:///tmp/x.db", "file: is not supported; write /tmp/x.db"),
     # settings
