@@ -157,7 +157,11 @@ def _is_hidden(path: str) -> bool:
 
 @lru_cache(16)
 def _client(name_node: str, process_id: int) -> Any:
-    """`process_id`: the connections of another process cannot be used, as after a fork."""
+    """`process_id`: the connections of another process cannot be used, as after a fork. Those to
+    data nodes are kept for all clients of a process, for three seconds: a child that is forked so
+    soon after a reading hangs at its own first reading. Nothing here forks then; Spark's workers
+    are children of a process that reads nothing.
+    """
     try:
         from hdfs_native import Client
     except ImportError:
