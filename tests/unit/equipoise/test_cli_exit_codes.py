@@ -99,7 +99,7 @@ READERS = {
     "explain {f}/group.db --task 0_0": "folding",
     "timeline {f}/group.db": "folding",
     "what-if {f}/group.db --sweep max_warmups=1,2,3,4": "configurations",
-    "tail {f}/group.db --follow": "(#",
+    "tail {f}/group.db --follow": "orders: round",
     "demo --out {t}/out": "equipoise demo",
 }
 
