@@ -173,7 +173,7 @@ def test_simulate_twice_writes_one_log_that_verifies(recorded: dict[str, Recorde
 WRITE = """
 import sys
 from equipoise.events.log import open_log
-from equipoise.replay.recorded_inputs import read_recorded_inputs
+from equipoise.replay.inputs_reader import read_recorded_inputs
 from equipoise.replay.simulation.run import Simulation, simulate
 with open_log(sys.argv[1]) as log:
     inputs = read_recorded_inputs(log.read())

@@ -23,6 +23,7 @@ from equipoise.events.facts import (
     MemberUnchanged,
     ObservedMember,
     PartitionsObserved,
+    SilenceObserved,
     TaskParked,
     TaskReady,
     TasksRevoked,
@@ -32,7 +33,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
 from equipoise.statemachine.deadlines import Timer
 from equipoise.statemachine.rejections import Rejected
-from equipoise.statemachine.state import GroupPhase, Parked
+from equipoise.statemachine.state import GroupPhase, Parked, Restart
 from equipoise.statemachine.step_context import StepContext
 from equipoise.statemachine.transitions import TRANSITIONS
 from tests.groups import MARGIN_MS, SESSION_MS, Group, configured, joined, topology
@@ -905,3 +906,48 @@ def test_fact_before_the_first_configuration_is_rejected():
 
 def test_undecodable_fact_is_rejected_with_its_size_and_checksum():
     assert rejects(step("m1"), Undecodable(code="json", length_bytes=7, crc32=9)) == ("undecodable", 7, 9)
+
+
+# Silence (L11)
+
+
+def silent(context: StepContext, after_offset: int = 12, **silent_ms: int) -> SilenceObserved:
+    """As the worker measured behind fact 12, which was the last one."""
+    context.previous_offset = 12
+    return SilenceObserved(silent_ms=silent_ms, after_offset=after_offset)
+
+
+def silences(context: StepContext) -> dict[str, int]:
+    """Member -> how long it was silent, in ms of group time."""
+    return {name: context.state.now_ms - member.last_heard_ms for name, member in context.state.members.items()}
+
+
+def test_members_are_as_silent_as_the_worker_measured_where_that_is_longer():
+    context = step("m1", "m2", "m3")
+    context.state.now_ms += 2_000
+    before = silences(context)
+    measured = {"m1": before["m1"] + 500, "m2": before["m2"] - 500, "m4": 9_000, "m3": before["m3"] + SESSION_MS}
+    happens(context, silent(context, **measured))
+    assert silences(context) == {"m1": before["m1"] + 500, "m2": before["m2"], "m3": SESSION_MS}
+
+
+def test_time_of_a_silent_member_runs_out_by_what_was_measured():
+    context = step("m1", "m2")
+    happens(context, silent(context, m1=SESSION_MS - 700))
+    ends = {key[0]: at_ms - context.state.now_ms for at_ms, timer, key in context.deadlines.running() if timer is Timer.SESSION}
+    assert ends["m1"] == 700
+
+
+def test_silence_of_a_member_that_is_away_does_not_count():
+    context = step("m1", "m2")
+    context.state.restarts["m1"] = Restart(asked_ms=0, within_ms=60_000, stated=True, wait_turn=False, left_ms=context.state.now_ms)
+    before = silences(context)
+    happens(context, silent(context, m1=5_000, m2=5_000))
+    assert silences(context) == {**before, "m2": 5_000}
+
+
+def test_silence_behind_which_something_came_is_rejected():
+    context = step("m1")
+    assert rejects(context, silent(context, 11, m1=5_000)) == ("silence_outdated", 11, 12)
+    happens(context, silent(context, m1=5_000))
+    assert silences(context) == {"m1": 5_000}
