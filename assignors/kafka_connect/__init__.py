@@ -3,7 +3,7 @@
 
 The baseline that `cooperative` is compared with, defects included. Ported from its behaviour, none
 of its code: held equal, round by round, with the class of the published jar
-(`bench/java/ConnectDriver.java`).
+(`bench/java/connect/ConnectDriver.java`).
 
 ::
 

@@ -166,7 +166,6 @@ async def _read_cluster(place: str, remark: Callable[[str], None]) -> _Seen:
     from equipoise.events.log.kafka.started_clients import NotAllowedError
     from equipoise.replay.importers.groups.cluster_reading import ClusterReader
     from equipoise.replay.importers.groups.observed import ObservedGroups
-    from equipoise.replay.importers.groups.under_way import rebalances_under_way, with_under_way
 
     connection = brokers_of(place)
     async with ClusterReader(connection) as reader:
@@ -179,9 +178,21 @@ async def _read_cluster(place: str, remark: Callable[[str], None]) -> _Seen:
         observed = ObservedGroups(await reader.names())
         for record in records:
             observed.read(record)
-        observed.groups = with_under_way(observed.groups, await rebalances_under_way(connection))
+        await _note_under_way(observed, connection)
         ends = await reader.ends({topic for _, topic, _ in observed.commits})
     return _Seen(observed, ends, time.time_ns() // 1_000_000)
+
+
+async def _note_under_way(observed: ObservedGroups, connection: Connection) -> None:
+    """Adds the rebalances that are not over. Where a coordinator is away, as in an outage, what is
+    stored is shown all the same.
+    """
+    from equipoise.replay.importers.groups.under_way import rebalances_under_way, with_under_way
+
+    try:
+        observed.groups = with_under_way(observed.groups, await rebalances_under_way(connection))
+    except InputError as error:
+        observed.unread.append(f"which groups rebalance now: {error}")
 
 
 async def _described_cluster(connection: Connection, reader: ClusterReader, remark: Callable[[str], None]) -> _Seen:

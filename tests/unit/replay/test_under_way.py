@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.cli.cluster import _uneven, _waiting
+from equipoise.cli.cluster import _note_under_way, _uneven, _waiting
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.replay.importers.groups.cluster_reading import ClusterReader
 from equipoise.replay.importers.groups.cluster_recording import open_recording
-from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
+from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, ObservedGroups
 from equipoise.replay.importers.groups.polled import PolledCluster
 from equipoise.replay.importers.groups.under_way import under_way_of, with_under_way
 
@@ -87,3 +87,12 @@ def test_polled_group_that_rebalances_long_is_said_once(tmp_path: Path, monkeypa
     assert list(cluster.under_way) == ["mail"]
     cluster._note_under_way("mail", None)
     assert cluster.under_way == {}
+
+
+async def test_stored_groups_are_shown_while_coordinators_do_not_answer() -> None:
+    observed = ObservedGroups()
+    observed.groups = {"mail": stored(member("a", "t-0"))}
+    await _note_under_way(observed, Connection(bootstrap="127.0.0.1:1"))
+    assert observed.groups == {"mail": stored(member("a", "t-0"))}
+    assert [each.partition(":")[0] for each in observed.unread] == ["which groups rebalance now"]
+    assert "no broker answers at 127.0.0.1:1" in observed.unread[0]
