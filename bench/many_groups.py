@@ -2,7 +2,9 @@
 partitions.
 
 `python -m bench.many_groups FOLDER --groups 10000 --partitions 4 --records 1000000` writes one, a
-process for each core. Equal arguments give equal records.
+process for each core. Equal arguments give equal records. `python -m bench.many_groups FOLDER
+--copies 9`, of an archive that is there, adds each of its partitions nine times as partitions of
+their own, under other names of groups: ten times the records in a tenth of the time.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import attrs
 import click
 
 from equipoise.assignors import registry
+from equipoise.events import codec
 from equipoise.events.facts import (
     Fact,
     GroupConfigured,
@@ -29,8 +32,10 @@ from equipoise.events.facts import (
     TopologyDeclared,
 )
 from equipoise.events.log.parquet.archive_stores import store_at
+from equipoise.events.log.parquet.archive_writing import Writer
 from equipoise.events.log.parquet.files import make_archive
 from equipoise.events.log.parquet.parquet_log import ArchiveLog
+from equipoise.events.log.rows import BaseRow, DecisionRow, FactRow
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel
 from equipoise.statemachine.machine import GroupMachine
@@ -123,13 +128,47 @@ def _make_partition(many: ManyGroups, folder: Path, partition: int) -> int:
     return records
 
 
+def copy(folder: Path, copies: int) -> int:
+    """Adds copies of each partition, and returns the number of records that were added."""
+    with ArchiveLog(str(folder), "r") as log:
+        partitions = log.partitions()
+    jobs = [(partition, len(partitions) * number + partition, number) for number in range(1, copies + 1) for partition in partitions]
+    with ProcessPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as pool:
+        return sum(pool.map(partial(_copy_partition, folder), jobs))
+
+
+def _copy_partition(folder: Path, job: tuple[int, int, int]) -> int:
+    """`job`: a partition, that of its copy, and what is added to the names of its groups."""
+    source, target, number = job
+    fact_checksum = 0
+    with ArchiveLog(str(folder), "r") as log:
+        writer = Writer(log.store, target, first_row=0, first_offset=0, latest_ms=0, numbers={})
+        for row, order in log.part(source).checked_rows():
+            assert not isinstance(row, BaseRow), "only a log with a retention begins at states"
+            group = row.group and f"{row.group}-{number}"
+            place = (row.kind, row.version, row.payload)
+            if isinstance(row, FactRow):
+                fact_checksum = codec.fact_checksum(group, row.offset, row.append_ms, *place)
+                writer.add(FactRow(group, row.offset, row.append_ms, *place, fact_checksum))
+            else:
+                cause = (row.number, row.caused_by, row.index)
+                checksum = codec.decision_checksum(order.log_id, group, *cause, fact_checksum, *place)
+                writer.add(DecisionRow(group, *cause, *place, checksum))
+        writer.publish()
+        return writer.next_row
+
+
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--groups", type=int, default=10_000, show_default=True)
 @click.option("--partitions", type=int, default=1, show_default=True)
 @click.option("--records", type=int, default=660_000, show_default=True)
 @click.option("--large", is_flag=True, help="The first group of each partition has half of its facts.")
-def main(folder: Path, groups: int, partitions: int, records: int, *, large: bool) -> None:
+@click.option("--copies", type=int, default=0, help="Of each partition of an archive that is there.")
+def main(folder: Path, groups: int, partitions: int, records: int, copies: int, *, large: bool) -> None:
+    if copies:
+        print(f"{copy(folder, copies):,} records added")
+        return
     print(f"{make(ManyGroups(groups=groups, partitions=partitions, records=records, large=large), folder):,} records")
 
 

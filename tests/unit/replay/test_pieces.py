@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
-from bench.many_groups import ManyGroups, make
+from bench.many_groups import ManyGroups, copy, make
 from equipoise.events.errors import GapError, InputError, RepeatError
 from equipoise.events.log.parquet.archive_stores import store_at
 from equipoise.events.log.parquet.archive_writing import Writer
@@ -129,3 +129,14 @@ def test_archive_that_a_worker_does_not_see_is_said(archive: Path, tmp_path: Pat
     archive.rename(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="a worker of Spark does not see this archive; every worker must, under the same path"):
         list(piece.read())
+
+
+def test_copies_of_an_archive_verify_under_names_of_their_own(archive: Path) -> None:
+    copy(archive, 2)
+    with ArchiveLog(str(archive), "r") as log:
+        groups = log.groups()
+    assert len(groups) == 3 * GROUPS
+    assert sorted({partition for partition, _ in groups.values()}) == list(range(3 * PARTITIONS))
+    rows = as_on_spark(archive)
+    assert [row["problem"] for row in rows] == [None] * (3 * GROUPS)
+    assert {row["group"] for row in rows} == set(groups)
