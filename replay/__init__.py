@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from equipoise.replay.facade import read_recording as read_recording
     from equipoise.replay.facade import show as show
     from equipoise.replay.facade import simulate as simulate
+    from equipoise.replay.facade import spark_incident as spark_incident
     from equipoise.replay.facade import spark_timeline as spark_timeline
     from equipoise.replay.facade import spark_verify as spark_verify
     from equipoise.replay.facade import spark_what_if as spark_what_if
@@ -84,6 +85,7 @@ PUBLIC_NAMES = {
     "render_what_if": "equipoise.replay.whatif.what_if_picture",
     "show": "equipoise.replay.facade",
     "simulate": "equipoise.replay.facade",
+    "spark_incident": "equipoise.replay.facade",
     "spark_timeline": "equipoise.replay.facade",
     "spark_verify": "equipoise.replay.facade",
     "spark_what_if": "equipoise.replay.facade",

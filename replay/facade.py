@@ -169,6 +169,20 @@ def spark_what_if(
     return spark_what_if(spark or session()[0], units_of(archives), configurations, seeds=seeds)
 
 
+def spark_incident(*recordings: str, spark: Any = None) -> dict[str, Any]:
+    """The incidents of every group of some recordings (`equipoise record`), on Spark: a DataFrame
+    for each table.
+
+    `recordings`: files, or folders of them. The tables are those of
+    `equipoise.replay.spark.incident.TABLES`, and ``groups``. `spark`: see `spark_verify`.
+    """
+    from equipoise.replay.spark.incident import spark_incident
+    from equipoise.replay.spark.recordings import recordings_in
+    from equipoise.replay.spark.session import session
+
+    return spark_incident(spark or session()[0], recordings_in(recordings))
+
+
 # --------------------------------------------------------------------------------------------- logs
 
 

@@ -174,7 +174,6 @@ def _histories(
 ) -> tuple[list[GroupHistory], Evidence | None]:
     """Histories of the chosen groups. Raises InputError where none is chosen or known."""
     from equipoise.replay.importers.evidence.evidence_files import read_evidence
-    from equipoise.replay.incident import history_of
     from equipoise.replay.incident.from_logs import histories_of
 
     names = sorted({name for recording in recordings for name in recording.groups()})
@@ -184,14 +183,27 @@ def _histories(
             raise InputError(f"--group: name the group to explain, or give --all; {groups_text(names, place)}")
         if group is not None and group not in names:
             raise InputError(f"--group: {place} has no group {group!r}; {groups_text(names, place)}")
-        chosen = names if group is None else [group]
-        return [history_of(next(each for each in recordings if name in each.groups()), name) for name in chosen], None
+        return list(_recorded(recordings, group).values()), None
     evidence = read_evidence(list(screen.track(logs, "reading", len(logs))))
-    recorded = {name: history_of(next(each for each in recordings if name in each.groups()), name) for name in names if group in (None, name)}
-    found = histories_of(evidence, recorded, group)
+    found = histories_of(evidence, _recorded(recordings, group), group)
     if group is not None and group not in found:
         raise InputError(f"--group: these files say nothing about a group {group!r}; {groups_text(found, files[0])}")
     return list(found.values()) if group is None else [found[group]], evidence
+
+
+def _recorded(recordings: Sequence[ClusterRecording | Dump], group: str | None) -> dict[str, GroupHistory]:
+    """Group -> its history, by name; of a group in several recordings, by the first."""
+    from equipoise.replay.importers.groups.cluster_recording import ClusterRecording
+    from equipoise.replay.importers.groups.divided_recording import histories_apart
+    from equipoise.replay.incident import history_of
+
+    found: dict[str, GroupHistory] = {}
+    for recording in reversed(recordings):
+        if group is None and isinstance(recording, ClusterRecording):
+            found |= {name: history_of(mine, name) for mine, name in histories_apart(recording)}
+        else:
+            found |= {name: history_of(recording, name) for name in recording.groups() if group in (None, name)}
+    return dict(sorted(found.items()))
 
 
 def _opened(place: str) -> ClusterRecording | Dump:

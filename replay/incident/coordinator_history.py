@@ -11,6 +11,7 @@ from itertools import pairwise
 import attrs
 
 from equipoise.replay.importers.groups.cluster_recording import RecordedCommit
+from equipoise.replay.importers.groups.divided_recording import SINKS
 from equipoise.replay.importers.groups.dump import ReadableRecording
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedGroups
 from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
@@ -176,7 +177,7 @@ def history_of(recording: ReadableRecording, group: str) -> GroupHistory:
 
 def sink_group(connector: str) -> str:
     """The group in which a sink of Kafka Connect reads, unless its configuration names another."""
-    return f"connect-{connector}"
+    return f"{SINKS}{connector}"
 
 
 def with_sinks(history: GroupHistory, sinks: Mapping[str, GroupHistory]) -> GroupHistory:

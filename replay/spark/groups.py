@@ -179,11 +179,14 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, last
     rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, SCHEMA)
     if begun is not None:
         rows = rows.union(spark.createDataFrame(begun(numbers, targets), SCHEMA))
+    return by_bucket(rows, len(buckets)).sortWithinPartitions("bucket", "place", "group", "seq").mapInArrow(fold, ddl(schema))
+
+
+def by_bucket(rows: Any, buckets: int) -> Any:
+    """Returns the rows, those of one bucket (column `bucket`, from 0) in one task."""
     if hasattr(rows, "repartitionById"):
-        by_bucket = rows.repartitionById(len(buckets), "bucket")
-    else:  # Spark 4.0: some tasks get two buckets, and others none
-        by_bucket = rows.repartition(len(buckets), "bucket")
-    return by_bucket.sortWithinPartitions("bucket", "place", "group", "seq").mapInArrow(fold, ddl(schema))
+        return rows.repartitionById(buckets, "bucket")
+    return rows.repartition(buckets, "bucket")  # Spark 4.0: some tasks get two buckets, and others none
 
 
 @attrs.frozen

@@ -160,14 +160,15 @@ class PieceScan:
                 yield from _rows(piece.place, row, batch, targets)
                 row += batch.num_rows
         except (BrokenStoreError, LogError, InputError) as error:
-            if isinstance(error, InputError) and _is_first_attempt():
+            if isinstance(error, InputError) and is_first_attempt():
                 raise  # a store that did not answer may, when Spark tries again
             offset = error.offset if isinstance(error, LogError) else None
             text = error.problem if isinstance(error, LogError) else str(error)
             yield _for_all(piece.place, row, {"payload": json.dumps([type(error).__name__, offset, text]).encode()}, targets)
 
 
-def _is_first_attempt() -> bool:
+def is_first_attempt() -> bool:
+    """Returns whether Spark runs a task for the first time."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,14 +13,14 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.replay.spans import ALWAYS, Span, SpanReader
 from equipoise.replay.spark.groups import Unit, over_groups, problem_of
-from equipoise.replay.spark.results import kept, write_table
+from equipoise.replay.spark.results import kept
+from equipoise.replay.spark.tables import Columns, tables_schema, taken_apart
 from equipoise.replay.timelines import Timeline, build_timeline, costs_of, timeline_document
-from equipoise.replay.timelines.history_costs import SUMMED
 
 _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
 _FROM_TO = (("from_ms", _WHOLE), ("to_ms", _WHOLE))
 
-TABLES: dict[str, tuple[tuple[str, str], ...]] = {
+TABLES: dict[str, Columns] = {
     "intervals": (("task", _TEXT), ("member_id", _TEXT), ("condition", _TEXT), *_FROM_TO, ("offset", _WHOLE), ("generation", _WHOLE)),
     "unavailability": (("task", _TEXT), *_FROM_TO),
     "moves": (
@@ -44,7 +43,7 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
 times without a running owner. Costs: those of `equipoise.replay.timelines.history_costs.Cost`.
 """
 
-GROUPS: tuple[tuple[str, str], ...] = (
+GROUPS: Columns = (
     ("group", _TEXT), ("location", _TEXT), ("log_id", _TEXT), ("led_by", _TEXT), ("assignor", _TEXT), *_FROM_TO, ("facts", _WHOLE), ("tasks", _WHOLE),
     ("moves", _WHOLE), ("rounds", _WHOLE), ("stopped_ms", _WHOLE), ("tasks_stopped", _WHOLE), ("longest_ms", _WHOLE), ("rejections", _WHOLE),
     ("differs_at", _WHOLE), ("problem", _TEXT),
@@ -121,14 +120,7 @@ def _head(unit: Unit) -> dict[str, Any]:
 
 def schema() -> Any:
     """Returns the pyarrow schema of `timeline_group`'s rows."""
-    import pyarrow as pa
-
-    kinds = {"string": pa.string(), "int64": pa.int64(), "bool": pa.bool_()}
-
-    def struct(columns: Sequence[tuple[str, str]]) -> Any:
-        return pa.struct([(name, kinds[kind]) for name, kind in columns])
-
-    return pa.schema([("groups", struct(GROUPS)), *((table, pa.list_(struct(columns))) for table, columns in TABLES.items())])
+    return tables_schema(GROUPS, TABLES)
 
 
 def spark_timeline(spark: Any, units: Sequence[Unit], span: Span = ALWAYS) -> dict[str, Any]:
@@ -137,33 +129,7 @@ def spark_timeline(spark: Any, units: Sequence[Unit], span: Span = ALWAYS) -> di
 
     The histories are computed once, when the first table is read, and kept on Spark's disks.
     """
-    from pyspark.sql import functions as f
-
-    rows = kept(over_groups(spark, units, partial(timeline_group, span=span), schema(), last_day=span.last_day))
-    tables = {"groups": rows.select("groups.*")}
-    for table, columns in TABLES.items():
-        exploded = rows.select(f.col("groups.group").alias("group"), f.posexplode(table).alias("seq", "row"))
-        tables[table] = exploded.select("group", f.col("seq").cast("bigint").alias("seq"), *[f.col(f"row.{name}").alias(name) for name, _ in columns])
-    return tables
-
-
-def costs_by_group(tables: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the table `costs`, summed over days: a row for each group and cause, by name."""
-    from pyspark.sql import functions as f
-
-    sums = [f.sum(name).cast("bigint").alias(name) for name in SUMMED]
-    rows = tables["costs"].groupBy("group", "cause").agg(*sums, f.max("longest_ms").alias("longest_ms")).collect()
-    return sorted((row.asDict() for row in rows), key=lambda row: (row["group"], row["cause"]))
-
-
-def write_tables(tables: dict[str, Any], folder: Path) -> dict[str, int]:
-    """Makes `folder`, and writes ``<table>/rows.parquet`` in it, sorted by group and seq. Returns
-    table -> number of its rows.
-    """
-    folder.mkdir()
-    return {
-        name: write_table(table, ("group", "location") if name == "groups" else ("group", "seq"), folder / name) for name, table in tables.items()
-    }
+    return taken_apart(kept(over_groups(spark, units, partial(timeline_group, span=span), schema(), last_day=span.last_day)), TABLES)
 
 
 def plain_tables(units: Sequence[Unit], span: Span = ALWAYS) -> dict[str, list[dict[str, Any]]]:

@@ -32,12 +32,15 @@ from equipoise.events.log.parquet.archive_writing import Writer
 from equipoise.events.log.parquet.files import all_parts
 from equipoise.events.log.parquet.store import ArchivePartition
 from equipoise.events.log.rows import DecisionRow, FactRow, Row
+from equipoise.replay.importers.groups.cluster_recording import open_recording
+from equipoise.replay.incident import history_of, incidents
 from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.cuts import spark_verify_again
 from equipoise.replay.spark.groups import Unit, Work, dealt, over_groups, units_of
 from equipoise.replay.spark.incremental import plan_of
 from equipoise.replay.spark.states import CUTS_FILE
-from equipoise.replay.spark.timeline import GROUPS, TABLES, plain_tables, spark_timeline, timeline_group, write_tables
+from equipoise.replay.spark.tables import write_tables
+from equipoise.replay.spark.timeline import GROUPS, TABLES, plain_tables, spark_timeline, timeline_group
 from equipoise.replay.spark.timeline import schema as timeline_schema
 from equipoise.replay.spark.verify import row_of, spark_verify, verify_group
 from equipoise.replay.spark.verify import schema as verify_schema
@@ -48,6 +51,7 @@ from equipoise.replay.verification import verify
 from equipoise.replay.whatif.configuration_ranking import DRIFT, Ranking
 from equipoise.replay.whatif.evaluate import Configuration, what_if
 from tests.json_schemas import check
+from tests.recorded_groups import record_runs
 from tests.spark.executors import Mortal
 from tests.unit.replay.lived import lived, write
 
@@ -484,3 +488,36 @@ def test_spark_row_is_made_of_a_verification(fleet: Path) -> None:
     entries = list(unit.entries())[:50]
     row = row_of(unit, verify(entries))
     assert (row["records"], row["verdict"], row["problem"]) == (50, "identical", None)
+
+
+# ----------------------------------------------------------------------------------------- incident
+
+
+@pytest.mark.slow
+def test_spark_incidents_equal_those_of_each_recording(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "recordings").mkdir()
+    record_runs(tmp_path / "recordings" / "eu.db", {"orders": "scale-out", "payments": "rolling"}, "eu")
+    record_runs(tmp_path / "recordings" / "us.db", {"orders": "rolling"}, "us")
+    (tmp_path / "recordings" / "broken.db").write_bytes((tmp_path / "recordings" / "us.db").read_bytes()[:6_000])
+    words = ("spark", "incident", str(tmp_path / "recordings"), "--to", str(tmp_path / "told"), "--html", str(tmp_path / "page.html"), "--json")
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2, result.output
+    document = json.loads(result.stdout)
+    check("spark-incident", document)
+    heads = {(row["group"], row["cluster"]): row for row in document["groups"]}
+    assert sorted(heads, key=str) == [("", None), ("orders", "eu"), ("orders", "us"), ("payments", "eu")]
+    assert "broken.db" in heads["", None]["problem"]
+    told = ds.dataset(tmp_path / "told" / "incidents").to_table().to_pylist()
+    for (group, cluster), head in heads.items():
+        if not group:
+            continue
+        with open_recording(str(tmp_path / "recordings" / f"{cluster}.db")) as recording:
+            alone = incidents(history_of(recording, group))
+        mine = [row for row in told if (row["group"], row["location"]) == (group, head["location"])]
+        assert [(row["begin_ms"], row["cause"], row["unavailable_ms"], row["moves"]) for row in mine] == [
+            (each.begin_ms, each.cause.name.lower(), each.unavailable_ms, each.moves) for each in alone
+        ]
+        assert head["unavailable_ms"] == sum(row["unavailable_ms"] for row in mine) > 0
+    assert sum(cause["unavailable_ms"] for cause in document["causes"]) == sum(head["unavailable_ms"] or 0 for head in heads.values())
+    refused = CliRunner().invoke(main, ["spark", "incident", str(tmp_path / "recordings" / "eu.db"), "--group", "invoices"])
+    assert (refused.exit_code, "fits no group" in refused.output) == (2, True)

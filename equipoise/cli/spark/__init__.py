@@ -14,9 +14,9 @@ SPARK_COMMANDS = {
     "verify": "equipoise.cli.spark.verify:verify",
     "timeline": "equipoise.cli.spark.timeline:timeline",
     "what-if": "equipoise.cli.spark.what_if:what_if",
+    "incident": "equipoise.cli.spark.incident:incident",
     "stream": "equipoise.cli.spark.stream:stream",
 }
-
 
 
 def _print_script(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -34,16 +34,17 @@ spark = CommandGroup(
             ["--script"], is_flag=True, expose_value=False, is_eager=True, callback=_print_script, help="Print the path of the file for spark-submit."
         )
     ],
-    short_help="Run verify, timeline and what-if over many groups, on Spark.",
-    help="""Run verify, timeline and what-if over the many groups of Parquet archives, on Apache Spark: on all cores of this machine, or on a cluster
-    (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive` wrote; make one from a file with
-    `equipoise archive group.db --to archive/`.
+    short_help="Run verify, timeline, what-if and incident over many groups, on Spark.",
+    help="""Run verify, timeline and what-if over the many groups of Parquet archives, and incident over those of recordings, on Apache
+    Spark: on all cores of this machine, or on a cluster (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive` wrote;
+    make one from a file with `equipoise archive group.db --to archive/`. A RECORDING is a file that `equipoise record` wrote.
 
     \b
     Examples:
       equipoise spark verify archive/
       equipoise spark timeline archive/ --to history/
       equipoise spark what-if archive/ --sweep max_warmups=1,2,4
+      equipoise spark incident recordings/ --to incidents/
       spark-submit --master yarn $(equipoise spark --script) verify /data/archive
     """,
 )

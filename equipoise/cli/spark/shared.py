@@ -28,9 +28,13 @@ def archives(run: F) -> F:
     """Arguments and options of a job over archives: ``locations``, ``patterns``, ``master``,
     ``settings``.
     """
-    run = click.option("--group", "patterns", multiple=True, metavar="PATTERN", help="These groups only, as 'orders-*'; may be given again.")(run)
-    run = click.argument("locations", metavar="ARCHIVE...", nargs=-1, required=True)(run)
+    run = click.argument("locations", metavar="ARCHIVE...", nargs=-1, required=True)(group_option(run))
     return spark_options(run)
+
+
+def group_option(run: F) -> F:
+    """Option ``patterns``."""
+    return click.option("--group", "patterns", multiple=True, metavar="PATTERN", help="These groups only, as 'orders-*'; may be given again.")(run)
 
 
 def span_options(run: F) -> F:

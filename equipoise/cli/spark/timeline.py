@@ -55,8 +55,9 @@ def timeline(
     """
     from equipoise.replay.spans import Span
     from equipoise.replay.spark.results import check_complete
-    from equipoise.replay.spark.timeline import TABLES, costs_by_group, spark_timeline, write_tables
-    from equipoise.replay.timelines.history_costs import by_cause, by_group
+    from equipoise.replay.spark.tables import costs_by_group, write_tables
+    from equipoise.replay.spark.timeline import TABLES, spark_timeline
+    from equipoise.replay.timelines.history_costs import SUMMED, by_cause, by_group
 
     names, span = frozenset({"groups", *TABLES}), Span(from_, until)
     check_tables("--to", folder, names)
@@ -68,7 +69,7 @@ def timeline(
         check_complete(len(groups), found)
         with new_tables("--to", folder, names) as part:
             counts = write_tables(tables, part)
-        costs = costs_by_group(tables)
+        costs = costs_by_group(tables, SUMMED)
         tables["groups"].unpersist()
     without = [group for group in groups if group["problem"] is not None]
     causes, of_groups = by_cause(costs), by_group(costs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -118,43 +118,65 @@ class ClusterRecording:
 
     def cluster(self) -> str | None:
         """Id of the recorded cluster; None: nothing was recorded yet."""
-        row = self._db.execute("SELECT cluster FROM clusters").fetchone()
+        row = next(self._rows("SELECT cluster FROM clusters"), None)
         return None if row is None else str(row[0])
 
     def groups(self) -> list[str]:
         """Groups with records."""
-        return [name for (name,) in self._db.execute('SELECT DISTINCT "group" FROM records ORDER BY "group"')]
+        return [name for (name,) in self._rows('SELECT DISTINCT "group" FROM records ORDER BY "group"')]
 
     def records(self, group: str | None = None) -> Iterator[RawRecord]:
         """Records about one group or all, as they were recorded."""
         where, values = ("", ()) if group is None else (' WHERE "group" = ?', (group,))
-        for partition, offset, at_ms, key, value in self._db.execute(
+        for partition, offset, at_ms, key, value in self._rows(
             f"SELECT partition, offset, at_ms, key, value FROM records{where} ORDER BY id", values
         ):
             yield RawRecord(partition, offset, at_ms, key, value)
 
+    def records_by_group(self) -> Iterator[tuple[str, RawRecord]]:
+        """Records with their groups: one group after the other, by name, each as recorded."""
+        rows = self._rows('SELECT "group", partition, offset, at_ms, key, value FROM records ORDER BY "group", id')
+        for group, partition, offset, at_ms, key, value in rows:
+            yield group, RawRecord(partition, offset, at_ms, key, value)
+
     def commits(self, group: str | None = None, from_ms: int = 0, until_ms: int = 2**62) -> Iterator[RecordedCommit]:
         """Commits within a span of time, in the order in which they were recorded."""
         found: list[list[Any]]
-        for (data,) in self._db.execute("SELECT data FROM commits WHERE until_ms >= ? AND from_ms <= ? ORDER BY id", (from_ms, until_ms)):
-            found = msgpack.unpackb(zlib.decompress(data))
+        for (data,) in self._rows("SELECT data FROM commits WHERE until_ms >= ? AND from_ms <= ? ORDER BY id", (from_ms, until_ms)):
+            found = self._unpacked(data)
             for name, topic, partition, at_ms, committed in found:
                 if group in (None, name) and from_ms <= at_ms <= until_ms:
                     yield RecordedCommit(group=name, topic=topic, partition=partition, at_ms=at_ms, committed=committed)
 
     def ends(self, from_ms: int = 0, until_ms: int = 2**62) -> Iterator[tuple[int, dict[str, list[int]]]]:
         """Time of each sample, and topic -> end of each partition."""
-        for at_ms, data in self._db.execute("SELECT at_ms, data FROM ends WHERE at_ms BETWEEN ? AND ? ORDER BY at_ms", (from_ms, until_ms)):
-            yield at_ms, msgpack.unpackb(zlib.decompress(data))
+        for at_ms, data in self._rows("SELECT at_ms, data FROM ends WHERE at_ms BETWEEN ? AND ? ORDER BY at_ms", (from_ms, until_ms)):
+            yield at_ms, self._unpacked(data)
 
     def sampled_topics(self) -> set[str]:
         """Topics of the newest sample of end offsets."""
-        row = self._db.execute("SELECT data FROM ends ORDER BY at_ms DESC LIMIT 1").fetchone()
-        return set() if row is None else set(msgpack.unpackb(zlib.decompress(row[0])))
+        row = next(self._rows("SELECT data FROM ends ORDER BY at_ms DESC LIMIT 1"), None)
+        return set() if row is None else set(self._unpacked(row[0]))
 
     def topics(self) -> dict[str, str]:
         """Topic id -> topic."""
-        return dict(self._db.execute("SELECT topic_id, topic FROM topics"))
+        return dict(self._rows("SELECT topic_id, topic FROM topics"))
+
+    def _rows(self, query: str, values: Sequence[object] = ()) -> Iterator[Any]:
+        """Rows of a query. Raises InputError for a file that is damaged."""
+        try:
+            yield from self._db.execute(query, values)
+        except sqlite3.Error as error:
+            raise self._damaged(error) from None
+
+    def _unpacked(self, data: bytes) -> Any:
+        try:
+            return msgpack.unpackb(zlib.decompress(data))
+        except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: Exception) -> InputError:
+        return InputError(f"{self.path}: the recording is damaged ({error}); restore it from a copy, or name another file")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -178,7 +200,7 @@ def open_recording(location: str, *, write: bool = False) -> ClusterRecording:
         raise InputError(f"{location}: there is no such recording; make one with equipoise record kafka://host:port --to {location}")
     if path.is_dir():
         raise InputError(f"{location}: is a folder, and no recording of groups; name a file")
-    if not is_new and not _is_recording(path):  # before SQLite touches it
+    if not is_new and not is_recording(path):  # before SQLite touches it
         raise InputError(f"{location}: is no recording of groups; name a file that equipoise record wrote")
     try:
         connection = sqlite3.connect(path, isolation_level=None)
@@ -208,8 +230,10 @@ def is_database(path: Path) -> bool:
     return begin == b"SQLite format 3\x00"
 
 
-def _is_recording(path: Path) -> bool:
-    """By the application id in the header of an SQLite file, at byte 68."""
+def is_recording(path: Path) -> bool:
+    """Returns whether a file is a recording, by the application id in the header of an SQLite file,
+    at byte 68.
+    """
     try:
         with path.open("rb") as file:
             header = file.read(72)

@@ -1,0 +1,60 @@
+"""Tables of many groups: one row of Spark has a group's rows of all tables, which are taken apart
+and written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from equipoise.replay.spark.results import write_table
+
+Columns = tuple[tuple[str, str], ...]
+"""Names and pyarrow's types."""
+
+
+def tables_schema(groups: Columns, tables: Mapping[str, Columns]) -> Any:
+    """Returns the pyarrow schema of a group's rows: its row in `groups`, and for each table a list
+    of rows.
+    """
+    import pyarrow as pa
+
+    kinds = {"string": pa.string(), "int64": pa.int64(), "bool": pa.bool_()}
+
+    def struct(columns: Columns) -> Any:
+        return pa.struct([(name, kinds[kind]) for name, kind in columns])
+
+    return pa.schema([("groups", struct(groups)), *((table, pa.list_(struct(columns))) for table, columns in tables.items())])
+
+
+def taken_apart(rows: Any, tables: Mapping[str, Columns]) -> dict[str, Any]:
+    """Returns table -> DataFrame: `groups` and `tables`, each with `group` first; `seq` counts a
+    group's rows from 0.
+    """
+    from pyspark.sql import functions as f
+
+    found = {"groups": rows.select("groups.*")}
+    for table, columns in tables.items():
+        exploded = rows.select(f.col("groups.group").alias("group"), f.posexplode(table).alias("seq", "row"))
+        found[table] = exploded.select("group", f.col("seq").cast("bigint").alias("seq"), *[f.col(f"row.{name}").alias(name) for name, _ in columns])
+    return found
+
+
+def costs_by_group(tables: Mapping[str, Any], summed: Sequence[str], by: Sequence[str] = ("group",)) -> list[dict[str, Any]]:
+    """Returns the table `costs`, summed over days: a row for each group and cause, by name."""
+    from pyspark.sql import functions as f
+
+    sums = [f.sum(name).cast("bigint").alias(name) for name in summed]
+    rows = tables["costs"].groupBy(*by, "cause").agg(*sums, f.max("longest_ms").alias("longest_ms")).collect()
+    return sorted((row.asDict() for row in rows), key=lambda row: [row[name] for name in (*by, "cause")])
+
+
+def write_tables(tables: Mapping[str, Any], folder: Path) -> dict[str, int]:
+    """Makes `folder`, and writes ``<table>/rows.parquet`` in it, sorted by group and seq. Returns
+    table -> number of its rows.
+    """
+    folder.mkdir()
+    return {
+        name: write_table(table, ("group", "location") if name == "groups" else ("group", "seq"), folder / name) for name, table in tables.items()
+    }
