@@ -37,8 +37,8 @@ from equipoise.events.log.parquet.files import all_parts, batches, by_partition,
 from equipoise.events.log.parquet.files import schema as archive_schema
 from equipoise.replay.simulation.many_groups import Fleet, make_group
 from equipoise.replay.spark.groups import Unit, units_of
+from equipoise.replay.spark.result_tables import write_tables
 from equipoise.replay.spark.session import session
-from equipoise.replay.spark.tables import write_tables
 from equipoise.replay.spark.timeline import TABLES, plain_tables, spark_timeline
 from equipoise.replay.spark.verify import spark_verify, verify_group
 from equipoise.replay.spark.what_if import what_if_group, what_if_rows

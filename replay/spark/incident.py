@@ -10,16 +10,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-import attrs
-
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.replay.importers.groups.divided_recording import NO_UNIT, PROBLEM, HeldRecording, held, rows_of
 from equipoise.replay.incident import Cause, Incident, history_of, incidents
+from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.groups import TASKS_A_CORE, by_bucket, ddl, dealt, parallelism, problem_of
 from equipoise.replay.spark.pieces import is_first_attempt
 from equipoise.replay.spark.recordings import ROW_SCHEMA, bucket_of, opened
+from equipoise.replay.spark.result_tables import Columns, tables_schema, taken_apart
 from equipoise.replay.spark.results import MissingRowsError, kept
-from equipoise.replay.spark.tables import Columns, tables_schema, taken_apart
 
 _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
 
@@ -55,21 +54,13 @@ DEPLOY = "deploy"
 _MOST_MS = 2**62
 
 
-@attrs.frozen(kw_only=True)
-class Span:
-    """Incidents that touch [from_ms, until_ms] count."""
-
-    from_ms: int = 0
-    until_ms: int = _MOST_MS
-
-
 def explain_group(recording: HeldRecording, group: str, location: str, span: Span) -> dict[str, Any]:
     """Returns the rows of one group: its row in `groups`, and for each other table a list of rows.
     """
     nothing = _without(location, group, cluster=recording.cluster)
     try:
         history = history_of(recording, group)
-        found = incidents(history, span.from_ms, span.until_ms) if history.states else []
+        found = incidents(history, span.from_ms or 0, _MOST_MS if span.until_ms is None else span.until_ms) if history.states else []
     except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
         return {**nothing, "groups": {**nothing["groups"], "problem": problem_of(error)}}
     times = [each.at_ms for each in history.states[:1] + history.states[-1:]]
@@ -146,7 +137,7 @@ def by_cause(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sorted(sums, key=lambda of: (-of["unavailable_ms"], -of["rebalancing_ms"], of["cause"]))
 
 
-def spark_incident(spark: Any, locations: Sequence[str], patterns: Sequence[str] = (), span: Span | None = None) -> dict[str, Any]:
+def spark_incident(spark: Any, locations: Sequence[str], patterns: Sequence[str] = (), span: Span = ALWAYS) -> dict[str, Any]:
     """Returns table -> DataFrame: `groups` and those of TABLES, each with `group` first; `seq`
     counts a group's rows from 0. `locations`: of recordings, as `recordings.recordings_in` has
     them. `patterns`: of the groups to explain; (): all.
@@ -155,7 +146,7 @@ def spark_incident(spark: Any, locations: Sequence[str], patterns: Sequence[str]
     """
     tasks = dealt(range(len(locations)), TASKS_A_CORE * parallelism(spark), size=lambda _: 1)
     buckets = TASKS_A_CORE * parallelism(spark)
-    places, chosen, wanted = list(locations), tuple(patterns), span or Span()
+    places, chosen = list(locations), tuple(patterns)
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -166,7 +157,7 @@ def spark_incident(spark: Any, locations: Sequence[str], patterns: Sequence[str]
     def explain(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        for row in explained(batches, places, wanted):
+        for row in explained(batches, places, span):
             yield pa.RecordBatch.from_pylist([row], schema=tables_schema(GROUPS, TABLES))
 
     rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, ROW_SCHEMA)

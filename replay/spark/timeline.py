@@ -13,8 +13,8 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.replay.spans import ALWAYS, Span, SpanReader
 from equipoise.replay.spark.groups import Unit, over_groups, problem_of
+from equipoise.replay.spark.result_tables import Columns, tables_schema, taken_apart
 from equipoise.replay.spark.results import kept
-from equipoise.replay.spark.tables import Columns, tables_schema, taken_apart
 from equipoise.replay.timelines import Timeline, build_timeline, costs_of, timeline_document
 
 _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"

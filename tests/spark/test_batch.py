@@ -38,8 +38,8 @@ from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.cuts import spark_verify_again
 from equipoise.replay.spark.groups import Unit, Work, dealt, over_groups, units_of
 from equipoise.replay.spark.incremental import plan_of
+from equipoise.replay.spark.result_tables import write_tables
 from equipoise.replay.spark.states import CUTS_FILE
-from equipoise.replay.spark.tables import write_tables
 from equipoise.replay.spark.timeline import GROUPS, TABLES, plain_tables, spark_timeline, timeline_group
 from equipoise.replay.spark.timeline import schema as timeline_schema
 from equipoise.replay.spark.verify import row_of, spark_verify, verify_group

@@ -14,7 +14,7 @@ from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import group_option, html_option, span_options, spark_options, spark_session, write_page
 from equipoise.events.errors import InputError
 from equipoise.output import Kind, check_files, check_tables, new_tables
-from equipoise.replay.wording import counted, day_text
+from equipoise.replay.wording import counted
 
 _MOST_ROWS = 40
 
@@ -50,18 +50,16 @@ def incident(
       equipoise spark incident eu.db us.db --group 'orders-*' --html incidents.html
       duckdb -c "select * from 'incidents/incidents/*.parquet' order by unavailable_ms desc"
     """
-    from equipoise.replay.spark.incident import SUMMED, TABLES, Span, by_cause, check_every_group, spark_incident
+    from equipoise.replay.spans import Span
+    from equipoise.replay.spark.incident import SUMMED, TABLES, by_cause, check_every_group, spark_incident
     from equipoise.replay.spark.recordings import recordings_in
-    from equipoise.replay.spark.tables import costs_by_group, write_tables
+    from equipoise.replay.spark.result_tables import costs_by_group, write_tables
 
-    if from_ is not None and until is not None and until <= from_:
-        raise InputError(f"--until: {day_text(until)} is not after --from, {day_text(from_)}; exchange them")
-    names = frozenset({"groups", *TABLES})
+    names, span = frozenset({"groups", *TABLES}), Span(from_, until)
     if folder is not None:
         check_tables("--to", folder, names)
     check_files(("--html", html_path, Kind.PAGE))
     found = recordings_in(locations)
-    span = Span() if from_ is None and until is None else Span(from_ms=from_ or 0, **({} if until is None else {"until_ms": until}))
     with spark_session(master, settings) as spark:
         tables = spark_incident(spark, found, patterns, span)
         groups = check_every_group(sorted((row.asDict() for row in tables["groups"].collect()), key=lambda row: (row["group"], row["location"])))
@@ -73,22 +71,32 @@ def incident(
                 write_tables(kept, part)
         costs = costs_by_group(tables, SUMMED, by=("group", "location"))
         tables["groups"].unpersist()
-    causes = by_cause(costs)
+    causes, of_groups = by_cause(costs), _by_group(costs)
     shown: list[Part] = [f"{counted(sum(row['group'] != '' for row in groups), 'group')} of {counted(len(found), 'recording')}"]
-    parts = [*shown, _causes_table(causes), *_groups(groups, costs, several=len(found) > 1)]
+    parts = [*shown, _causes_table(causes), *_groups(groups, of_groups, several=len(found) > 1)]
     write_page(screen, html_path, f"{', '.join(locations)}: what groups cost", parts)
-    screen.answer({"folder": folder, "causes": causes, "groups": [_document(row, costs) for row in groups]}, *parts)
+    screen.answer({"folder": folder, "causes": causes, "groups": [_document(row, _of(row, of_groups)) for row in groups]}, *parts)
     return 2 if any(row["problem"] is not None for row in groups) else 0
 
 
-def _document(row: dict[str, Any], costs: list[dict[str, Any]]) -> dict[str, Any]:
-    mine = {each["cause"]: each["unavailable_ms"] for each in _worst_first(row, costs)}
-    return {**{name: value for name, value in row.items() if name != "groups"}, "causes": mine}
+Costs = dict[tuple[str, str], list[dict[str, Any]]]
+"""Group and location -> its rows of costs, the one that cost most first."""
 
 
-def _worst_first(row: dict[str, Any], costs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    mine = [each for each in costs if (each["group"], each["location"]) == (row["group"], row["location"])]
-    return sorted(mine, key=lambda each: (-each["unavailable_ms"], -each["rebalancing_ms"], each["cause"]))
+def _by_group(costs: list[dict[str, Any]]) -> Costs:
+    found: Costs = {}
+    for each in sorted(costs, key=lambda each: (-each["unavailable_ms"], -each["rebalancing_ms"], each["cause"])):
+        found.setdefault((each["group"], each["location"]), []).append(each)
+    return found
+
+
+def _of(row: dict[str, Any], of_groups: Costs) -> list[dict[str, Any]]:
+    return of_groups.get((row["group"], row["location"]), [])
+
+
+def _document(row: dict[str, Any], mine: list[dict[str, Any]]) -> dict[str, Any]:
+    causes = {each["cause"]: each["unavailable_ms"] for each in mine}
+    return {**{name: value for name, value in row.items() if name != "groups"}, "causes": causes}
 
 
 def _causes_table(causes: list[dict[str, Any]]) -> Table:
@@ -103,12 +111,12 @@ def _causes_table(causes: list[dict[str, Any]]) -> Table:
     return Table(columns=columns, rows=cells, title="what it cost, over all groups")
 
 
-def _groups(groups: list[dict[str, Any]], costs: list[dict[str, Any]], *, several: bool) -> list[Part]:
+def _groups(groups: list[dict[str, Any]], of_groups: Costs, *, several: bool) -> list[Part]:
     worst = sorted(groups, key=lambda row: (row["problem"] is None, -(row["unavailable_ms"] or 0), -(row["rebalancing_ms"] or 0), row["group"]))
     columns = ("group", *(["recording"] if several else []), "kind", "incidents", "partition-seconds not read", "longest s", "mostly by", "problem")
     cells = []
     for row in worst[:_MOST_ROWS]:
-        mostly = next((each for each in _worst_first(row, costs) if each["unavailable_ms"]), None)
+        mostly = next((each for each in _of(row, of_groups) if each["unavailable_ms"]), None)
         part = None if mostly is None else f"{mostly['cause']} {mostly['unavailable_ms'] / row['unavailable_ms']:.0%}"
         seconds = [None if row[name] is None else row[name] / 1_000 for name in ("unavailable_ms", "longest_ms")]
         place = [Path(row["location"]).name] if several else []

@@ -54,8 +54,8 @@ def timeline(
       duckdb -c "select * from 'history/unavailability/*.parquet' order by to_ms - from_ms desc"
     """
     from equipoise.replay.spans import Span
+    from equipoise.replay.spark.result_tables import costs_by_group, write_tables
     from equipoise.replay.spark.results import check_complete
-    from equipoise.replay.spark.tables import costs_by_group, write_tables
     from equipoise.replay.spark.timeline import TABLES, spark_timeline
     from equipoise.replay.timelines.history_costs import SUMMED, by_cause, by_group
 

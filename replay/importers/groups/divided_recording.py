@@ -40,7 +40,7 @@ SINKS = "connect-"
 
 @attrs.frozen
 class HeldRecording:
-    """What a recording has of the groups that go together, in memory."""
+    """Holds what a recording has of the groups that go together."""
 
     cluster: str
     names: dict[str, str]
@@ -68,7 +68,7 @@ class HeldRecording:
         return self.names
 
 
-class Dealt(NamedTuple):
+class DividedRow(NamedTuple):
     """One row on its way, without its bucket and place."""
 
     unit: str
@@ -77,7 +77,7 @@ class Dealt(NamedTuple):
     payload: bytes
 
 
-def rows_of(recording: ClusterRecording, patterns: Sequence[str] = ()) -> Iterator[Dealt]:
+def rows_of(recording: ClusterRecording, patterns: Sequence[str] = ()) -> Iterator[DividedRow]:
     """Yields what a recording has of the groups that fit the patterns, of each unit its HEAD first;
     without a unit, how many groups that is.
     """
@@ -86,23 +86,23 @@ def rows_of(recording: ClusterRecording, patterns: Sequence[str] = ()) -> Iterat
     for group, unit in unit_of.items():
         units.setdefault(unit, []).append(group)
     cluster, names = recording.cluster() or "", recording.topics()
-    yield Dealt(NO_UNIT, HEAD, 0, str(len(chosen)).encode())
+    yield DividedRow(NO_UNIT, HEAD, 0, str(len(chosen)).encode())
     for unit, groups in units.items():
-        yield Dealt(unit, HEAD, 0, msgpack.packb([cluster, names, [group for group in groups if group in chosen]]))
+        yield DividedRow(unit, HEAD, 0, msgpack.packb([cluster, names, [group for group in groups if group in chosen]]))
     for group, records in groupby(recording.records_by_group(), itemgetter(0)):
         if group in unit_of:
             rows = [tuple(raw) for _, raw in records]
             for seq in range(0, len(rows), _ROWS_AT_ONCE):
-                yield Dealt(unit_of[group], RECORDS, seq, msgpack.packb([group, rows[seq : seq + _ROWS_AT_ONCE]]))
+                yield DividedRow(unit_of[group], RECORDS, seq, msgpack.packb([group, rows[seq : seq + _ROWS_AT_ONCE]]))
     topics: dict[str, set[str]] = {unit: set() for unit in units}
-    waiting = _Waiting(COMMITS)
+    waiting = _RowsOfUnits(COMMITS)
     for commit in recording.commits():
         unit_name = unit_of.get(commit.group)
         if unit_name is not None:
             topics[unit_name].add(commit.topic)
             yield from waiting.add(unit_name, (commit.group, commit.topic, commit.partition, commit.at_ms, commit.committed), _ROWS_AT_ONCE)
     yield from waiting.rest()
-    waiting = _Waiting(ENDS)
+    waiting = _RowsOfUnits(ENDS)
     for at_ms, ends in recording.ends():
         for unit, theirs in topics.items():
             yield from waiting.add(unit, (at_ms, {topic: ends[topic] for topic in sorted(theirs & ends.keys())}), _SAMPLES_AT_ONCE)
@@ -110,26 +110,26 @@ def rows_of(recording: ClusterRecording, patterns: Sequence[str] = ()) -> Iterat
 
 
 @attrs.define
-class _Waiting:
+class _RowsOfUnits:
     """Rows of each unit that wait for more of them."""
 
     part: int
     of_units: dict[str, list[Any]] = attrs.field(factory=dict)
     seq: int = 0
 
-    def add(self, unit: str, row: Any, most: int) -> Iterator[Dealt]:
+    def add(self, unit: str, row: Any, most: int) -> Iterator[DividedRow]:
         rows = self.of_units.setdefault(unit, [])
         rows.append(row)
         if len(rows) >= most:
             yield self._packed(unit)
 
-    def rest(self) -> Iterator[Dealt]:
+    def rest(self) -> Iterator[DividedRow]:
         for unit in list(self.of_units):
             yield self._packed(unit)
 
-    def _packed(self, unit: str) -> Dealt:
+    def _packed(self, unit: str) -> DividedRow:
         self.seq += 1
-        return Dealt(unit, self.part, self.seq, msgpack.packb(self.of_units.pop(unit)))
+        return DividedRow(unit, self.part, self.seq, msgpack.packb(self.of_units.pop(unit)))
 
 
 def _units(recording: ClusterRecording, patterns: Sequence[str]) -> tuple[dict[str, str], frozenset[str]]:

@@ -18,7 +18,8 @@ from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.incident import history_of, incidents
-from equipoise.replay.spark.incident import TABLES, Span, by_cause, check_every_group, explained, read_recording
+from equipoise.replay.spans import ALWAYS, Span
+from equipoise.replay.spark.incident import TABLES, by_cause, check_every_group, explained, read_recording
 from equipoise.replay.spark.recordings import recordings_in
 from equipoise.replay.spark.results import MissingRowsError
 from tests.recorded_groups import connect_recording, record_runs
@@ -32,14 +33,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record_runs(tmp_path_factory.mktemp("recordings") / "cluster.db", RUNS)
 
 
-def on_tasks(locations: Sequence[Path], patterns: Sequence[str] = (), span: Span | None = None) -> list[dict[str, Any]]:
+def on_tasks(locations: Sequence[Path], patterns: Sequence[str] = (), span: Span = ALWAYS) -> list[dict[str, Any]]:
     """The rows as Spark's tasks make them: dealt, sorted within each bucket, and explained."""
     rows = [row for place, each in enumerate(locations) for batch in read_recording(str(each), place, patterns, BUCKETS) for row in batch.to_pylist()]
     found = []
     for bucket in range(BUCKETS):
         mine = sorted((row for row in rows if row["bucket"] == bucket), key=lambda row: (row["place"], row["unit"].encode(), row["part"], row["seq"]))
         batches = [pa.RecordBatch.from_pylist(mine[at : at + 3]) for at in range(0, len(mine), 3)]
-        found += list(explained(iter(batches), [str(each) for each in locations], span or Span()))
+        found += list(explained(iter(batches), [str(each) for each in locations], span))
     return found
 
 
