@@ -187,11 +187,11 @@ class GroupView:
     now_ms: int
     next_deadline_ms: int | None
     next_probing_ms: int | None
+    """When the balance is evaluated again although nothing happens; None: it need not be."""
     probed_ms: int | None
     """Group time at which the interval until `next_probing_ms` began: the balance was evaluated
     then, whether or not anything changed; None: unknown.
     """
-    """When the balance is evaluated again although nothing happens; None: it need not be."""
     verdict: str | None
     available_movements: int
     planned_movements: int

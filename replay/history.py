@@ -15,7 +15,7 @@ changes of the group and not with the records of its log.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
@@ -60,6 +60,24 @@ class Interval:
     offset: int
     """Offset of the fact that began it."""
     generation: int
+
+
+def joined_stretches(intervals: Iterable[Interval]) -> dict[TaskId, list[tuple[int, int]]]:
+    """Returns task -> stretches (from ms, to ms) without a running owner, joined where they touch.
+    `intervals`: by task and time. Tasks without a stretch are absent.
+
+    A member counts as silent from its last fact on, which is up to a heartbeat before a kill.
+    """
+    found: dict[TaskId, list[tuple[int, int]]] = {}
+    for interval in intervals:
+        if interval.condition is Condition.RUNNING:
+            continue
+        so_far = found.setdefault(interval.task, [])
+        if so_far and so_far[-1][1] == interval.from_ms:
+            so_far[-1] = (so_far[-1][0], interval.to_ms)
+        else:
+            so_far.append((interval.from_ms, interval.to_ms))
+    return found
 
 
 @attrs.frozen(kw_only=True)

@@ -46,6 +46,8 @@ def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | Moment | No
 
 def explanation_parts(explanation: Explanation) -> list[Part]:
     """The explanation as text and tables."""
+    from equipoise.replay.history import joined_stretches  # loads the solver
+
     task = explanation.task
     reads = f", which reads {', '.join(explanation.sources)}" if explanation.sources else ""
     where = f"task {task} of group {explanation.group}{reads}, after offset {explanation.offset} ({day_text(explanation.append_ms)})"
@@ -57,9 +59,10 @@ def explanation_parts(explanation: Explanation) -> list[Part]:
         earlier = len(explanation.moves) - _MOST_MOVES
         parts += [f"  {counted(earlier, 'earlier movement')} not shown; --json has all"] if earlier > 0 else []
         parts.append(moves_table(explanation.moves[-_MOST_MOVES:], explanation.append_ms))
-        stopped_ms = sum(interval.to_ms - interval.from_ms for interval in explanation.stopped)
-        times = counted(len(explanation.stopped), "stretch", "stretches")
-        without = f"without a running owner for {span_text(stopped_ms)}, in {times}" if explanation.stopped else "never without a running owner"
+        stretches = joined_stretches(explanation.stopped).get(task, [])
+        times = counted(len(stretches), "stretch", "stretches")
+        lasted = span_text(sum(to_ms - from_ms for from_ms, to_ms in stretches))
+        without = f"without a running owner for {lasted}, in {times}" if stretches else "never without a running owner"
         parts.append(f"  Over the whole log it was {without}.")
     parts += _section("What is next?", explanation.what_next)
     if explanation.slots:

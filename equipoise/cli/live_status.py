@@ -24,6 +24,7 @@ from equipoise.cli.visible import shortened, visible
 from equipoise.replay.restore_progress import RestoreRow, restores
 from equipoise.replay.trouble import Severity, Trouble, troubles
 from equipoise.replay.wording import counted, lag_text, span_text
+from equipoise.statemachine.state import GroupPhase
 
 if TYPE_CHECKING:
     from equipoise.replay.group_view import GroupMemberRow, GroupView, TaskRow
@@ -137,7 +138,7 @@ def parts_of(group: Seen) -> list[Part]:
     """The same as lines and tables, with every row."""
     title, rest = _title(group.view)
     parts: list[Part] = [Line(bold(title), rest)]
-    parts += [_trouble_line(trouble) for trouble in group.troubles] or [Line(Styled(_CALM, colour="green"))]
+    parts += [_trouble_line(trouble) for trouble in group.troubles] or [_calm_line(group.view)]
     for section in (_restores(group, group.at_s), _members(group.view.members), _tasks(group)):
         parts += ["", section.table()] if section.count else []
     return parts
@@ -169,6 +170,21 @@ def draw(group: Seen, remark: str, *, width: int, height: int, now_s: float) -> 
 _CALM = "every task runs, and nothing moves"
 
 
+def _calm(view: GroupView) -> str:
+    """Returns the line for a group in which equipoise sees no trouble. It does not judge a group
+    that something else leads, or that is not configured.
+    """
+    owned = sum(task.owner is not None for task in view.tasks)
+    if view.phase == GroupPhase.SHADOWING.value:
+        return f"its own leader decides; {owned} of {counted(len(view.tasks), 'task')} have an owner"
+    return "not configured yet" if view.phase == GroupPhase.UNCONFIGURED.value else _CALM
+
+
+def _calm_line(view: GroupView) -> Line:
+    calm = _calm(view)
+    return Line(Styled(calm, colour="green") if calm == _CALM else calm)
+
+
 def _title(view: GroupView) -> tuple[str, str]:
     """The group's name, and what is said behind it."""
     counts = f"{counted(len(view.tasks), 'task')}, {counted(len(view.members), 'member')}"
@@ -183,7 +199,8 @@ def _head(group: Seen, remark: str) -> Iterator[Text]:
     if remark:
         yield Text(visible(remark), style="yellow", no_wrap=True, overflow="ellipsis")
     if not group.troubles:
-        yield Text(_CALM, style="green")
+        calm = _calm(group.view)
+        yield Text(calm, style="green" if calm == _CALM else "")
     for trouble in group.troubles:
         yield Text(_safe(trouble.text), style=_COLOURS[trouble.severity], no_wrap=True, overflow="ellipsis")
 

@@ -103,7 +103,7 @@ def totals_table(totals: list[Totals]) -> Table:
         )
         for each in totals
     ]
-    columns = ("window", "length", "rounds", "moves", "task-seconds not running", "tasks", "longest s")
+    columns = ("window", "length", "rounds", "moves", "task-s without a running owner", "tasks", "longest s")
     return Table(columns=columns, rows=rows, title="what it cost")
 
 

@@ -277,7 +277,10 @@ def drift_text(drift: Drift) -> str:
 
 def fidelity_table(answer: WhatIf) -> Table:
     """The group as it is: recorded next to simulated."""
+    measured = answer.metrics_source == "measured"
     headings = {metric: heading for heading, metric in MEASURES}
+    if not measured:  # the log shows this of it, of the simulated log too
+        headings |= {"unavailable_task_seconds": "task-s without a running owner", "records_restored": "records restored, by reports"}
     rows = [
         (
             headings[each.metric],
@@ -288,7 +291,7 @@ def fidelity_table(answer: WhatIf) -> Table:
         )
         for each in answer.fidelity
     ]
-    source = "measured in the group" if answer.metrics_source == "measured" else "from its log"
+    source = "measured in the group" if measured else "from its log"
     return Table(
         columns=("as it is", "recorded", "simulated", "runs", "error"), rows=rows, title=f"fidelity: the group as it is, {source}, next to simulated"
     )

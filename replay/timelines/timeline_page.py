@@ -79,11 +79,11 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
         "cards": [
             [f"{totals.moves:,}", "moves: changes of owner"],
             [f"{totals.rounds:,}", "rounds"],
-            [f"{totals.stopped_ms / 1_000:,.1f}", "task-seconds not running"],
+            [f"{totals.stopped_ms / 1_000:,.1f}", "task-s without a running owner"],
             [span_text(totals.longest_ms), "longest at a stretch"],
             [f"{totals.tasks_stopped:,} of {len(timeline.tasks):,}", "tasks ever without one"],
         ],
-        "columns": ["window", "length", "rounds", "moves", "task-seconds not running", "tasks", "longest"],
+        "columns": ["window", "length", "rounds", "moves", "task-s without a running owner", "tasks", "longest"],
         "totals": [
             [
                 each.label.replace("_", " "),

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from equipoise.events.tasks import TaskId
-from equipoise.replay.history import Condition, Interval, MoveStory
+from equipoise.replay.history import Interval, MoveStory, joined_stretches
 from equipoise.replay.recorded_inputs import Window
 
 
@@ -124,10 +124,10 @@ class Timeline:
         of a measurement in the cluster itself.
         """
         if self.led_by == "external":
-            return "not running: in the log, which shows no restores; what was measured at the records themselves is longer"
+            return "without a running owner: in the log, which shows no restores; what was measured at the records themselves is longer"
         return (
-            "not running: in the log, from a dead owner's last report to the first that shows the next one running; "
-            "the silence itself, as simulate measures it, is shorter"
+            "without a running owner: in the log, from a dead owner's last report to the first that shows the next one running; "
+            "unavailable, as what-if --to measures it at the records, is shorter"
         )
 
     def totals(self, label: str = "all", from_ms: int | None = None, to_ms: int | None = None) -> Totals:
@@ -150,23 +150,10 @@ class Timeline:
         )
 
     def stopped(self, from_ms: int, to_ms: int) -> dict[TaskId, list[tuple[int, int]]]:
-        """Returns task -> stretches (from ms, to ms) without a running owner, joined where they
-        touch. A stretch is in full in the result if its middle is in [from_ms, to_ms).
-
-        A member counts as silent from its last fact on, which is up to a heartbeat before a kill.
-        Tasks without a stretch are absent.
-        """
-        found: dict[TaskId, list[tuple[int, int]]] = {}
-        for interval in self.intervals:  # by task and time
-            if interval.condition is Condition.RUNNING:
-                continue
-            stretches = found.setdefault(interval.task, [])
-            if stretches and stretches[-1][1] == interval.from_ms:
-                stretches[-1] = (stretches[-1][0], interval.to_ms)
-            else:
-                stretches.append((interval.from_ms, interval.to_ms))
-        inside = {task: [(since, to) for since, to in stretches if from_ms <= (since + to) // 2 < to_ms] for task, stretches in found.items()}
-        return {task: stretches for task, stretches in inside.items() if stretches}
+        """Returns the `joined_stretches` whose middle is in [from_ms, to_ms), each in full."""
+        found = joined_stretches(self.intervals)
+        inside = {task: [(since, to) for since, to in of_task if from_ms <= (since + to) // 2 < to_ms] for task, of_task in found.items()}
+        return {task: of_task for task, of_task in inside.items() if of_task}
 
     def window_totals(self) -> list[Totals]:
         """Returns the costs of each marked window, or of the whole log when none is marked."""

@@ -73,6 +73,37 @@ async def test_settings_are_shown_tried_changed_and_changed_back(settings: Worke
         assert (await configure(settings, *back[4:]))[1]["outcome"] == "unchanged"
 
 
+async def test_dry_run_what_if_and_timeline_have_the_same_numbers(settings: WorkerSettings) -> None:
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(4))
+        swarm.add("g", ["m1", "m2"])
+        swarm.start()
+        await swarm.until_all_run("g", 4, ["m1", "m2"])
+        await asyncio.sleep(2)
+    change = ("--set", "num_standbys=1")
+    code, tried = await configure(settings, *change, "--dry-run")
+    (asked,) = (await ask(settings, "what-if", *change, "--seeds", "1"))["groups"]
+    assert code == 0
+    simulated = tried["simulated"]
+    for name in ("facts", "span_ms", "seeds", "recorded", "factual", "fidelity"):
+        assert simulated[name] == asked[name], name
+    assert [each["metrics"] for each in simulated["outcomes"]] == [each["metrics"] for each in asked["outcomes"]]
+    timeline = await ask(settings, "timeline")
+    assert (timeline["facts"], timeline["totals"]["moves"], timeline["totals"]["rounds"]) == (
+        asked["facts"], asked["recorded"]["moves"], asked["recorded"]["rebalances"],
+    )  # fmt: skip
+
+
+async def ask(settings: WorkerSettings, command: str, *words: str) -> dict[str, Any]:
+    """What the command answers on the log."""
+    location = f"kafka://{settings.bootstrap}/{settings.prefix}"
+    call = [sys.executable, "-m", "equipoise", command, location, "--group", "g", "--json", *words]
+    done = await asyncio.to_thread(subprocess.run, call, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 async def test_member_reports_that_its_group_config_is_not_used(
     bootstrap: str, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

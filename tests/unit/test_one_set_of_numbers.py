@@ -80,6 +80,48 @@ def test_decisions_of_a_simulation_are_those_that_are_verified(logs: dict[str, s
     assert (simulated["facts"], simulated["decisions"]) == (verified["facts"], verified["decisions_identical"])
 
 
+@pytest.mark.parametrize("name", ["recorded", "led"])
+def test_time_without_a_running_owner_has_one_value(logs: dict[str, str], name: str) -> None:
+    """Of the timeline, task by task in explain, and as the cost that what-if reads from a log."""
+    timeline = asked("timeline", logs[name])
+    of_tasks = {each["task"]: each["stretches"] for each in timeline["not_running"]}
+    shown = {row[0]: row[1:3] for row in (line.split() for line in ask("timeline", logs[name], "--all").splitlines()) if len(row) == 5}
+    moves = [each for each in timeline["moves"] if each["source"] is not None]
+    for task in ("0_1", "0_8", "1_5"):
+        lasted = sum(each["to_ms"] - each["from_ms"] for each in of_tasks.get(task, []))
+        explained = asked("explain", logs[name], "--task", task)
+        assert sum(each["to_ms"] - each["from_ms"] for each in explained["not_running"]) == lasted
+        without = re.search(r"without a running owner(?: for [^,]+, in (\d+) stretch)?", ask("explain", logs[name], "--task", task))
+        assert without
+        assert int(without[1] or 0) == len(of_tasks.get(task, []))
+        if lasted:
+            assert shown[task] == [without[1], f"{lasted / 1_000:.1f}"]
+        moved = [each["began_ms"] for each in explained["moves"] if each["source"] is not None]
+        assert moved == [each["began_ms"] for each in moves if each["task"] == task]
+    assert sum(map(len, of_tasks.values())) > 0
+
+
+def test_costs_that_what_if_reads_from_a_log_are_those_of_its_timeline(logs: dict[str, str]) -> None:
+    """Where the group itself was not measured; its simulation is read in the same way."""
+    windows = asked("timeline", logs["led"])["windows"]
+    text = ask("what-if", logs["led"], "--seeds", "1")
+    found = re.findall(r"^(\S.*?\S) {2,}([\d,.]+) {2,}[\d,.]+ {2,}[\d,.]+ to ", text, re.MULTILINE)
+    rows = {name: float(value.replace(",", "")) for name, value in found}
+    assert not {"unavailable task-s", "records restored"} & set(rows), "those are measured at the records"
+    assert rows["task-s without a running owner"] == pytest.approx(sum(each["stopped_ms"] for each in windows) / 1_000, abs=0.1)
+    assert rows["moves"] == sum(each["moves"] for each in windows)
+    assert rows["rebalances"] == sum(each["rounds"] for each in windows)
+    assert f"{rows['moves']:.0f} moves in " in ask("timeline", logs["led"], "--svg", str(Path(logs["led"]).with_suffix(".svg")))
+
+
+def test_status_of_a_group_that_its_own_leader_leads_counts_owners(logs: dict[str, str]) -> None:
+    """Between two of its rounds, when some tasks are given up and not given out."""
+    at = ("status", logs["recorded"], "--group", "orders", "--at", "300")
+    owned = sum(each["owner"] is not None for each in asked(*at)["state"]["tasks"])
+    assert owned < 26
+    assert f"its own leader decides; {owned} of 26 tasks have an owner" in ask(*at).splitlines()
+
+
 def test_member_has_one_colour_on_every_page(logs: dict[str, str], tmp_path: Path) -> None:
     """The recorded timeline, that of equipoise and the page of the incident."""
     colours: dict[str, set[str]] = {}

@@ -89,7 +89,7 @@ def timeline(
 
 
 def _causes_table(causes: list[dict[str, Any]]) -> Table:
-    columns = ("what began it", "groups", "task-seconds not running", "longest s", "moves", "records restored", "most in", "task-s there")
+    columns = ("what began it", "groups", "task-s without a running owner", "longest s", "moves", "records restored", "most in", "task-s there")
     cells = [
         (
             each["cause_text"], each["groups"], _seconds(each["stopped_ms"]), _seconds(each["longest_ms"]), each["moves"], each["restored_records"],
@@ -102,7 +102,7 @@ def _causes_table(causes: list[dict[str, Any]]) -> Table:
 
 def _groups(groups: list[dict[str, Any]], of_groups: dict[str, dict[str, int]], folder: str) -> list[Part]:
     worst = sorted(groups, key=lambda row: (-(row["stopped_ms"] or 0), row["group"]))[:_MOST_ROWS]
-    columns = ("group", "facts", "rounds", "moves", "task-seconds not running", "longest s", "mostly by", "problem")
+    columns = ("group", "facts", "rounds", "moves", "task-s without a running owner", "longest s", "mostly by", "problem")
     cells = [
         (
             row["group"], row["facts"], row["rounds"], row["moves"], _seconds(row["stopped_ms"]), _seconds(row["longest_ms"]),
