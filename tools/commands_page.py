@@ -107,7 +107,7 @@ def _chapter(shown: click.Command, context: click.Context, shared: Sequence[str]
     if any(option.name == "bootstrap" for option in shown.params):
         also.append("[connection](#connection)")
     if also:
-        lines.append(f"Also: {', '.join(also)}.\n")
+        lines.append(textwrap.fill(f"Also: {', '.join(also)}.", 100, break_long_words=False, break_on_hyphens=False) + "\n")
     return "\n".join(lines)
 
 

@@ -59,7 +59,6 @@ def status(
       equipoise status
       equipoise status kafka://127.0.0.1:9092 --group orders --watch
       equipoise status group.db --at 2026-11-23T09:30
-      equipoise status --json | jq '.groups[] | select(.trouble) | [.group, .trouble]'
       equipoise status group.db --group orders --json | jq '.state.tasks[] | select(.owner == null)'
     """
     from equipoise.events.log.kafka.kafka_log import KafkaLog, Place

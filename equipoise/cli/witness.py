@@ -57,7 +57,6 @@ def witness(
       EQUIPOISE_WITNESS=/run/equipoise/witness python orders.py
       equipoise witness --group orders --bootstrap broker1:9092 -- java -jar orders.jar
       equipoise witness --group orders --instance-id orders-1 -- python consume.py
-      equipoise witness --group orders --client-id 'i1-StreamThread-*' -- java -jar streams.jar
     """
     if bool(words) == (path is not None):
         raise click.UsageError("name a command to run, as -- python orders.py, or a --socket")

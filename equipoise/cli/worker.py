@@ -36,8 +36,6 @@ def worker(screen: Screen, settings: WorkerSettings, read_again: Callable[[], Wo
       equipoise worker --bootstrap 127.0.0.1:9092
       equipoise worker --settings worker.toml --http-port 0
       equipoise worker --log-format json 2>&1 | jq 'select(.decided) | .message'
-      EQUIPOISE_SECURITY_PROTOCOL=SASL_SSL EQUIPOISE_SASL_USERNAME=u EQUIPOISE_SASL_PASSWORD=p \\
-        equipoise worker
     """
     handler = logging.StreamHandler(sys.stderr)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
