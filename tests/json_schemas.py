@@ -164,12 +164,13 @@ NOT_MET: dict[str, set[Key]] = {
     "archive": {
         ("archive#copied", "unread"),
         ("archive#copied", "withdrawn"),
+        *(("archive#restored", each) for each in ("partitions", "facts", "decisions", "written")),
         *(("archive#unread", each) for each in ("group", "partition", "offset", "number", "kind", "version", "problem")),
     },
     "scale-down": {("scale-down#followed", each) for each in ("group", "outcome", "members", "seconds", "picked")},
 }
 """Properties that the tests' logs have no value for: in them no member names a rack or a limit of
 its own, prepares, is leaving or keeps crashing, the fact that diverges is a tick without fields, no
-log begins at a base, no declared archive is withdrawn (tests/live/test_bases.py has both), and no
-record is of a newer build (test_newer_events.py has some).
+log begins at a base, no declared archive is withdrawn (tests/live/test_bases.py has both), none is
+restored (test_restore.py), and no record is of a newer build (test_newer_events.py has some).
 """

@@ -43,7 +43,6 @@ SECTIONS = {
     "Files, and many groups at once": {
         "import": "equipoise.cli.import_:import_",
         "archive": "equipoise.cli.archive:archive",
-        "restore": "equipoise.cli.restore:restore",
         "spark": "equipoise.cli.spark:spark",
     },
 }
@@ -52,6 +51,7 @@ SECTIONS = {
 COMMANDS = {name: place for commands in SECTIONS.values() for name, place in commands.items()}
 
 MOVED = {
+    "restore": "equipoise archive ARCHIVE --to kafka://host:port",
     "groups": "equipoise status",
     "show": "equipoise status LOG, and --at for an earlier state",
     "simulate": "equipoise what-if LOG --to LOG2",

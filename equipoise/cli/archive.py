@@ -1,5 +1,5 @@
-"""`equipoise archive`: copies a log into a file or a Parquet archive, and can be resumed; merges
-the small files of an archive.
+"""`equipoise archive`: copies a log into a file, a Parquet archive or new topics of Kafka, and can
+be resumed; merges the small files of an archive.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.exit_codes import resumable
 from equipoise.cli.outage import outages
-from equipoise.cli.params import log_argument
+from equipoise.cli.params import WholeNumber, log_argument
+from equipoise.cli.restore import restore
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log, is_archive_location, open_log
@@ -61,25 +62,36 @@ class _Done:
         }
 
 
-@command("archive", short_help="Copy a log into a file or a Parquet archive.")
+@command("archive", short_help="Copy a log into a file or an archive, or back to Kafka.")
 @log_argument
 @click.option(
     "--to",
     "location",
     metavar="LOG2",
-    help="Target: a file (group.db) or an archive (archive/, s3://bucket/archive/). One that already holds LOG's beginning is continued.",
+    help="Target: a file (group.db) or an archive (archive/, s3://bucket/archive/), continued if it holds LOG's beginning; or new topics "
+    "of Kafka (kafka://host:port[/prefix]).",
 )
 @click.option("--follow", is_flag=True, help="Keep copying new records until interrupted.")
 @click.option("--final", is_flag=True, help="No worker leads LOG any more: copy the facts after the last decision, too.")
 @click.option("--declare", metavar="NAME", help="Declare this archive of a log in Kafka under NAME: workers delete no record that it lacks.")
 @click.option("--withdraw", metavar="NAME", help="Withdraw an archive that was declared under NAME, and copy nothing.")
+@click.option("--replication", type=WholeNumber(0), help="--to Kafka: copies of each topic. Default: three, or one for each broker.")
 @click.option("--compact", "compacts", is_flag=True, help="LOG is an archive: merge its small files, and copy nothing.")
 def archive(
-    screen: Screen, log: Log, location: str | None, follow: bool, final: bool, declare: str | None, withdraw: str | None, *, compacts: bool
+    screen: Screen,
+    log: Log,
+    location: str | None,
+    declare: str | None,
+    withdraw: str | None,
+    replication: int | None,
+    *,
+    follow: bool,
+    final: bool,
+    compacts: bool,
 ) -> int:
     """Copy facts and decisions of LOG into a file, or into a Parquet archive, that every other
-    command reads. The command may be killed at any time; the next run resumes, and copies no record
-    twice.
+    command reads; or such a copy back into Kafka. The command may be killed at any time; the next
+    run resumes, and copies no record twice.
 
     From a log in Kafka (kafka://host:port[/prefix][?partition=N]) it copies a fact when all its
     decisions are written. A file holds one partition, an archive holds all. When the log's workers
@@ -93,6 +105,11 @@ def archive(
     Each run adds a file for each partition and day to an archive. --compact merges them into few
     large ones, while other processes read it and append to it, and may be killed.
 
+    --to kafka://host:port[/prefix] makes the topics there and writes LOG into them: every fact at
+    its former offset and with its former append time, and every decision. Then all of it is
+    compared byte by byte, and workers may lead it. LOG is a copy with all partitions. What is not
+    in it is lost: read "Back up and restore" in docs/operations.md before a group goes on from it.
+
     Exit code 1: everything is copied byte for byte, but this build cannot read some group's records
     (unknown kind or version).
 
@@ -103,8 +120,10 @@ def archive(
       equipoise archive kafka://127.0.0.1:9092 --to archive/ --follow --declare nightly
       equipoise archive kafka://127.0.0.1:9092 --withdraw nightly
       equipoise archive archive/ --compact
+      equipoise archive s3://bucket/archive/ --to kafka://127.0.0.1:9092/restored
     """
-    others = [name for name, given in {"--to": location, "--declare": declare, "--follow": follow, "--final": final}.items() if given]
+    given = {"--to": location, "--declare": declare, "--follow": follow, "--final": final, "--replication": replication is not None}
+    others = [name for name, is_given in given.items() if is_given]
     if compacts:
         if others or withdraw is not None:
             raise InputError(f"--compact: copies nothing, so leave out {[*others, '--withdraw'][0]}")
@@ -113,8 +132,15 @@ def archive(
         return _withdraw(screen, log, withdraw, others)
     if location is None:
         raise InputError("--to: name the file or the archive to copy to")
+    if location.startswith("kafka://") and as_kafka(log) is None:
+        if others[1:] not in ([], ["--replication"]):
+            raise InputError(f"{others[1]}: is of copies of a log in Kafka; leave it out, or name a file or an archive after --to")
+        restore(screen, log, location, replication or 0)
+        return 0
     if location.startswith("kafka://"):
-        raise InputError("--to: name a file, as group.db, or an archive, as archive/ or s3://bucket/archive/")
+        raise InputError(f"--to {location}: {log.location} is in Kafka, too; archive it first, as --to archive/, and that to Kafka")
+    if replication is not None:
+        raise InputError("--replication: is of topics of Kafka; leave it out, or name kafka://host:port[/prefix] after --to")
     if same_place(log.location, location):
         raise InputError(f"--to {location}: that is the log to read; name another one")
     if final and follow:

@@ -83,9 +83,9 @@ async def test_restored_log_is_led_on_to_the_byte(bootstrap: str, prefix: str, m
         assert next_offsets(backup) == {each["partition"]: each["offset"] for each in running["next_offsets"] if each["offset"]}
         document("archive", source, "--to", backup, "--final")
         position = next_offsets(backup)
-        done = document("restore", backup, place)
-        again = equipoise("restore", backup, place)
-    check("restore", done)
+        done = document("archive", backup, "--to", place)
+        again = equipoise("archive", backup, "--to", place)
+    check("archive", done)
     assert (again.exit_code, "exists and may be led" in again.stderr) == (2, True)
     partition = partition_of(group, 2)
     former = rows_in(source)
@@ -114,7 +114,7 @@ import sys
 from equipoise.events.log.kafka import log_restore
 log_restore._ROWS_A_BATCH = 3
 from equipoise.__main__ import run
-sys.argv = ["equipoise", "restore", *sys.argv[1:]]
+sys.argv = ["equipoise", "archive", sys.argv[1], "--to", sys.argv[2]]
 run()
 """
 
@@ -124,7 +124,7 @@ async def test_log_of_one_partition_is_restored_from_a_file(bootstrap: str, pref
     place, file = f"kafka://{bootstrap}/{prefix}", str(tmp_path / "backup.db")
     Leader(bootstrap, prefix, partitions=1).publish(facts_of(0, 40))
     document("archive", place, "--to", file, "--final")
-    restored = document("restore", file, f"{place}-2")
+    restored = document("archive", file, "--to", f"{place}-2")
     assert restored["written"] == restored["facts"] + restored["decisions"] > 5
     assert rows_in(place) == rows_in(f"{place}-2")
 
@@ -168,14 +168,15 @@ async def written(connection: Connection, topics: Topics) -> int:
 async def test_restore_over_another_log_is_refused(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     Leader(bootstrap, prefix).publish(facts_of(0, 40))
     document("archive", f"kafka://{bootstrap}/{prefix}", "--to", f"{tmp_path / 'backup'}/")
-    refused = equipoise("restore", f"{tmp_path / 'backup'}/", f"kafka://{bootstrap}/{prefix}")
+    refused = equipoise("archive", f"{tmp_path / 'backup'}/", "--to", f"kafka://{bootstrap}/{prefix}")
     assert (refused.exit_code, refused.stderr) == (
         2,
         f"equipoise: topic {prefix}.facts exists and may be led; restore to another prefix, or delete all topics of this one\n",
     )
-    assert equipoise("restore", f"{tmp_path / 'backup'}/", str(tmp_path / "other.db")).exit_code == 2
+    for options in (["--final"], ["--follow"], ["--declare", "nightly"]):
+        assert equipoise("archive", f"{tmp_path / 'backup'}/", "--to", f"kafka://{bootstrap}/{prefix}-2", *options).exit_code == 2
     async with admin_client(Connection(bootstrap=bootstrap)) as admin:
         await admin.create_topics([NewTopic(f"{prefix}-2.bases", 1, 1)])
-    left_behind = equipoise("restore", f"{tmp_path / 'backup'}/", f"kafka://{bootstrap}/{prefix}-2")
+    left_behind = equipoise("archive", f"{tmp_path / 'backup'}/", "--to", f"kafka://{bootstrap}/{prefix}-2")
     assert left_behind.exit_code == 2
     assert f"topic {prefix}-2.bases exists, and {prefix}-2.facts does not; delete it" in left_behind.stderr

@@ -34,7 +34,7 @@ spark = CommandGroup(
             ["--script"], is_flag=True, expose_value=False, is_eager=True, callback=_print_script, help="Print the path of the file for spark-submit."
         )
     ],
-    short_help="Run verify, timeline, what-if and incident over many groups, on Spark.",
+    short_help="Verify, replay and explain many groups at once, on Spark.",
     help="""Run verify, timeline and what-if over the many groups of Parquet archives, and incident over those of recordings, on Apache
     Spark: on all cores of this machine, or on a cluster (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive` wrote;
     make one from a file with `equipoise archive group.db --to archive/`. A RECORDING is a file that `equipoise record` wrote.

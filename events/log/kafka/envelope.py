@@ -146,7 +146,7 @@ def _undecodable(group: str | None, code: str, value: bytes, of_kind: int | None
 
 def _is_sound(kind: Any, version: Any, payload: bytes) -> bool:
     """Returns whether these bytes are an event. A record without a group that is a sound
-    `Undecodable` was written by `equipoise restore` in the place of one (`fact_value`).
+    `Undecodable` was written by `log_restore` in the place of one (`fact_value`).
     """
     if kind.__class__ is not int or version.__class__ is not int:
         return False

@@ -44,8 +44,8 @@ async def _must_hold_nothing(connection: Connection, topic: str, partition: int,
 
 
 RESTORED = "equipoise.restored"
-"""Header of a fact that `equipoise restore` wrote with its former append time, while its topic took
-the sender's. A topic that takes the broker's only takes no such record.
+"""Header of a fact that `log_restore` wrote with its former append time, while its topic took the
+sender's. A topic that takes the broker's only takes no such record.
 """
 
 

@@ -225,7 +225,7 @@ def test_every_form_of_log_may_begin_at_a_base(tmp_path: Path, name: str) -> Non
 
 def test_archive_that_begins_at_a_base_is_not_restored(tmp_path: Path) -> None:
     begins = place()[0] + 1
-    restoring = CliRunner().invoke(main, ["restore", copied(tmp_path, "archive/"), "kafka://127.0.0.1:1"])
+    restoring = CliRunner().invoke(main, ["archive", copied(tmp_path, "archive/"), "--to", "kafka://127.0.0.1:1"])
     assert restoring.exit_code == 2
     assert f"partition 0 of the archive begins at the base at offset {begins}, and a log is restored from its first record" in restoring.stderr
 
