@@ -15,10 +15,13 @@ from equipoise.replay.importers.evidence.evidence_files import Evidence
 from equipoise.replay.importers.evidence.statements import Said, Statement
 from equipoise.replay.importers.evidence.tool_documents import BurrowStatus
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup
+from equipoise.replay.incident.broker_story import BrokerStory
 from equipoise.replay.incident.causes import Cause, Rebalance
+from equipoise.replay.incident.client_story import ClientStory, Departure
+from equipoise.replay.incident.clock_shifts import clock_shifts
 from equipoise.replay.incident.coordinator_history import GroupHistory, ObservedState, read_history
 from equipoise.replay.incident.from_tables import with_looks
-from equipoise.replay.incident.told import STRENGTH, BrokerStory, ClientStory, Departure, clock_shifts, names, observed
+from equipoise.replay.incident.said_causes import STRENGTH, names, observed
 from equipoise.replay.incident.undecided import with_undecided
 from equipoise.replay.wording import span_text
 

@@ -17,7 +17,7 @@ from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind,
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.coordinator_history import GroupHistory, ObservedState
 from equipoise.replay.incident.rebalances import name_of
-from equipoise.replay.incident.told import names, observed
+from equipoise.replay.incident.said_causes import names, observed
 from equipoise.replay.wording import counted, span_text
 
 _FEW_LOOKS, _MOST_PROGRESS = 3, 6

@@ -1,0 +1,336 @@
+"""The rebalances of a group as the logs of brokers tell them, with the brokers' reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from equipoise.replay.importers.evidence.reasons import Why, classify, of_client
+from equipoise.replay.importers.evidence.statements import Said, Statement
+from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
+from equipoise.replay.incident.causes import Cause, Rebalance
+from equipoise.replay.incident.rebalances import name_of
+from equipoise.replay.incident.said_causes import CAUSES, MOST_PLACES, SOON_MS, STRENGTH, names, observed
+from equipoise.replay.wording import span_text
+
+_LONG_MS = 10_000
+"""A rebalance of the classic protocol that takes so long waited for members."""
+_DEFAULT_POLL_MS = 300_000
+_POLL_SLACK_MS = 2_500
+_BACK_WITHIN_MS = 600_000
+_STATIC_AGAIN_MS = 300_000
+_RESTART_TIMES = 3
+"""A static member that is replaced so often within _STATIC_AGAIN_MS is two processes."""
+_MOST_MEMBERS, _MOST_STATES = 2_000, 400
+
+
+@attrs.define(kw_only=True)
+class _Open:
+    """A rebalance that is not over."""
+
+    begin_ms: int
+    number: int = -1
+    causes: list[tuple[Cause, ClusterMember | None, str]] = attrs.field(factory=list)
+    joined: dict[str, ClusterMember] = attrs.field(factory=dict)
+    gone: dict[str, ClusterMember] = attrs.field(factory=dict)
+    places: list[str] = attrs.field(factory=list)
+    stabilized_ms: int = -1
+    late: list[ClusterMember] = attrs.field(factory=list)
+    has_begin: bool = True
+    count: int = -1
+
+    def note(self, place: str) -> None:
+        if len(self.places) < MOST_PLACES and place not in self.places:
+            self.places.append(place)
+
+
+@attrs.define(kw_only=True)
+class BrokerStory:
+    """Folds what brokers say of one group, in order of time. `found`: its rebalances. `groups`: the
+    group as far as is known after each, with the time.
+    """
+
+    group: str
+    poll_ms: int = _DEFAULT_POLL_MS
+    kind: GroupKind = GroupKind.CLASSIC_CONSUMER
+    clients: dict[str, str] = attrs.field(factory=dict)
+    """Member id -> client id, of members of KIP-848, whose ids do not begin with it."""
+    found: list[Rebalance] = attrs.field(factory=list)
+    groups: list[tuple[int, ObservedGroup]] = attrs.field(factory=list)
+    members: dict[str, ClusterMember] = attrs.field(factory=dict)
+    counts: list[int] = attrs.field(factory=list)
+    _open: _Open | None = None
+    _recent: list[tuple[int, Cause, ClusterMember | None, str, str]] = attrs.field(factory=list)
+    _last_gone: dict[tuple[str, str], tuple[int, str]] = attrs.field(factory=dict)
+    _replaced: dict[str, list[int]] = attrs.field(factory=dict)
+    _number: int = -1
+    _is_new: bool = True
+    _unloaded: tuple[int, str] | None = None
+
+    def take(self, each: Statement) -> None:
+        """Folds one statement."""
+        said, detail = each.said, each.detail
+        match said:
+            case Said.PREPARING:
+                self._prepare(each)
+            case Said.STABILIZED:
+                current = self._current(each, number=each.number)
+                current.number, current.stabilized_ms, current.count = each.number, each.at_ms, detail.count
+            case Said.ASSIGNED:
+                current = self._current(each, number=each.number)
+                current.number = each.number
+                current.count = detail.count if detail.count >= 0 else current.count
+                self._close(each.at_ms)
+            case Said.EMPTY:
+                current = self._current(each, number=each.number)
+                current.number, current.count = each.number, 0
+                for name, member in self.members.items():
+                    current.gone.setdefault(name, member)
+                self._close(each.at_ms)
+            case Said.ADDED:
+                member = self._member(detail.member, detail.instance, detail.client)
+                self._recently(each, self._joined_as(member, each.at_ms), member)
+            case Said.LEFT:
+                why = of_client(detail.text)
+                cause = Cause.POLL_TIMEOUT if why is Why.POLL_TIMEOUT else Cause.LEFT
+                self._remove(each, cause, detail.member, detail.instance, "" if detail.text in ("", "not provided") else f"it said: {detail.text}")
+            case Said.EXPIRED:
+                self._remove(each, Cause.EXPIRED, detail.member, detail.instance, "")
+            case Said.TOO_SLOW:
+                told = f"it had not given up its work after {span_text(each.number)}" if each.number > 0 else ""
+                self._remove(each, Cause.TOO_SLOW, detail.member, detail.instance, told)
+            case Said.NOT_JOINED | Said.NOT_SYNCED:
+                self._late(each)
+            case Said.STATIC_BACK:
+                self._replace(each)
+            case Said.STATIC_AWAY:
+                pass
+            case Said.FENCED:
+                self._fence(each)
+            case Said.EPOCH:
+                self._epoch(each)
+            case Said.TARGET:
+                if self._open is not None and self._open.number <= each.number:
+                    self._open.stabilized_ms = each.at_ms
+                    self._open.note(each.place)
+            case Said.SUBSCRIBED:
+                self._recently(each, Cause.SUBSCRIBED, self._member(detail.member, "", detail.client))
+            case Said.METADATA:
+                self._recently(each, Cause.PARTITIONS, None)
+            case Said.TOPOLOGY:
+                self._recently(each, Cause.TOPOLOGY, None)
+            case Said.UNLOADED:
+                self._unloaded = each.at_ms, each.place
+            case Said.LOADED:
+                self._loaded(each)
+            case _:
+                pass
+
+    def finish(self, at_ms: int) -> None:
+        """Ends with the last statement: a rebalance that goes on is told as far as it is known."""
+        if self._open is not None:
+            self._close(max(at_ms, self._open.begin_ms), is_over=False)
+
+    def _prepare(self, each: Statement) -> None:
+        why, member, instance, client = classify(each.detail.text)
+        if self._open is not None and self._open.stabilized_ms >= 0:
+            self._close(each.at_ms)
+        if self._open is None:
+            self._open = _Open(begin_ms=each.at_ms)
+        self._number = each.number
+        known = self._member(member, instance, "") if member else None
+        cause = CAUSES[why]
+        detail = f"it said: {client}" if client and client != "not provided" and cause is not Cause.JOINED else ""
+        if why is Why.LEADER:
+            detail = "the leader joined again" + (f": {client}" if client and client != "not provided" else "")
+        if why is Why.UNKNOWN and not each.detail.text:
+            recent = [one for one in self._recent if each.at_ms - one[0] <= SOON_MS]
+            if not recent:
+                detail = "brokers before Kafka 2.2 do not log a reason"
+        if cause in (Cause.LEFT, Cause.POLL_TIMEOUT, Cause.EXPIRED) and known is not None:
+            self._forget(known, each.at_ms, cause)
+            self._open.gone[known.member_id] = known
+        if cause is Cause.JOINED and known is not None:
+            self._open.joined[known.member_id] = known
+            cause = self._joined_as(known, each.at_ms)
+        if cause is Cause.STATIC_BACK and known is not None:
+            self.members.setdefault(known.member_id, known)
+        self._open.causes.append((cause, known, detail))
+        self._open.note(each.place)
+        self._take_recent(each.at_ms)
+
+    def _joined_as(self, member: ClusterMember, at_ms: int) -> Cause:
+        gone = self._last_gone.get(_key(member))
+        return Cause.BACK if gone is not None and 0 <= at_ms - gone[0] <= _BACK_WITHIN_MS else Cause.JOINED
+
+    def _current(self, each: Statement, number: int) -> _Open:
+        if self._open is not None and 0 <= self._open.number < number:
+            self._close(each.at_ms)
+        if self._open is None:
+            self._open = _Open(begin_ms=each.at_ms, has_begin=False)
+            self._take_recent(each.at_ms)
+        self._open.note(each.place)
+        return self._open
+
+    def _recently(self, each: Statement, cause: Cause, member: ClusterMember | None, detail: str = "") -> None:
+        """Something that a rebalance explains, which is open or begins now."""
+        if cause in (Cause.JOINED, Cause.BACK) and member is not None:
+            self.members.setdefault(member.member_id, member)
+        self._recent = [one for one in self._recent if each.at_ms - one[0] <= SOON_MS]
+        self._recent.append((each.at_ms, cause, member, each.place, detail))
+        if self._open is not None and self._open.stabilized_ms < 0:
+            self._take_recent(each.at_ms)
+
+    def _take_recent(self, at_ms: int) -> None:
+        assert self._open is not None
+        for when, cause, member, place, detail in self._recent:
+            if at_ms - when > SOON_MS:
+                continue
+            self._open.note(place)
+            if member is not None and cause in (Cause.JOINED, Cause.BACK):
+                self._open.joined[member.member_id] = member
+            if member is not None and cause in (Cause.LEFT, Cause.EXPIRED, Cause.POLL_TIMEOUT, Cause.TOO_SLOW):
+                self._open.gone[member.member_id] = member
+            self._open.causes.append((cause, member, detail))
+        self._recent = []
+
+    def _remove(self, each: Statement, cause: Cause, name: str, instance: str, detail: str) -> None:
+        member = self._member(name, instance, each.detail.client)
+        if each.detail.state.startswith("/"):
+            member = attrs.evolve(member, host=each.detail.state)
+        self._forget(member, each.at_ms, cause)
+        self._recently(each, cause, member, detail)
+
+    def _forget(self, member: ClusterMember, at_ms: int, cause: Cause) -> None:
+        self.members.pop(member.member_id, None)
+        self._last_gone[_key(member)] = at_ms, member.member_id
+
+    def _late(self, each: Statement) -> None:
+        current = self._current(each, number=self._number)
+        for name in each.detail.members:
+            member = self._member(name, "", "")
+            current.gone[name] = member
+            current.late.append(member)
+            self._forget(member, each.at_ms, Cause.POLL_TIMEOUT)
+
+    def _replace(self, each: Statement) -> None:
+        detail = each.detail
+        member = self._member(detail.member, detail.instance, "") if detail.member else None
+        if detail.other in self.members:
+            self.members.pop(detail.other)
+        if member is not None:
+            self.members[member.member_id] = member
+        times = self._replaced.setdefault(detail.instance, [])
+        times.append(each.at_ms)
+        del times[: -_RESTART_TIMES]
+        often = len(times) == _RESTART_TIMES and times[-1] - times[0] <= _STATIC_AGAIN_MS
+        known = member or ClusterMember(member_id=detail.other, instance_id=detail.instance)
+        cause = Cause.TWICE if often else Cause.STATIC_BACK
+        if self._open is not None:
+            self._recently(each, cause, known)
+            return
+        self.found.append(Rebalance(
+            number=max(self._number, 0), begin_ms=each.at_ms, end_ms=each.at_ms, cause=cause, members=(name_of(known),), places=(each.place,),
+        ))  # fmt: skip
+
+    def _fence(self, each: Statement) -> None:
+        """A second process with an instance id: it was refused, or the one before it was."""
+        known = ClusterMember(member_id=each.detail.member, instance_id=each.detail.instance or None)
+        number = max(self._number, 0)
+        self.found.append(Rebalance(
+            number=number, begin_ms=each.at_ms, end_ms=each.at_ms, cause=Cause.TWICE, members=(name_of(known),), places=(each.place,),
+            detail="the broker refused one of them",
+        ))  # fmt: skip
+
+    def _epoch(self, each: Statement) -> None:
+        if self._open is not None:
+            self._close(max(self._open.stabilized_ms, self._open.begin_ms))
+        self._open = _Open(begin_ms=each.at_ms, number=each.number)
+        self._open.note(each.place)
+        self._take_recent(each.at_ms)
+        if self.kind is GroupKind.CLASSIC_CONSUMER:
+            self.kind = GroupKind.STREAMS if each.detail.kind == "streams" else GroupKind.CONSUMER
+
+    def _loaded(self, each: Statement) -> None:
+        begin_ms, place = self._unloaded or (each.at_ms, each.place)
+        self._unloaded = None
+        if self._open is not None and (self._open.stabilized_ms >= 0 or self.kind is not GroupKind.CLASSIC_CONSUMER):
+            self._close(max(self._open.stabilized_ms, self._open.begin_ms))  # of KIP-848 nothing says that it is over
+        if self._open is not None and self._open.begin_ms <= each.at_ms:
+            self._open.causes.append((Cause.COORDINATOR, None, ""))
+            self._open.note(each.place)
+            return
+        self.found.append(Rebalance(
+            number=max(0, each.number), begin_ms=begin_ms, end_ms=each.at_ms, cause=Cause.COORDINATOR, members=(),
+            places=tuple(dict.fromkeys((place, each.place))),
+        ))  # fmt: skip
+
+    def _member(self, name: str, instance: str, client: str) -> ClusterMember:
+        known = self.members.get(name)
+        if known is not None:
+            return attrs.evolve(known, instance_id=known.instance_id or instance or None)
+        return observed(name, instance, client or self.clients.get(name, ""))
+
+    def _close(self, at_ms: int, *, is_over: bool = True) -> None:
+        current, self._open = self._open, None
+        assert current is not None
+        for name, member in current.joined.items():
+            self.members[name] = member
+        for name in current.gone:
+            self.members.pop(name, None)
+        most = current.count if current.count >= 0 else _MOST_MEMBERS
+        for name in list(self.members)[: max(0, len(self.members) - most)]:  # who left without a line, the oldest first
+            del self.members[name]
+        cause, members, detail = self._cause_of(current, at_ms, is_over=is_over)
+        number = current.number if current.number >= 0 else max(0, self._number)
+        self._is_new = False
+        self.counts.append(current.count)
+        self.found.append(Rebalance(
+            number=number, begin_ms=current.begin_ms, end_ms=max(at_ms, current.begin_ms), cause=cause, members=names(members),
+            joined=names(current.joined.values()), gone=names(current.gone.values()), detail=detail, places=tuple(current.places),
+            is_static=bool(current.gone) and all(member.instance_id is not None for member in current.gone.values()),
+        ))  # fmt: skip
+        if len(self.groups) >= _MOST_STATES:
+            self.groups.pop()
+        self.groups.append((max(at_ms, current.begin_ms), ObservedGroup(
+            name=self.group, kind=self.kind, epoch=number, assignment_epoch=number, members=dict(self.members)
+        )))  # fmt: skip
+
+    def _cause_of(self, current: _Open, at_ms: int, *, is_over: bool) -> tuple[Cause, list[ClusterMember], str]:
+        waited_ms = (current.stabilized_ms if current.stabilized_ms >= 0 else at_ms) - current.begin_ms
+        is_classic = self.kind not in (GroupKind.CONSUMER, GroupKind.STREAMS)
+        first = "" if not current.causes else f"; it began when {_began(current.causes)}"
+        if current.late:
+            return Cause.POLL_TIMEOUT, current.late, f"the rebalance waited {span_text(waited_ms)} for it, and went on without it{first}"
+        if is_classic and current.has_begin and waited_ms >= _LONG_MS:
+            if not is_over:
+                return Cause.LATE, [], f"it has waited {span_text(waited_ms)}, and is not over at the end of the log{first}"
+            limits = (self.poll_ms, _DEFAULT_POLL_MS)
+            if any(abs(waited_ms - limit_ms) <= _POLL_SLACK_MS for limit_ms in limits):
+                told = f"the rebalance waited {span_text(waited_ms)}, a whole max.poll.interval.ms, for a member that this log does not name{first}"
+                return Cause.POLL_TIMEOUT, [], told
+            return Cause.LATE, [], f"the rebalance waited {span_text(waited_ms)} for members that were busy{first}"
+        causes = current.causes
+        if not causes:
+            if self._is_new and current.number == 1:
+                return Cause.FIRST, list(current.joined.values()), ""
+            return (Cause.UNSEEN, [], "the line before it is not in the file" if not current.has_begin else "")
+        cause = min((one for one, _, _ in causes), key=STRENGTH.index)
+        members = [member for one, member, _ in causes if one is cause and member is not None]
+        detail = next((text for one, _, text in causes if one is cause and text), "")
+        gone = list(current.gone.values())
+        if cause in (Cause.LEFT, Cause.EXPIRED) and (again := [one for one in gone if _key(one) in {_key(each) for each in current.joined.values()}]):
+            return (Cause.RESTARTED if cause is Cause.LEFT else cause), again, detail
+        if cause is Cause.JOINED and (current.number == 1 or (self._is_new and self._number <= 0)):
+            return Cause.FIRST, members, ""
+        return cause, members, detail
+
+
+def _began(causes: Sequence[tuple[Cause, ClusterMember | None, str]]) -> str:
+    cause, member, _ = causes[0]
+    return cause.value if member is None else f"{cause.value} ({name_of(member)})"
+
+
+def _key(member: ClusterMember) -> tuple[str, str]:
+    return (member.instance_id or member.client_id or member.member_id, "")
