@@ -2,9 +2,9 @@
 per second without pages, over those with ten.
 
 The worker's own loop, without a broker: facts of ten members, folded a hundred at a time as
-`equipoise.worker.partition_host` does, with its HTTP server on the same event loop. A member leaves
-or joins every CHANGE_EVERY facts, so pages have something to show. The pages are another process:
-each follows the events and fetches the group and its timeline as the page's script does.
+`equipoise.worker.takeover_session` does, with its HTTP server on the same event loop. A member
+leaves or joins every CHANGE_EVERY facts, so pages have something to show. The pages are another
+process: each follows the events and fetches the group and its timeline as the page's script does.
 """
 
 from __future__ import annotations

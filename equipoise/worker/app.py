@@ -38,10 +38,11 @@ from equipoise.events.log.kafka.topic_making import ensure_topics, partition_cou
 from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.witness.proof import ConsumerProof
+from equipoise.worker.broker_answers import answered
 from equipoise.worker.faust_connection import faust_credentials
 from equipoise.worker.group_observation import GroupObservation
 from equipoise.worker.observer import Observer
-from equipoise.worker.partition_host import PartitionHost, answered
+from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.rounds_over_http import Rounds
 from equipoise.worker.tracing import Tracing
 from equipoise.worker.worker_http import Server, tls_context

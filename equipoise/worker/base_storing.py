@@ -1,5 +1,5 @@
 """Stores the bases of a partition, and deletes records behind them (docs/protocol.md#l10): a part
-of a takeover session of `PartitionHost`.
+of a takeover session.
 
 A *round* asks every group for the hash of its state, stores each state when that decision is
 acknowledged, and then the base. A round that a failure ends is forgotten; the next session begins
@@ -39,6 +39,8 @@ _RETRY_S = 5.0
 _MOST_ASKED = 20
 """Groups that are asked at a time, so that their states do not hold up what is decided meanwhile.
 """
+RECORD_BYTES = 12
+"""About what Kafka adds to a record of a batch."""
 
 Send = Callable[[str, bytes, "bytes | None"], Awaitable["asyncio.Future[Any]"]]
 """Sends key and value to a topic, in the order of the calls."""
@@ -46,7 +48,7 @@ Send = Callable[[str, bytes, "bytes | None"], Awaitable["asyncio.Future[Any]"]]
 
 @attrs.define
 class Written:
-    """What the session has seen of the partition so far. `append_ms`: time of the last fact.
+    """Counts what the session has seen of the partition. `append_ms`: time of the last fact.
     `decisions_offset`: behind the last published decision that is acknowledged or was read.
     `bytes_`: of facts and decisions, since the last base or the begin of the session.
     """

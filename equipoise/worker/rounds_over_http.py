@@ -40,7 +40,8 @@ from equipoise.runtime import Runtime
 from equipoise.serving import Post
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState
-from equipoise.worker.partition_host import PartitionHost, SendFailedError
+from equipoise.worker.partition_host import PartitionHost
+from equipoise.worker.session_sender import SendFailedError
 from equipoise.worker.worker_metrics import WorkerMetrics
 from equipoise.worker.worker_settings import WorkerSettings
 

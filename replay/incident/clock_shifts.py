@@ -1,4 +1,4 @@
-"""How much the clocks of log files differ, by the generations that the files share."""
+"""Estimates how much the clocks of log files differ, by the generations that the files share."""
 
 from __future__ import annotations
 

@@ -308,7 +308,9 @@ async def test_group_that_has_halted_keeps_its_facts_until_a_build_can_read_them
             await until(lambda: not worker.unready(), "the newer build leads")
             assert {lead.name: lead.halted for _, lead in worker.groups()} == {"a": None, "b": None}
             await worker._hosts[0].append("b", CONFIG)
-            keeper = worker._hosts[0]._bases
+            session = worker._hosts[0]._session
+            assert session is not None
+            keeper = session.bases
             assert keeper is not None
             await until(lambda: not keeper._bases.halted, "it says that b is led")
             for _ in range(40):  # while things happen, and the archive follows

@@ -234,7 +234,7 @@ async def test_stalled_reader_is_replaced(settings: WorkerSettings, monkeypatch:
             return await real(reader)
 
         monkeypatch.setattr(FactReader, "batch", batch)
-        monkeypatch.setattr("equipoise.worker.partition_host._LOOK_AFTER_S", 0.5)
+        monkeypatch.setattr("equipoise.worker.reader_watch._LOOK_AFTER_S", 0.5)
         await until(lambda: stuck, "it reads no more")
         await swarm.configure("g", CONFIG, topology(4))
         swarm.add("g", ["m1"])
@@ -249,7 +249,9 @@ async def test_failed_send_ends_the_takeover_session_and_the_next_sends_the_miss
 ) -> None:
     async with hosting(settings) as host, Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", CONFIG, topology(4))
-        real = host._producer.send
+        assert host._sender is not None
+        producer = host._sender.producer
+        real = producer.send
 
         async def failing(topic: str, value: bytes, **more: Any) -> Any:
             if topic == settings.topics.decisions:
@@ -258,7 +260,7 @@ async def test_failed_send_ends_the_takeover_session_and_the_next_sends_the_miss
                 return future
             return await real(topic, value, **more)
 
-        monkeypatch.setattr(host._producer, "send", failing)
+        monkeypatch.setattr(producer, "send", failing)
         offsets = [(await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=number)))).offset for number in range(4)]
         await until(lambda: host._metrics.takeovers_failed._value.get() == 1, "the session ends")
         await until(lambda: host.leading and host.lead.position > offsets[-1], "the next session reads on")

@@ -38,7 +38,8 @@ from equipoise.member.writer import TaskWriter
 from equipoise.statemachine import transitions
 from equipoise.statemachine.member import MemberSession, MemberSettings
 from equipoise.statemachine.state import GroupState
-from equipoise.worker import partition_host
+from equipoise.worker import takeover_session
+from equipoise.worker.log_identity import LogIdentity
 from tests.simulated import broker_faults, upgrade_faults  # noqa: F401  # they add their faults
 from tests.simulated.deploys import DeployStorm, run_deploys
 from tests.simulated.faults import chosen
@@ -75,7 +76,7 @@ def _rejected_whole() -> Any:
     def whole(key: bytes | None, value: bytes | None, *place: Any) -> Any:
         return key, value, cut(key, value, *place)[2]
 
-    return mock.patch.object(partition_host, "rejected_record", whole)
+    return mock.patch.object(takeover_session, "rejected_record", whole)
 
 
 @contextlib.contextmanager
@@ -199,10 +200,10 @@ def _reader_goes_on() -> Iterator[None]:
 
 
 def _unwatched_log() -> Any:
-    async def wait(self: partition_host.PartitionHost, facts: Any) -> None:
+    async def wait(self: LogIdentity, facts: Any) -> None:
         await asyncio.get_running_loop().create_future()
 
-    return mock.patch.object(partition_host.PartitionHost, "_watch_log", wait)
+    return mock.patch.object(LogIdentity, "watch", wait)
 
 
 @contextlib.contextmanager

@@ -8,19 +8,18 @@ import time
 
 import pytest
 
-from equipoise.worker import partition_host
+from equipoise.worker import broker_answers
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_host, "_ANSWER_S", 0.2)
-    monkeypatch.setattr(partition_host, "_MOST_PASS_S", 0.05)
+    monkeypatch.setattr(broker_answers, "MOST_PASS_S", 0.05)
 
 
 async def test_answer_that_arrives_while_the_event_loop_is_held_is_in_time() -> None:
     near, far = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=near)
-    asked = asyncio.ensure_future(partition_host.answered(reader.readexactly(2)))
+    asked = asyncio.ensure_future(broker_answers.answered(reader.readexactly(2), 0.2))
     await asyncio.sleep(0)
     far.sendall(b"ok")
     time.sleep(0.5)  # noqa: ASYNC251  # as a very large decision does
@@ -39,7 +38,7 @@ async def test_request_without_an_answer_ends_with_a_timeout() -> None:
             ended.set()
 
     with pytest.raises(TimeoutError):
-        await partition_host.answered(ask())
+        await broker_answers.answered(ask(), 0.2)
     assert ended.is_set()
 
 
@@ -48,4 +47,4 @@ async def test_request_that_fails_raises_its_error() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        await partition_host.answered(ask())
+        await broker_answers.answered(ask(), 0.2)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 import pytest
 from prometheus_client import Gauge
 
 from equipoise.events.facts import LogOpened
+from equipoise.statemachine.partition import PartitionLead
+from equipoise.worker.checkpoints import find
+from equipoise.worker.decision_marks import DecisionMarks
+from equipoise.worker.log_reading import StartedLead
 from equipoise.worker.partition_host import PartitionHost
+from equipoise.worker.session_sender import SessionSender
+from equipoise.worker.takeover_session import TakeoverSession
 from equipoise.worker.worker_metrics import WorkerMetrics
 from equipoise.worker.worker_settings import WorkerSettings
 
@@ -31,9 +38,14 @@ class Silent:
 
 
 def leading(producer: Any) -> PartitionHost:
-    host = PartitionHost(WorkerSettings(), LogOpened(log_id="l1", partitions=1), 0, WorkerMetrics())
-    host.leading, host._producer = True, producer
+    settings, opened, metrics = WorkerSettings(), LogOpened(log_id="l1", partitions=1), WorkerMetrics()
+    host = PartitionHost(settings, opened, 0, metrics)
+    sender = SessionSender(producer, 0, settings.topics.facts)
+    begun = StartedLead(lead=PartitionLead(), found=find("l1", []), published_to=0)
+    host._session = TakeoverSession(settings, opened, host._reading, begun, sender, DecisionMarks(), host._identity, host._asked, metrics, monotonic)
+    host._session._has_caught_up = True
     host._task = asyncio.ensure_future(asyncio.Event().wait())  # type: ignore[arg-type]  # a session that leads
+    assert host.leading
     return host
 
 
