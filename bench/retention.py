@@ -189,7 +189,7 @@ def has_risen(value: Callable[[], float], before: float) -> bool:
 
 
 def lead_of(worker: Worker) -> PartitionLead:
-    return worker._hosts[0].lead
+    return worker._partitions.hosts[0].lead
 
 
 async def leading(settings: WorkerSettings) -> tuple[Worker, float]:
@@ -257,7 +257,7 @@ async def take_over(settings: WorkerSettings, what: str) -> None:
     assert not any(group.halted for group in lead.groups.values()), what
     stored = worker.metrics.bases._value.get()
     Clock.now_ms += 7 * 3_600_000
-    await worker._hosts[0].append(min(lead.groups), CONFIG)
+    await worker._partitions.hosts[0].append(min(lead.groups), CONFIG)
     await until(lambda: worker.metrics.bases._value.get() > stored, "a base is stored")
     print(f"- {what}: leads {len(lead.groups)} groups after {took_s:.2f} s", flush=True)
     await worker.stop()

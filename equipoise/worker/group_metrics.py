@@ -262,7 +262,7 @@ class _Settings:
                 self._count(self._of.pop(group)[1], -1)
 
     def lines(self) -> Generator[str, None, None]:
-        """As metrics."""
+        """Yields the lines of the metrics page."""
         about = f"Groups in which a setting has this value; {OTHERS}: one that is not among the most frequent."
         yield from _declared("equipoise_setting_groups", about)
         for name in sorted(self._groups, key=lambda name: (name.startswith("options."), name))[:MOST_SETTINGS]:

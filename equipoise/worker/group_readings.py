@@ -74,7 +74,7 @@ class Reading:
 
     @property
     def source_topics(self) -> list[str]:
-        """Of the newest topology, by name."""
+        """Source topics of the newest topology, by name."""
         parts = () if self.topology is None else self.topology.subtopologies
         return sorted({topic for part in parts for topic in part.source_topics})
 

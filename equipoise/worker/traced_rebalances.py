@@ -28,9 +28,9 @@ MOST_STEPS = 5_000
 
 @attrs.frozen
 class Step:
-    """What is done with one task at one member. `kind`: ``warm-up`` (the member restores a copy in
-    order to take the task over), ``hand-over`` (the task is taken from `source`), ``restore`` (the
-    owner restores before it runs the task), ``no owner`` (`member` and `source` are None).
+    """Names one task and what `member` does with it. `kind`: ``warm-up`` (it restores a copy in
+    order to take the task over), ``hand-over`` (it takes the task from `source`), ``restore`` (it
+    restores before it runs the task), ``no owner`` (`member` and `source` are None).
     """
 
     kind: str

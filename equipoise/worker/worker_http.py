@@ -1,4 +1,4 @@
-"""What a worker serves over HTTP, besides the pages of `equipoise.serving`:
+"""Serves a worker's groups over HTTP, besides the pages of `equipoise.serving`:
 
 - ``/groups``: JSON, the groups led here
 - ``/groups/NAME``: JSON, one group as `equipoise status --group NAME --json` gives it; 404 when
@@ -45,7 +45,7 @@ _ROWS_A_PART = 200
 
 
 class ServedWorker(Protocol):
-    """What `Server` reads of a worker."""
+    """The part of a worker that `Server` reads."""
 
     metrics: WorkerMetrics
     rounds: Rounds

@@ -256,7 +256,7 @@ async def test_builds_with_two_forms_of_the_state_take_turns_without_the_old_rec
                 (lead,) = (lead for _, lead in worker.groups())
                 assert lead.halted is None
                 stored = worker.metrics.bases._value.get
-                await worker._hosts[0].append("a", CONFIG)
+                await worker._partitions.hosts[0].append("a", CONFIG)
                 await until(functools.partial(rises, stored, stored()), "a base in its form")
                 assert lead.halted is None
                 assert lead.last_published == lead.machine.state.number
@@ -268,7 +268,7 @@ async def test_builds_with_two_forms_of_the_state_take_turns_without_the_old_rec
             if found.verdict is Verdict.IDENTICAL:
                 break
             assert "use the build that wrote it" in str(found.problems)
-            await worker._hosts[0].append("a", CONFIG)
+            await worker._partitions.hosts[0].append("a", CONFIG)
             await asyncio.sleep(0.5)
         assert found.verdict is Verdict.IDENTICAL, found.problems
 
@@ -307,14 +307,14 @@ async def test_group_that_has_halted_keeps_its_facts_until_a_build_can_read_them
         async with Worker(settings) as worker:
             await until(lambda: not worker.unready(), "the newer build leads")
             assert {lead.name: lead.halted for _, lead in worker.groups()} == {"a": None, "b": None}
-            await worker._hosts[0].append("b", CONFIG)
-            session = worker._hosts[0]._session
+            await worker._partitions.hosts[0].append("b", CONFIG)
+            session = worker._partitions.hosts[0]._session
             assert session is not None
             keeper = session.bases
             assert keeper is not None
             await until(lambda: not keeper._bases.halted, "it says that b is led")
             for _ in range(40):  # while things happen, and the archive follows
-                await worker._hosts[0].append("a", CONFIG)
+                await worker._partitions.hosts[0].append("a", CONFIG)
                 copied = await said(*archive)
                 assert "has halted" not in copied.stdout
                 if await asyncio.to_thread(begins, settings) > at:

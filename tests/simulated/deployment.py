@@ -480,7 +480,7 @@ class Deployment:
                     return f"group {lead.name} is halted: {lead.halted}"
                 if lead.last_published < lead.machine.state.number:
                     return f"decisions of {worker.name} are published up to {lead.last_published} of {lead.machine.state.number}"
-        hosts = [each for worker in workers if worker.worker is not None for each in worker.worker._hosts.items()]
+        hosts = [each for worker in workers if worker.worker is not None for each in worker.worker._partitions.hosts.items()]
         leading = [(number, host) for number, host in hosts if host.leading]
         if len(leading) != LOG_PARTITIONS:
             return f"{len(leading)} of {LOG_PARTITIONS} partitions are led"

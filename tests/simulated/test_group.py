@@ -267,8 +267,8 @@ def test_console_knows_what_was_decided_before_a_takeover(orderly: bool) -> None
             return [(each.append_ms, each.sentence.text) for each in known.sentences], known.rejections
 
         async def another_takes_over() -> None:
-            await worker._hosts.pop(0).stop(checkpoint=orderly)
-            worker._start_hosts([0])
+            await worker._partitions.hosts.pop(0).stop(checkpoint=orderly)
+            worker._partitions.start([0])
 
         before = said()
         assert any("m2 left" in text or "m2 leaves" in text for _, text in before[0])

@@ -24,7 +24,7 @@ def _no_answer(deployment: Deployment, random: Random) -> float | None:
     if "trip_us" in vars(network):
         return None
     place = TopicPartition(deployment.topics.decisions, partition_of(GROUP, LOG_PARTITIONS))
-    (worker,) = (seat.process for seat in deployment.workers.values() if seat.worker is not None and place.partition in seat.worker._hosts)
+    (worker,) = (seat.process for seat in deployment.workers.values() if seat.worker is not None and place.partition in seat.worker._partitions.hosts)
     decisions = deployment.cluster.partition(place)
     assert worker is not None, "it has a host"
     assert decisions is not None, "it was created"

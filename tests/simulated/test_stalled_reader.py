@@ -28,7 +28,7 @@ def _quiet(late_us: int | None) -> Fault:
         if "trip_us" in vars(network):
             return None
         place = TopicPartition(deployment.topics.facts, partition_of(GROUP, LOG_PARTITIONS))
-        (worker,) = (seat for seat in deployment.workers.values() if seat.worker is not None and place.partition in seat.worker._hosts)
+        (worker,) = (seat for seat in deployment.workers.values() if seat.worker is not None and place.partition in seat.worker._partitions.hosts)
         facts = deployment.cluster.partition(place)
         assert worker.process is not None, "it has a host"
         name = worker.process.name

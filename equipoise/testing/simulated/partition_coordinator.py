@@ -18,12 +18,21 @@ LOOK_US = 300 * MS_US
 
 
 @attrs.define
-class _App:
-    """What the worker asks of Faust's app."""
+class CoordinatedGroup:
+    """The membership of `worker` in the group of `coordinator`, in place of `FaustGroup`."""
 
-    crashed: bool = False
-    should_stop: bool = False
-    crash_reason: BaseException | None = None
+    worker: SimulatedWorker
+    coordinator: WorkerCoordinator
+    has_ended: bool = True
+    crash: str = ""
+
+    async def start(self, folder: str) -> None:
+        self.has_ended = False
+        self.coordinator.join(self.worker)
+
+    async def stop(self) -> None:
+        self.has_ended = True
+        self.coordinator.leave(self.worker)
 
 
 class SimulatedWorker(Worker):
@@ -32,28 +41,20 @@ class SimulatedWorker(Worker):
     def __init__(self, settings: WorkerSettings, process: SimulatedProcess, coordinator: WorkerCoordinator) -> None:
         super().__init__(settings, process)
         self.process = process
-        self._coordinator = coordinator
+        self._group = CoordinatedGroup(self, coordinator)  # type: ignore[assignment]
         self._rebalancing = asyncio.Lock()
 
     async def start(self) -> None:
-        await self._open_with_retries()
-        await self._start_faust()
+        await self._log.open_with_retries()
+        await self._group.start(self._folder)
         self._tasks = [asyncio.create_task(self._observation.run()), asyncio.create_task(self._watch())]
 
-    async def _start_faust(self) -> None:
-        self._app = _App()
-        self._coordinator.join(self)
-
-    async def _stop_faust(self) -> None:
-        self._app, self._assigned = None, False
-        self._coordinator.leave(self)
-
     async def rebalanced(self, assigned: Sequence[int]) -> None:
-        """As the callback that the worker gives to Faust."""
+        """Stops all partitions, and leads those that are `assigned`."""
         async with self._rebalancing:
-            await self._stop_hosts(list(self._hosts))
-            if self._app is not None:
-                self._start_hosts(assigned)
+            await self._partitions.stop_all()
+            if not self._group.has_ended:
+                self._partitions.start(assigned)
 
 
 class WorkerCoordinator:
