@@ -399,7 +399,7 @@ class Member:
     @property
     def preparing(self) -> Mapping[TaskId, PreparationProgress]:
         """Task that `prepare` works on -> progress."""
-        return self._running_host().work.preparing
+        return self._running_host().work.permit.preparing
 
     @property
     def acceptable_lag(self) -> int | None:
@@ -418,7 +418,7 @@ class Member:
         """Number of commits that were refused, or found to be overtaken, because a later owner of
         the task had begun. Kafka refuses them with ``exactly_once``.
         """
-        return 0 if self._host is None else self._host.work.fenced_writes
+        return 0 if self._host is None else self._host.work.permit.fenced_writes
 
     def _running_host(self) -> MemberHost:
         if self._host is None:

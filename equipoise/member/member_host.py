@@ -543,7 +543,7 @@ class MemberHost:
             if now_ms >= self._repeats_ms:
                 self._repeats_ms = now_ms + self._options.heartbeat_interval_ms
                 self._look_at_application()
-                self.work.say_parked()
+                self.work.parking.say()
                 self._story.unread(self.work.unread_partitions)
                 if self._witness is not None:
                     self._witness.look()
@@ -688,7 +688,7 @@ class MemberHost:
         elif isinstance(fact, GroupConfigured):
             self._configured_in = self._log_id
         elif isinstance(fact, TaskParked):
-            self.work.parked_acknowledged(fact)
+            self.work.parking.acknowledged(fact)
         self._wake.set()
 
 

@@ -1,4 +1,4 @@
-"""What a runner needs of its member, and why it stops a task by itself."""
+"""The protocol between a runner and its member, and the errors that stop a task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ take.
 
 
 class Permit(Protocol):
-    """What a runner needs of its member. Called from the application's thread."""
+    """The part of a member that its runners need. Called from the application's thread."""
 
     def permit(self, task: TaskId) -> tuple[str | None, int]:
         """Returns why `task` may not be processed now (None: it may), and until when it may be

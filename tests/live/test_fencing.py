@@ -116,13 +116,13 @@ async def test_process_that_slept_through_its_lease_rejoins_with_present_lags(bo
         await until(lambda: len(sleeper.running) == PARTITIONS)
         host: Any = sleeper._host
         await host._thread.run(freeze(host))
-        put_back, wakes = host.work.put_stores_back, asyncio.Event()
+        put_back, wakes = host.work.permit.put_stores_back, asyncio.Event()
 
         async def late(task: TaskId) -> None:
             await wakes.wait()
             await put_back(task)
 
-        host.work.put_stores_back = late
+        host.work.permit.put_stores_back = late
         async with application.member("m2", tmp_path / "b", "at_least_once") as heir:
             await until(lambda: len(heir.running) == PARTITIONS)
             await application.order(600)

@@ -120,14 +120,14 @@ async def test_lag_of_a_task_given_up_but_not_closed_is_unknown(bootstrap: str, 
         application.member("m1", tmp_path, "at_least_once", heartbeat_interval_ms=200, session_timeout_ms=30_000, keepalive_interval_ms=0) as first,
     ):
         await until(lambda: len(first.running) == PARTITIONS)
-        work: Any = first._running_host().work
-        put_back, closes = work.put_stores_back, asyncio.Event()
+        permit: Any = first._running_host().work.permit
+        put_back, closes = permit.put_stores_back, asyncio.Event()
 
         async def slowly(task: TaskId) -> None:
             await closes.wait()
             await put_back(task)
 
-        work.put_stores_back = slowly
+        permit.put_stores_back = slowly
         try:
             async with application.member("m2", tmp_path, "at_least_once") as second:
                 await until(lambda: second.running)

@@ -27,6 +27,7 @@ from equipoise.member.offsets import EVERY_S
 from equipoise.member.open_task import Commit, OpenTask
 from equipoise.member.positions import PARTITIONS, positions_topic
 from equipoise.member.processing import MOST_AT_ONCE, Processor
+from equipoise.member.runner_permit import PERMIT_MS
 from equipoise.member.sizes import BATCH_BYTES
 from equipoise.member.sources import TaskSources
 from equipoise.member.task_clients import MemberClients, TaskClients
@@ -34,7 +35,6 @@ from equipoise.member.task_context import TaskContext
 from equipoise.member.task_runner import BEHIND_S, MOST_UNSENT, TaskRunner
 from equipoise.member.turns import Turns
 from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
-from equipoise.member.work import PERMIT_MS
 from equipoise.member.writer import TaskWriter
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
