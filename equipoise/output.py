@@ -1,10 +1,10 @@
 """Output files of commands. A command replaces only an earlier output of the same kind, and only
 when the new output is complete.
 
-`write_file` writes pages, pictures and results, `new_log` logs, `new_tables` folders of Parquet
-tables. Each resolves links and the case of letters in the path, and raises InputError for any file
-that the user may want to keep. After an interrupt or on a full disk, the old output is unchanged
-and no other file is left.
+`write_file` writes pages, pictures and results, `new_log` logs, `equipoise.output_tables` folders
+of Parquet tables. Each resolves links and the case of letters in the path, and raises InputError
+for any file that the user may want to keep. After an interrupt or on a full disk, the old output is
+unchanged and no other file is left.
 """
 
 from __future__ import annotations
@@ -20,30 +20,27 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from equipoise.delta_tables import check_delta_tables, is_delta_location, write_delta_tables
 from equipoise.events.errors import EquipoiseError, InputError, StorageError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log import Log, is_archive_location, open_log
-from equipoise.events.log.parquet.archive_stores import check_scheme, is_remote_location, remote_store, store_at
+from equipoise.events.log.parquet.archive_stores import is_remote_location, store_at
 from equipoise.events.log.parquet.files import MARK, foreign_files
 from equipoise.events.log.storage import cannot_write
 from equipoise.events.records import FactRecord
 from equipoise.replay.interrupts import undisturbed
 
 if TYPE_CHECKING:
-    from equipoise.events.log.parquet.objects import ObjectStore
+    pass
 
 _SQLITE_SIDES = ("-wal", "-shm", "-journal")
 _HEAD_BYTES = 4_096
 _MOST_NAME_CHARS = 100
 _NOTHING_WRITTEN = "nothing was written there: make room, or name another place, and run it again"
-TABLES = "equipoise tables"
-"""`form` in the mark of a folder of tables."""
 
 
 class Kind(enum.Enum):
@@ -137,7 +134,7 @@ def _checked(option: str, path: Path, kind: Kind) -> Path:
     """
     try:
         place = Path(os.path.realpath(path))
-        _check_apart(option, path, place)
+        check_apart(option, path, place)
         try:
             status = place.stat()
         except FileNotFoundError:
@@ -157,7 +154,7 @@ def _checked(option: str, path: Path, kind: Kind) -> Path:
     return place
 
 
-def _check_apart(option: str, path: Path | str, place: Path) -> None:
+def check_apart(option: str, path: Path | str, place: Path) -> None:
     """Raises InputError for a file that belongs to a log: a side file of SQLite, or a file inside
     an archive.
     """
@@ -206,11 +203,11 @@ def new_log(location: str, *, replaces: str, force: bool = False, option: str = 
     given = Path(location.removeprefix(scheme))
     place = Path(os.path.realpath(given))
     is_archive = is_archive_location(location)
-    _check_apart(option, location, place)
+    check_apart(option, location, place)
     _check_log(option, location, place, is_archive=is_archive)
     if not force:
         _check_maker(option, location, place, replaces, is_archive=is_archive)
-    with _staging(f"{option} {given}", place) as staging:
+    with staging_folder(f"{option} {given}", place) as staging:
         part = staging / (given.name or place.name)
         try:
             with _opened(f"{part}/" if is_archive else f"{scheme}{part}", f"{option} ", part, given) as log, log.transaction():
@@ -219,7 +216,7 @@ def new_log(location: str, *, replaces: str, force: bool = False, option: str = 
             if not error.place.startswith(str(part)):
                 raise
             raise StorageError(f"{option} {given}", error.reason, _NOTHING_WRITTEN) from None
-        _put(f"{option} {given}", part, place, staging)
+        put_in_place(f"{option} {given}", part, place, staging)
 
 
 def _opened(location: str, shown: str, part: Path, given: Path) -> Log:
@@ -274,113 +271,11 @@ def _check_maker(option: str, location: str, place: Path, replaces: str, *, is_a
         raise InputError(f"{option} {location}: holds a log that this command has not made, and stays as it is; name another file, or add --force")
 
 
-# ------------------------------------------------------------------------------------------- tables
-
-
-def check_tables(option: str, folder: str | Path, names: frozenset[str] = frozenset()) -> None:
-    """Raises InputError when tables must not be written to `folder`, which may be in an object
-    store or in HDFS: it holds something else than tables, or cannot be made.
-
-    `names`: names of the tables, each in its own subfolder; empty: the folder holds one table.
-    """
-    if is_delta_location(str(folder)):
-        check_delta_tables(option, str(folder), names)
-    elif is_remote_location(str(folder)):
-        _remote_tables(option, str(folder), names)
-    else:
-        check_scheme(folder)
-        _local_tables(option, Path(folder), names)
-
-
-def _remote_tables(option: str, location: str, names: frozenset[str]) -> ObjectStore:
-    store = remote_store(location)
-    there = store.names()
-    _must_be_tables(option, location, there, lambda: store.read_text(MARK), {name.partition("/")[0] if names else name for name in there}, names)
-    return store
-
-
-def _must_be_tables(
-    option: str, folder: str | Path, there: Sequence[str], mark: Callable[[], str], tops: Iterable[str], names: frozenset[str]
-) -> None:
-    if not there:
-        return
-    try:
-        ours = json.loads(mark()).get("form") == TABLES
-    except (FileNotFoundError, ValueError, AttributeError):
-        ours = False
-    others = [name for name in sorted(tops) if name != MARK and not (name in names if names else _is_of_table(name))]
-    if not ours or others:
-        what = f"{others[0]} among it" if ours else "and stays as it is"
-        raise InputError(f"{option} {folder}: holds something else than tables of equipoise, {what}; name another folder")
-
-
-def _local_tables(option: str, folder: Path, names: frozenset[str]) -> Path:
-    try:
-        place = Path(os.path.realpath(folder))
-        _check_apart(option, folder, place)
-        if not place.exists():
-            if not place.parent.is_dir():
-                raise InputError(f"{option} {folder}: there is no such folder to make it in; make that, or correct the path")
-            return place
-        if not place.is_dir():
-            raise InputError(f"{option} {folder}: is a file; name a folder")
-        there = sorted(each.name for each in place.iterdir())
-        _must_be_tables(option, folder, there, (place / MARK).read_text, there, names)
-    except OSError as error:
-        raise cannot_write(f"{option} {folder}", error) from None
-    return place
-
-
-def _is_of_table(name: str) -> bool:
-    return name == "_SUCCESS" or name.endswith((".parquet", ".crc"))
-
-
-@contextlib.contextmanager
-def new_tables(option: str, folder: str | Path, names: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Yields a folder of this machine to write tables into, which replaces `folder` at the end of
-    the block. `check_tables` describes which folders may be replaced. In an object store and in
-    HDFS each file is replaced as a whole, one after the other, then the files that are no more are
-    removed. In Delta Lake each table gets a new version.
-    """
-    if is_delta_location(str(folder)):
-        with tempfile.TemporaryDirectory(prefix="equipoise-") as temporary:
-            part = Path(temporary) / "tables"
-            yield part
-            write_delta_tables(option, str(folder), part, names)
-        return
-    if is_remote_location(str(folder)):
-        store = _remote_tables(option, str(folder), names)
-        with tempfile.TemporaryDirectory(prefix="equipoise-") as temporary:
-            part = Path(temporary) / "tables"
-            yield part
-            _upload(store, part)
-        return
-    folder = Path(folder)
-    place = _local_tables(option, folder, names)
-    with _staging(f"{option} {folder}", place) as staging:
-        part = staging / place.name
-        yield part
-        try:
-            (part / MARK).write_text(json.dumps({"form": TABLES}) + "\n")
-        except OSError as error:
-            raise cannot_write(f"{option} {folder}", error) from None
-        _put(f"{option} {folder}", part, place, staging)
-
-
-def _upload(store: ObjectStore, part: Path) -> None:
-    new = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
-    former = [name for name in store.names() if name not in new and name != MARK]
-    store.write_text(MARK, json.dumps({"form": TABLES}) + "\n")
-    store.upload_files(part, new)
-    for name in former:
-        store.remove(name)
-
-
 # ---------------------------------------------------------------------------------------- replacing
 
 
 @contextlib.contextmanager
-def _staging(shown: str, place: Path) -> Iterator[Path]:
+def staging_folder(shown: str, place: Path) -> Iterator[Path]:
     """A hidden folder next to `place`, removed at the end of the block."""
     staging: Path | None = None
     try:
@@ -405,7 +300,7 @@ def _hidden_folder(shown: str, place: Path) -> Path:
         raise cannot_write(shown, error) from None
 
 
-def _put(shown: str, part: Path, place: Path, staging: Path) -> None:
+def put_in_place(shown: str, part: Path, place: Path, staging: Path) -> None:
     """Moves a finished file or folder to `place`. The old one is removed only when the new one is
     in place. Raises the error of `cannot_write`.
     """

@@ -5,20 +5,15 @@ A copy whose lag shrinks between two reports was restored at (lag drop + growth)
 *measurement* only if the member was restoring all the time. If all its copies are caught up at the
 later report, they may have been so long before, and the quotient is a lower *bound*. Kafka Streams
 reports a minute apart and catches up in seconds, so its logs give bounds almost only. equipoise's
-members report every few seconds, so their logs give measurements, and the median is used.
-
-With too few measurements every observation counts as an interval (interval censoring), and the most
-likely speed is found: speeds are log-normal around one median, with a prior for that median
-(PRIOR_FACTOR, PRIOR_SPREAD). Without the prior, bounds alone would allow any speed above the
-largest. The result has an interval of 90 %.
+members report every few seconds, so their logs give measurements.
+`equipoise.replay.whatif.restore_speeds` estimates the speed from both.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -39,87 +34,14 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.history import FAR_BEHIND
 from equipoise.replay.inputs_reader import read_manifest
 from equipoise.replay.replayer import ConfigurationAnswers
-from equipoise.replay.wording import counted
+from equipoise.replay.whatif.restore_speeds import Observation, Speed, estimate_of, speed_of
 
 LEAST_ROUND_MS = 2_500
 """A Kafka Streams task that changes hands waits for a heartbeat interval (3 s), which is nearly
 always longer than this.
 """
-FEWEST_MEASURED = 3
-"""Fewest measurements of which a median is used."""
-MOST_SPREAD = 4.0
-"""A speed known to within this factor is a measurement (its geometric middle is used); of a wider
-interval only the lower end is used.
-"""
-DEFAULT_RECORDS_PER_S = 50_000
-"""Speed when a log shows none: a tenth of what one local disk and broker reached (Kafka Streams,
-values of 152 bytes).
-"""
-PRIOR_FACTOR = 5.0
-"""Prior: the median speed is DEFAULT_RECORDS_PER_S to within this factor (one standard deviation of
-its logarithm).
-"""
-PRIOR_SPREAD = 0.5
-"""Prior: speeds of one group spread around their median by a factor of e to this (one standard
-deviation).
-"""
 READY_WITHIN_MS = 50
 """Longest time between a report and the readiness that it was made for."""
-LEAST_WIDTH = 0.05
-"""Least width of an interval, as a fraction of its speed: clocks and positions are no more exact.
-"""
-CONFIDENCE = 0.9
-MOST_INTERVALS = 400
-"""Of more observations those with most information are used: intervals, and the largest bounds."""
-
-
-@attrs.frozen(kw_only=True)
-class Observation:
-    """One member restored `records` within a stretch of time. Speed in records/s of all its copies
-    together.
-
-    `high` None: a bound, the speed was at least `low`. `basis`: ``reports`` or ``first commit``.
-    """
-
-    member_id: str
-    from_ms: int
-    to_ms: int
-    copies: int
-    records: int
-    low: float
-    high: float | None
-    basis: str
-
-    @property
-    def measured(self) -> float | None:
-        """Returns the speed where it is known well enough, else None."""
-        if self.high is None or self.low <= 0 or self.high / self.low > MOST_SPREAD:
-            return None
-        return math.sqrt(self.low * self.high)
-
-
-@attrs.frozen(kw_only=True)
-class Speed:
-    """Summary of observations, records/s. Quartiles are None where bounds leave them open."""
-
-    measured: int
-    bounds: int
-    lower_quartile: float | None
-    median: float | None
-    upper_quartile: float | None
-    largest_bound: float | None
-
-
-@attrs.frozen(kw_only=True)
-class Estimate:
-    """Speed to simulate with, and the interval that holds it with CONFIDENCE. None: no observation
-    allows one.
-    """
-
-    records_per_s: int
-    low: int | None
-    high: int | None
-    basis: str
 
 
 @attrs.frozen(kw_only=True)
@@ -386,110 +308,6 @@ def fit(records: Iterable[Entry]) -> Fit:
     for record in records:
         fitting.take(record)
     return fitting.fit()
-
-
-def estimate_of(observations: Sequence[Observation]) -> Estimate:
-    """Returns the estimate from the observations: the median of the measurements where there are
-    FEWEST_MEASURED, else the most likely speed.
-    """
-    measured = sorted(each.measured for each in observations if each.measured is not None)
-    if len(measured) >= FEWEST_MEASURED:
-        median = speed_of(observations).median
-        if median is not None:
-            low, high = _around_the_median(measured)
-            return Estimate(records_per_s=max(1, round(median)), low=low, high=high, basis=f"median of {len(measured)} measurements")
-    if not observations:
-        return Estimate(records_per_s=DEFAULT_RECORDS_PER_S, low=None, high=None, basis="default: nothing was seen restoring")
-    low, middle, high = most_likely(observations)
-    bounds = sum(each.high is None for each in observations)
-    seen = f"{counted(bounds, 'bound')} and {counted(len(observations) - bounds, 'interval')}"
-    basis = f"most likely of {seen}, 90 % between {low:,} and {high:,}"
-    return Estimate(records_per_s=middle, low=low, high=high, basis=basis)
-
-
-def _around_the_median(measured: Sequence[float]) -> tuple[int, int]:
-    """Returns the order statistics between which the median lies with at least CONFIDENCE; of too
-    few, the least and the largest.
-    """
-    number = len(measured)
-    below, rank = 0.0, 0
-    while rank < number // 2:
-        # of `number` tosses `rank` heads; by logarithms, as of over a thousand neither the binomial
-        # nor the power is a float any more
-        below += math.exp(math.lgamma(number + 1) - math.lgamma(rank + 1) - math.lgamma(number - rank + 1) - number * math.log(2))
-        if below > (1 - CONFIDENCE) / 2:
-            break
-        rank += 1
-    place = max(0, rank - 1)
-    return max(1, math.floor(measured[place])), math.ceil(measured[number - 1 - place])
-
-
-def most_likely(observations: Sequence[Observation]) -> tuple[int, int, int]:
-    """Returns the speeds below which the true median lies with 5, 50 and 95 %: posterior over a
-    grid, each observation an interval of a log-normal speed.
-    """
-    largest = max(each.low for each in observations)
-    telling = [each for each in observations if each.high is not None or each.low * 50 > largest]
-    telling = sorted(telling, key=lambda each: (each.high is None, -each.low))[:MOST_INTERVALS]
-    intervals = sorted(
-        {(math.log(each.low), math.inf if each.high is None else math.log(max(each.high, each.low * (1 + LEAST_WIDTH)))) for each in telling}
-    )
-    first, last = math.log(DEFAULT_RECORDS_PER_S) - 6, math.log(DEFAULT_RECORDS_PER_S) + 6
-    steps = 120
-    found: list[tuple[float, float]] = []
-    """(logarithm of the median, logarithm of its likelihood, over all spreads)"""
-    for step in range(steps + 1):
-        middle = first + (last - first) * step / steps
-        prior = -(((middle - math.log(DEFAULT_RECORDS_PER_S)) / math.log(PRIOR_FACTOR)) ** 2) / 2
-        likelihoods = []
-        for number in range(1, 13):
-            spread = number / 8
-            total = prior - (spread / PRIOR_SPREAD) ** 2 / 2
-            for low, high in intervals:
-                total += math.log(max(1e-12, _below(high, middle, spread) - _below(low, middle, spread)))
-            likelihoods.append(total)
-        top = max(likelihoods)
-        found.append((middle, top + math.log(sum(math.exp(each - top) for each in likelihoods))))
-    top = max(likelihood for _, likelihood in found)
-    weights = [math.exp(likelihood - top) for _, likelihood in found]
-    whole = sum(weights)
-    quantiles = []
-    for quantile in ((1 - CONFIDENCE) / 2, 0.5, (1 + CONFIDENCE) / 2):
-        passed = 0.0
-        for (middle, _), weight in zip(found, weights, strict=True):
-            passed += weight
-            if passed >= quantile * whole:
-                quantiles.append(max(1, round(math.exp(middle))))
-                break
-    return quantiles[0], quantiles[1], quantiles[2]
-
-
-def _below(speed: float, middle: float, spread: float) -> float:
-    """Returns the share of a log-normal distribution below `speed`; all as logarithms."""
-    return 1.0 if speed == math.inf else 0.5 * math.erfc((middle - speed) / spread / math.sqrt(2))
-
-
-def speed_of(observations: Sequence[Observation]) -> Speed:
-    """Returns Kaplan-Meier quartiles over measurements (events) and bounds (right-censored)."""
-    ordered = sorted([(each.measured, 0) if each.measured is not None else (each.low, 1) for each in observations])
-    lows = [each.low for each in observations]
-    quartiles: dict[float, float | None] = {0.25: None, 0.5: None, 0.75: None}
-    still = 1.0
-    for index, (speed, censored) in enumerate(ordered):
-        if not censored:
-            still *= 1 - 1 / (len(ordered) - index)
-            for quantile, found in quartiles.items():
-                if found is None and 1 - still >= quantile - 1e-9:
-                    quartiles[quantile] = speed
-    measured = sum(not censored for _, censored in ordered)
-    return Speed(
-        measured=measured,
-        bounds=len(ordered) - measured,
-        lower_quartile=quartiles[0.25],
-        median=quartiles[0.5],
-        upper_quartile=quartiles[0.75],
-        largest_bound=max(lows) if lows else None,
-    )
 
 
 def _write_rates(fitting: Fitting) -> tuple[WriteRate, ...]:

@@ -10,7 +10,7 @@ from equipoise.cli.command import command
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.events.errors import InputError
-from equipoise.output import check_tables, new_tables
+from equipoise.output_tables import check_tables, new_tables
 from equipoise.replay.wording import counted
 
 _MOST_ROWS = 40

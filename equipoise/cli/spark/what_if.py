@@ -14,7 +14,8 @@ from equipoise.cli.spark.shared import archives, html_option, span_options, spar
 from equipoise.cli.what_if import MEASURES, configuration_options
 from equipoise.cli.what_if import configurations as configurations_to_try
 from equipoise.events.errors import InputError
-from equipoise.output import Kind, check_files, check_tables, new_tables
+from equipoise.output import Kind, check_files
+from equipoise.output_tables import check_tables, new_tables
 from equipoise.replay.wording import counted, day_text
 
 _MOST_ROWS = 40

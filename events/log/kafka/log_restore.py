@@ -22,7 +22,8 @@ from equipoise.events.log.kafka.client import NewTopic, SentBatch, TopicPartitio
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import StoredDecision, decision_value, fact_value
 from equipoise.events.log.kafka.fact_checks import RESTORED
-from equipoise.events.log.kafka.kafka_log import KafkaLog, LogLoop, Place
+from equipoise.events.log.kafka.kafka_log import KafkaLog, Place
+from equipoise.events.log.kafka.log_loop import LogLoop
 from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.log.kafka.started_clients import admin_client, reaching, reader, writer
 from equipoise.events.log.kafka.topic_making import check_topics, described_topics, make_topics, new_topics

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
 
 from equipoise.events.errors import InputError, StorageError
-from equipoise.output import check_tables, new_tables
+from equipoise.output_tables import check_tables, new_tables
 from tests.object_store import ObjectStoreServer, serving
 
 NAMES = frozenset({"costs", "ranking"})

@@ -21,7 +21,8 @@ from equipoise.cli import main
 from equipoise.events.errors import InputError, StorageError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log import open_log
-from equipoise.output import IMPORTED, SIMULATED, Kind, check_files, file_name, new_log, new_tables, rewrite_file, same_place, write_file
+from equipoise.output import IMPORTED, SIMULATED, Kind, check_files, file_name, new_log, rewrite_file, same_place, write_file
+from equipoise.output_tables import new_tables
 from equipoise.replay.interrupts import undisturbed
 from equipoise.testing.fleet import fleet
 from tests.unit.replay.lived import lived, write
@@ -322,7 +323,7 @@ def check_that_an_interrupt_waits() -> None:
 KILLED = """
 import itertools, json, os, signal, sys
 from pathlib import Path
-from equipoise.output import new_tables
+from equipoise.output_tables import new_tables
 
 folder = Path(sys.argv[1])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.log.kafka.kafka_log import LogLoop
+from equipoise.events.log.kafka.log_loop import LogLoop
 
 
 @contextlib.asynccontextmanager
@@ -86,7 +86,7 @@ def test_work_that_is_interrupted_ends_before_the_loop_closes(monkeypatch: pytes
 
 
 def test_work_that_does_not_end_is_called_off_when_the_loop_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equipoise.events.log.kafka.kafka_log._STOP_S", 0.05)
+    monkeypatch.setattr("equipoise.events.log.kafka.log_loop._STOP_S", 0.05)
     loop, said = LogLoop(), list[str]()
 
     async def go_on() -> None:

@@ -23,7 +23,8 @@ from equipoise.replay.inputs_reader import read_recorded_inputs
 from equipoise.replay.simulation import RestoreModel
 from equipoise.replay.simulation.run import Simulation, simulate
 from equipoise.replay.simulation.simulated_cluster import MemorySink
-from equipoise.replay.whatif.fit import DEFAULT_RECORDS_PER_S, Estimate, Fit, Observation, estimate_of, fit, most_likely, speed_of
+from equipoise.replay.whatif.fit import Fit, fit
+from equipoise.replay.whatif.restore_speeds import DEFAULT_RECORDS_PER_S, Estimate, Observation, estimate_of, most_likely, speed_of
 from tools.import_check import MemoryLog
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
