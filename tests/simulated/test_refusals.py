@@ -18,8 +18,8 @@ from equipoise.member.member_options import MemberOptions
 from equipoise.member.refusals import PATIENCE_S
 from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
-from tests.simulated.test_runner import BOTH, Bench, simulate
 from tests.simulated.test_start import NewGroup, group
+from tests.simulated.test_task_runner import BOTH, Bench, simulate
 
 __all__ = ["group"]
 

@@ -1,5 +1,5 @@
-"""`simulate`: both recorded runs, led by equipoise, cost no more than the goals allow; equal inputs
-write equal logs, and those verify.
+"""Simulations (`what-if --to`): both recorded runs, led by equipoise, cost no more than the goals
+allow; equal inputs write equal logs, and those verify.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""show: the tables equal the machine's state at that offset."""
+"""The view of a group: its tables equal the machine's state at that offset."""
 
 from __future__ import annotations
 
