@@ -13,24 +13,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
 
 from equipoise.broker_watch import BrokerWatch
-from equipoise.events.log.kafka.client import NO_EPOCH, Consumer, Row, TopicPartition, call_off, size_bytes
+from equipoise.events.log.kafka.client import Consumer, Row, TopicPartition, size_bytes
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.started_clients import reaching
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.member.apart_partitions import ApartPartitions
+from equipoise.member.copy_checks import CopyChecks
+from equipoise.member.copy_stores import CopyStores, put_down
 from equipoise.member.directory import StateDirectory
 from equipoise.member.ends import ASK_S, ChangelogEnds, ask_ends
-from equipoise.member.error_policy import error_text
 from equipoise.member.fencing import CopiedTopic, FencedStore, Owners, TakeIf
-from equipoise.member.refusals import is_missing_right, name_topic
-from equipoise.member.stores import DamagedStoreError, OpenStore, StoreError, opened
+from equipoise.member.refusals import is_missing_right
+from equipoise.member.stores import DamagedStoreError, OpenStore, StoreError
 from equipoise.member.throttle import Throttle
 from equipoise.runtime import DEPLOYED, Runtime
 
@@ -41,14 +41,9 @@ crash undo more.
 """
 BULK_LAG = 20_000
 """Lag, in records, above which a copy is written in bulk."""
-NOWHERE = Path("/nowhere")
-"""Folder of the stores of a member without state directory. Stores on disk fail there."""
 REPORT_EVERY_S = 0.1
 """Shortest time between two reports of ordinary progress."""
 RETRY_S = 0.5
-APART_S = 1.0
-"""For so long a changelog partition that cannot be read is left alone; twice as long each time."""
-MOST_APART_S = 30.0
 FOLLOW_WAIT_MS = 500
 MARKER_WAIT_MS = 5
 FETCH_WAIT_MS = 100
@@ -60,12 +55,6 @@ OPENING_FETCH_WAIT_MS = 10
 FETCH_BYTES = 4 * 2**20
 MAX_IDLE_MS = 10_000
 """A member without copies has no connection to restore, after this time."""
-DAMAGED_AGAIN_S = 60.0
-"""A copy that is damaged again so soon is on a disk that is no good."""
-SHRUNK_LOOKS = 5
-"""How often the end of a changelog that appears shorter than its copy is read, RETRY_S apart,
-before the copy is wiped: a new partition leader may take a moment to learn its high watermark.
-"""
 
 
 def _never(_: Owners) -> bool:
@@ -124,10 +113,9 @@ class ChangelogRestorer:
         self._brokers = brokers or BrokerWatch("restoring", runtime.monotonic_s)
         self._connection = connection
         self._changelogs = changelogs
-        self._open_store = open_store
-        self._directory = directory
         self._monotonic_s = runtime.monotonic_s
         self._runtime = runtime
+        self._has_directory = directory is not None
         self._throttle = throttle
         self.ready_lag_records = 0
         """Lag with which a copy is ready. The member sets it, from any thread."""
@@ -140,26 +128,18 @@ class ChangelogRestorer:
         """A consumer that only requests offsets, on connections of its own: a broker answers the
         requests of a connection in order, and a fetch waits for records.
         """
+        self._checks: CopyChecks
         self._copies: dict[TaskId, _RestoredCopy] = {}
-        self._kept: dict[TaskId, dict[str, FencedStore]] = {}
-        """Open stores that are neither followed nor handed over: in memory, or from the start."""
+        self._stores = CopyStores(changelogs, open_store, directory, runtime.monotonic_s)
+        """Stores that are neither followed nor handed over."""
         self._handed_over: dict[TaskId, dict[str, FencedStore]] = {}
-        self._on_disk: dict[TaskId, dict[str, int]] = {}
-        """Closed stores: changelog topic -> position."""
         self._ends = ChangelogEnds()
         self._unknown = asyncio.Event()
         """Set when ends were forgotten, so that they are requested at once."""
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._held: frozenset[TopicPartition] = frozenset()
         """Those of them that are not fetched while tasks open."""
-        self._apart: dict[TopicPartition, tuple[float, float]] = {}
-        """Partitions that cannot be read -> when to try again, and how long that was waited."""
-        self._forbidden: set[TopicPartition] = set()
-        """Those of them that may not be read. Their ends may be known all the same."""
-        self._each_until_s = 0.0
-        """Until then each partition is read by itself: one cannot be read, and it is not known
-        which.
-        """
+        self._apart = ApartPartitions(runtime.monotonic_s)
         self._woken = asyncio.Event()
         self._reported_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
@@ -173,12 +153,14 @@ class ChangelogRestorer:
         """
         self.restored_records = 0
         """Number of records that were applied to copies and opening tasks."""
-        self.damaged_copies = 0
-        """Number of copies that were given up because they were damaged."""
-        self._given_up_s: dict[TaskId, float] = {}
-        """When a copy was given up last."""
         self.dropped_records = 0
         """Number of late records of former owners that were ignored."""
+
+    @property
+    def damaged_copies(self) -> int:
+        """Returns how many copies were given up because they were damaged. Any thread may call it.
+        """
+        return self._stores.damaged_copies
 
     @property
     def restored_records_per_s(self) -> float:
@@ -196,27 +178,17 @@ class ChangelogRestorer:
                 connections_max_idle_ms=MAX_IDLE_MS, as_rows=True,
             )
             self._asker = clients.consumer(read_committed=True, connections_max_idle_ms=MAX_IDLE_MS)
+            self._checks = CopyChecks(self._asker)
             for consumer in (self._consumer, self._asker):
                 await consumer.start()
-        if self._directory is not None:
-            stored = [(task, topic) for task, topic in self._directory.stores() if topic in self._changelogs.get(task, ())]
+        if self._has_directory:
+            stored = self._stores.stored()
             asking = self._ends.learn(self._asker.end_offsets, [TopicPartition(topic, task.partition) for task, topic in stored])
-            await asyncio.gather(self._runtime.run_blocking(self._open_all, stored), asking)
+            await asyncio.gather(self._runtime.run_blocking(self._stores.open_all, stored), asking)
         self._report(now=True)
         self._tasks = [asyncio.create_task(self._run(), name="restore"), asyncio.create_task(self._keep_ends(), name="changelog ends")]
         for each in self._tasks:
             each.add_done_callback(self._ended)
-
-    def _open_all(self, stored: Iterable[tuple[TaskId, str]]) -> None:
-        """They stay open: a member that is back goes on with most of them."""
-        found: dict[TaskId, dict[str, FencedStore]] = {}
-        for task, topic in stored:
-            found.setdefault(task, {})[topic] = self._open_one(task, topic)
-        for task, stores in found.items():
-            if len(stores) == len(self._changelogs[task]):
-                self._kept[task] = stores
-            else:
-                self._put_away(task, stores)
 
     async def stop(self) -> None:
         """Closes all connections and stores."""
@@ -226,14 +198,13 @@ class ChangelogRestorer:
         for consumer in (getattr(self, "_consumer", None), getattr(self, "_asker", None)):  # `start` may have failed before
             if consumer is not None:
                 await consumer.stop()
-        left = [each.stores for each in self._copies.values()] + list(self._kept.values())
+        left = [each.stores for each in self._copies.values()] + self._stores.take_all()
         for waiting in [each.waiting for each in self._copies.values() if each.waiting is not None]:
             waiting.cancel()
         self._copies.clear()
-        self._kept.clear()
         for stores in left:
             try:
-                _put_down(stores)
+                put_down(stores)
             except StoreError as error:  # its changelog has all of it; the others are to be closed, too
                 _LOG.error("%s", error)
 
@@ -265,7 +236,7 @@ class ChangelogRestorer:
             if copy.waiting is not None:
                 copy.waiting.cancel()
             self._woken.set()
-            self._put_away(task, copy.stores)
+            self._stores.put_away(task, copy.stores)
             self._report(now=True)
 
     async def restore(self, task: TaskId, take_if: TakeIf = _never) -> tuple[Owners, dict[str, FencedStore] | None]:
@@ -300,59 +271,28 @@ class ChangelogRestorer:
         if stores is None:
             self.leave(task)
         else:
-            self._put_away(task, stores)
+            self._stores.put_away(task, stores)
             self._ends.forget(self._partitions(task))  # its next owner may have written since
             self._unknown.set()
             self._report(now=True)
 
     def _take_stores(self, task: TaskId) -> dict[str, FencedStore]:
-        closed = self._on_disk.pop(task, None)
-        kept = self._kept.pop(task, None)
-        if kept is not None:
-            return kept
-        if closed is None:
+        if not self._stores.has(task):
             self._ends.forget(self._partitions(task))  # not requested while there was no copy here
-        return {topic: self._open_one(task, topic) for topic in self._changelogs[task]}
-
-    def _open_one(self, task: TaskId, topic: str) -> FencedStore:
-        folder, place = NOWHERE if self._directory is None else self._directory.store(task, topic), f"{topic}/{task.partition}"
-        try:
-            return self._open_in(folder, place)
-        except DamagedStoreError as error:
-            self._note_given_up(task, error)
-            if self._directory is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-            return self._open_in(folder, place)
-
-    def _open_in(self, folder: Path, place: str) -> FencedStore:
-        store = opened(self._open_store, folder, place)
-        try:
-            return FencedStore(store, place)
-        except DamagedStoreError:
-            store.close()
-            raise
+        return self._stores.take(task)
 
     def give_up(self, task: TaskId, error: DamagedStoreError) -> None:
         """Stores of `task`, which are handed over or followed, are damaged: they are wiped when
         they are put back. Raises StoreError when that happened a moment ago.
         """
-        self._note_given_up(task, error)
+        self._stores.note_given_up(task, error)
         copy = self._copies.get(task)
         for each in (self._handed_over.get(task) or ({} if copy is None else copy.stores)).values():
             each.is_damaged = True
 
-    def _note_given_up(self, task: TaskId, error: DamagedStoreError) -> None:
-        now_s = self._monotonic_s()
-        former_s = self._given_up_s.get(task)
-        if former_s is not None and now_s - former_s < DAMAGED_AGAIN_S:
-            raise StoreError(f"task {task}: its local copy is damaged again after {now_s - former_s:.0f} s, see the disk: {error}") from error
-        self._given_up_s[task] = now_s
-        self.damaged_copies += 1
-        _LOG.error("task %s: %s. Its local copy is given up, and restored from the changelog", task, error)
-
     def _wipe_damaged(self, task: TaskId, error: DamagedStoreError) -> None:
         """Wipes stores that the restorer has found damaged itself."""
-        self._note_given_up(task, error)
+        self._stores.note_given_up(task, error)
         copy = self._copies[task]
         for each in copy.stores.values():
             if each.is_damaged:
@@ -360,22 +300,10 @@ class ChangelogRestorer:
         copy.placed = copy.sought = False
         self._assigned = frozenset()
 
-    def _put_away(self, task: TaskId, stores: dict[str, FencedStore]) -> None:
-        _wipe_damaged(stores)
-        if all(each.store.lasting for each in stores.values()):
-            self._on_disk[task] = {topic: store.position for topic, store in stores.items()}
-            _close(stores)
-        else:
-            self._kept[task] = stores
-
     def forget_kept(self, wanted: Iterable[TaskId]) -> None:
         """Drops copies in memory that are not in `wanted`, and closes stores on disk."""
-        for task in sorted(set(self._kept).difference(wanted)):
-            stores = self._kept.pop(task)
-            if all(each.store.lasting for each in stores.values()):
-                self._put_away(task, stores)
-            else:
-                _close(stores)
+        for task in self._stores.kept_beside(wanted):
+            self._stores.drop(task)
             self._report(now=True)
 
     # Reading
@@ -406,7 +334,7 @@ class ChangelogRestorer:
                     # A transaction marker moves the position without a record, so `getmany` must
                     # return early for those that wait for the end.
                     wait_ms = MARKER_WAIT_MS if is_opening else FOLLOW_WAIT_MS
-                    if self._apart or begun_s < self._each_until_s:
+                    if self._apart.is_each_read(begun_s):
                         batches = await self._get_each(served, wait_ms, most)
                     else:
                         batches = await self._unless_woken(self._consumer.getmany(*served, timeout_ms=wait_ms, max_records=most))
@@ -447,7 +375,7 @@ class ChangelogRestorer:
                 self._set_apart(tp, error)
             else:
                 if tp in batches:
-                    self._put_right(tp)
+                    self._apart.put_right(tp)
         return batches
 
     async def _set_unreadable_apart(self) -> bool:
@@ -462,46 +390,29 @@ class ChangelogRestorer:
             try:
                 async with asyncio.timeout(ASK_S):
                     await self._asker.end_offsets([tp])
-                    await self._ask_ids([tp])
+                    await self._checks.ask_ids([tp])
             except (KafkaError, TimeoutError) as error:
                 failed[tp] = error
 
         now_s = self._monotonic_s()
-        partitions = [tp for task in self._copies for tp in self._partitions(task) if self._apart.get(tp, (0.0, 0.0))[0] <= now_s]
+        partitions = [tp for task in self._copies for tp in self._partitions(task) if not self._apart.includes_any([tp])]
         await asyncio.gather(*map(look, partitions))
         if len(failed) == len(partitions) and len(partitions) > 1 and not any(map(is_missing_right, failed.values())):
             return False  # no broker answers
         for tp, error in failed.items():
             self._set_apart(tp, error)
         # Fetched records of which one is damaged are read again, each partition by itself.
-        self._each_until_s = now_s + MOST_APART_S
+        self._apart.read_each(now_s)
         return bool(failed)
 
     def _set_apart(self, tp: TopicPartition, error: Exception) -> None:
-        _, former_s = self._apart.get(tp, (0.0, 0.0))
-        name_topic(error, tp.topic, "Read")
-        if not former_s:
-            _LOG.error(
-                "changelog %s/%d cannot be read: %s. Its task and copies wait, others go on; it is tried again at least every %.0f s. See that "
-                "the topic exists, that this member may read it, and that it can read its compression and records",
-                *tp, error_text(error), MOST_APART_S,
-            )  # fmt: skip
-        for_s = min(MOST_APART_S, 2 * former_s or APART_S)
-        self._apart[tp] = self._monotonic_s() + for_s, for_s
-        if is_missing_right(error):
-            self._forbidden.add(tp)
+        if self._apart.put(tp, error):
             for task, copy in self._copies.items():
                 if copy.waiting is not None and not copy.waiting.done() and tp in self._partitions(task):
                     copy.waiting.set_exception(error)  # who opens it decides
 
-    def _put_right(self, tp: TopicPartition) -> None:
-        self._forbidden.discard(tp)
-        if self._apart.pop(tp, None) is not None:
-            _LOG.warning("changelog %s/%d can be read again", *tp)
-
     def _is_apart(self, task: TaskId) -> bool:
-        now_s = self._monotonic_s()
-        return any(now_s < self._apart[tp][0] for tp in self._partitions(task) if tp in self._apart)
+        return self._apart.includes_any(self._partitions(task))
 
     def _hold_all_but(self, served: Collection[TopicPartition]) -> None:
         """Fetches no other partitions, and drops what was fetched of them: while records of one
@@ -550,9 +461,9 @@ class ChangelogRestorer:
             looked_at.update(coming)
             opening = {task: copy for task, copy in coming.items() if copy.waiting is not None and copy.goals is None}
             if opening:
+                placed_stores = {tp: store for task, copy in opening.items() if copy.placed for tp, store in self._partitions(task, copy).items()}
                 ends, forked = await asyncio.gather(
-                    self._asker.end_offsets([tp for task in opening for tp in self._partitions(task)]),
-                    self._forked({tp: store for task, copy in opening.items() if copy.placed for tp, store in self._partitions(task, copy).items()}),
+                    self._asker.end_offsets([tp for task in opening for tp in self._partitions(task)]), self._checks.forked(placed_stores)
                 )
                 self._check_again(*forked)
                 for task, copy in opening.items():
@@ -582,58 +493,16 @@ class ChangelogRestorer:
         partitions = {tp: store for task, copy in copies.items() for tp, store in self._partitions(task, copy).items()}
         if not partitions:
             return
-        asking = asyncio.ensure_future(self._ask_ids(partitions))
-        try:
-            begins = await self._asker.beginning_offsets(list(partitions))
-            ids = await asking
-        finally:
-            await call_off(asking)
-        for look in range(SHRUNK_LOOKS):
-            ends = await self._asker.leader_ends(list(partitions))
-            forked = await self._forked(partitions)
-            if look == SHRUNK_LOOKS - 1 or not (forked or any(store.position > ends[tp].offset for tp, store in partitions.items())):
-                break
-            await asyncio.sleep(RETRY_S)
+        spans = await self._checks.spans(partitions)
         for task, copy in copies.items():
             if self._copies.get(task) is not copy:
                 continue  # left meanwhile: its stores are closed
             for tp, store in self._partitions(task, copy).items():
-                self._ends.answered({tp: ends[tp].offset})
-                topic = CopiedTopic(ids.get(tp.topic, ""), begins[tp])
-                why = _why_no_copy(store, topic, ends[tp].offset, forked.get(tp))
-                if why:
-                    _LOG.error(
-                        "changelog %s/%d: not using the local copy up to offset %d, because %s: restoring from scratch", *tp, store.position, why
-                    )
-                    store.wipe()
-                if store.position < begins[tp]:
-                    store.apply((), position=begins[tp])
-                if store.leader_epoch == NO_EPOCH:
-                    store.leader_epoch = ends[tp].epoch
-                store.note_copied(topic)
-                if tp not in self._forbidden:
-                    self._put_right(tp)
+                self._ends.answered({tp: spans.ends[tp].offset})
+                spans.settle(tp, store)
+                if not self._apart.is_forbidden(tp):
+                    self._apart.put_right(tp)
             copy.placed = True
-
-    async def _forked(self, stores: Mapping[TopicPartition, FencedStore]) -> dict[TopicPartition, int]:
-        """Those that have more of their leader epoch than their changelogs have now: an unclean
-        election has lost records, and others may have their offsets. Partition -> where the epoch
-        ends; -1: the changelog has no epoch as late as this. Raises KafkaError.
-        """
-        epochs = {tp: store.leader_epoch for tp, store in stores.items() if store.position and store.leader_epoch != NO_EPOCH}
-        if not epochs:
-            return {}
-        ends = await self._asker.epoch_ends(epochs) or {}
-        return {tp: end for tp, end in ends.items() if end < stores[tp].position}
-
-    async def _ask_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
-        """Topic -> id; empty: the brokers have none (before Kafka 2.8). Raises KafkaError."""
-        leads = {tp.topic: tp for tp in partitions}
-        if not leads:
-            return {}
-        topics = sorted(leads)
-        ids = await self._asker.topic_ids(topics, leads[topics[0]])
-        return {} if ids is None else dict(zip(topics, ids, strict=True))
 
     async def _look_for_new_topics(self) -> None:
         """Checks the copies again whose changelogs were deleted and made again. Their owners notice
@@ -643,7 +512,7 @@ class ChangelogRestorer:
 
         try:
             async with asyncio.timeout(ASK_S):
-                ids = await self._ask_ids(tp for task, copy in self._copies.items() if copy.placed for tp in self._partitions(task))
+                ids = await self._checks.ask_ids(tp for task, copy in self._copies.items() if copy.placed for tp in self._partitions(task))
         except (KafkaError, TimeoutError):
             return  # looked for again with the next ends
         again = [
@@ -706,12 +575,13 @@ class ChangelogRestorer:
             self._report(now=behind)
 
     async def _forked_by(self, served: Mapping[TopicPartition, tuple[TaskId, _RestoredCopy]]) -> dict[TopicPartition, int]:
-        """As `_forked`, of stores for which something of a later leader epoch was fetched."""
+        """Does what `CopyChecks.forked` does, for stores of which a later leader epoch was fetched.
+        """
         stores = {tp: copy.stores[tp.topic] for tp, (_, copy) in served.items()}
         later = {tp: store for tp, store in stores.items() if self._consumer.fetched_epoch(tp) > store.leader_epoch}
         if not later:
             return {}
-        forked = await self._forked(later)
+        forked = await self._checks.forked(later)
         for tp, store in later.items():
             if tp not in forked:
                 store.leader_epoch = self._consumer.fetched_epoch(tp)
@@ -764,7 +634,7 @@ class ChangelogRestorer:
             self._report(now=True)
 
     async def _learn_ends(self) -> None:
-        here = {*self._copies, *self._kept, *self._on_disk}
+        here = {*self._copies, *self._stores.tasks}
         learning = self._ends.learn(self._asker.end_offsets, [tp for task in here for tp in self._partitions(task)])
         await asyncio.gather(learning, self._look_for_new_topics(), self._note_epochs())
 
@@ -784,8 +654,7 @@ class ChangelogRestorer:
             return
         self._reported_s = self._monotonic_s()
         positions = {task: {topic: store.position for topic, store in copy.stores.items()} for task, copy in self._copies.items()}
-        positions |= {task: {topic: store.position for topic, store in stores.items()} for task, stores in self._kept.items()}
-        positions |= self._on_disk
+        positions |= self._stores.positions()
         self.lags = {task: self._lag(task, at) for task, at in positions.items()}
         self._progressed()
 
@@ -797,38 +666,3 @@ class ChangelogRestorer:
                 return LagSentinel.UNKNOWN
             lag += behind
         return max(1, lag) if task in self._copies and self._copies[task].opening else lag
-
-
-def _why_no_copy(store: FencedStore, topic: CopiedTopic, end: int, epoch_end: int | None) -> str:
-    """Returns why `store` is no copy of `topic`, which spans to `end`; "": it is one, or has
-    nothing. A store that a build without ids has written is a copy if its position is in the range.
-    `epoch_end`: as `_forked` returns it; None: it does not.
-    """
-    if not store.position:
-        return ""
-    former = store.copied
-    why = "" if former is None else topic.differs(former)
-    if not why and store.position > end:
-        why = f"it now ends at {end}"
-    if not why and epoch_end is not None:
-        ends = f"ends at {epoch_end} there" if epoch_end >= 0 else "is later than any there"
-        why = f"records may have been lost by an unclean election (leader epoch {store.leader_epoch} {ends})"
-    if not why and (store.position < topic.begin or (former is None and store.position == topic.begin)):
-        why = f"it now begins at {topic.begin}"
-    return why
-
-
-def _wipe_damaged(stores: dict[str, FencedStore]) -> None:
-    for each in stores.values():
-        if each.is_damaged:
-            each.wipe()
-
-
-def _put_down(stores: dict[str, FencedStore]) -> None:
-    _wipe_damaged(stores)
-    _close(stores)
-
-
-def _close(stores: dict[str, FencedStore]) -> None:
-    for each in stores.values():
-        each.store.close()

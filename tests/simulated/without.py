@@ -22,6 +22,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.log.kafka import envelope
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.member import fencing, link, open_task, placing, task_context
+from equipoise.member.copy_checks import CopyChecks
 from equipoise.member.directory import StateDirectory
 from equipoise.member.fencing import SOURCES_KEY
 from equipoise.member.link import Link
@@ -30,7 +31,6 @@ from equipoise.member.open_task import OpenTask
 from equipoise.member.origin import Origin
 from equipoise.member.placing import SourcePlacing
 from equipoise.member.positions import Positions
-from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.sources import SourceReader
 from equipoise.member.task_opening import TaskOpening
 from equipoise.member.task_runner import TaskRunner
@@ -231,7 +231,7 @@ def _topics_by_name() -> Iterator[None]:
     async def no_ids(*_: object) -> dict[str, str]:
         return {}
 
-    with mock.patch.object(SourceReader, "topic_ids", no_ids), mock.patch.object(ChangelogRestorer, "_ask_ids", no_ids):
+    with mock.patch.object(SourceReader, "topic_ids", no_ids), mock.patch.object(CopyChecks, "ask_ids", no_ids):
         yield
 
 
@@ -239,7 +239,7 @@ def _leader_epochs_unknown() -> Any:
     async def none(*_: object) -> dict[TopicPartition, int]:
         return {}
 
-    return mock.patch.object(ChangelogRestorer, "_forked", none)
+    return mock.patch.object(CopyChecks, "forked", none)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,106 @@
+"""Checks whether a local copy is one of its changelog as that is now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from equipoise.events.log.kafka.client import NO_EPOCH, Consumer, LeaderEnd, TopicPartition, call_off
+from equipoise.member.fencing import CopiedTopic, FencedStore
+
+_LOG = logging.getLogger(__name__)
+_RETRY_S = 0.5
+SHRUNK_LOOKS = 5
+"""How often the end of a changelog that appears shorter than its copy is read, _RETRY_S apart,
+before the copy is wiped: a new partition leader may take a moment to learn its high watermark.
+"""
+
+
+@attrs.frozen
+class ChangelogSpans:
+    """The ranges of changelog partitions now. `ids`: of their topics. `forked`: see
+    `CopyChecks.forked`.
+    """
+
+    begins: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, LeaderEnd]
+    ids: Mapping[str, str]
+    forked: Mapping[TopicPartition, int]
+
+    def settle(self, tp: TopicPartition, store: FencedStore) -> None:
+        """Wipes the store if it is no copy of its changelog, and places it within the range."""
+        topic = CopiedTopic(self.ids.get(tp.topic, ""), self.begins[tp])
+        why = _why_no_copy(store, topic, self.ends[tp].offset, self.forked.get(tp))
+        if why:
+            _LOG.error("changelog %s/%d: not using the local copy up to offset %d, because %s: restoring from scratch", *tp, store.position, why)
+            store.wipe()
+        if store.position < self.begins[tp]:
+            store.apply((), position=self.begins[tp])
+        if store.leader_epoch == NO_EPOCH:
+            store.leader_epoch = self.ends[tp].epoch
+        store.note_copied(topic)
+
+
+class CopyChecks:
+    """Asks the brokers about changelogs. `asker`: a consumer that only requests offsets."""
+
+    def __init__(self, asker: Consumer) -> None:
+        self._asker = asker
+
+    async def spans(self, stores: Mapping[TopicPartition, FencedStore]) -> ChangelogSpans:
+        """Asks for all of these partitions at once. Raises KafkaError."""
+        asking = asyncio.ensure_future(self.ask_ids(stores))
+        try:
+            begins = await self._asker.beginning_offsets(list(stores))
+            ids = await asking
+        finally:
+            await call_off(asking)
+        for look in range(SHRUNK_LOOKS):
+            ends = await self._asker.leader_ends(list(stores))
+            forked = await self.forked(stores)
+            if look == SHRUNK_LOOKS - 1 or not (forked or any(store.position > ends[tp].offset for tp, store in stores.items())):
+                break
+            await asyncio.sleep(_RETRY_S)
+        return ChangelogSpans(begins, ends, ids, forked)
+
+    async def forked(self, stores: Mapping[TopicPartition, FencedStore]) -> dict[TopicPartition, int]:
+        """Returns the stores that have more of their leader epoch than their changelogs have now:
+        an unclean election has lost records, and others may have their offsets. Partition -> where
+        the epoch ends; -1: the changelog has no epoch as late as this. Raises KafkaError.
+        """
+        epochs = {tp: store.leader_epoch for tp, store in stores.items() if store.position and store.leader_epoch != NO_EPOCH}
+        if not epochs:
+            return {}
+        ends = await self._asker.epoch_ends(epochs) or {}
+        return {tp: end for tp, end in ends.items() if end < stores[tp].position}
+
+    async def ask_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
+        """Topic -> id; empty: the brokers have none (before Kafka 2.8). Raises KafkaError."""
+        leads = {tp.topic: tp for tp in partitions}
+        if not leads:
+            return {}
+        topics = sorted(leads)
+        ids = await self._asker.topic_ids(topics, leads[topics[0]])
+        return {} if ids is None else dict(zip(topics, ids, strict=True))
+
+
+def _why_no_copy(store: FencedStore, topic: CopiedTopic, end: int, epoch_end: int | None) -> str:
+    """Returns why `store` is no copy of `topic`, which spans to `end`; "": it is one, or has
+    nothing. A store that a build without ids has written is a copy if its position is in the range.
+    `epoch_end`: as `CopyChecks.forked` returns it; None: it does not.
+    """
+    if not store.position:
+        return ""
+    former = store.copied
+    why = "" if former is None else topic.differs(former)
+    if not why and store.position > end:
+        why = f"it now ends at {end}"
+    if not why and epoch_end is not None:
+        ends = f"ends at {epoch_end} there" if epoch_end >= 0 else "is later than any there"
+        why = f"records may have been lost by an unclean election (leader epoch {store.leader_epoch} {ends})"
+    if not why and (store.position < topic.begin or (former is None and store.position == topic.begin)):
+        why = f"it now begins at {topic.begin}"
+    return why
