@@ -1,4 +1,4 @@
-"""Whether an event loop runs."""
+"""Notices that an event loop does not run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class LoopBeat:
-    """Whether an event loop runs. It is asked at each look, so that an idle loop has nothing to do.
+    """Watches an event loop. It is asked at each look, so that an idle loop has nothing to do.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, monotonic_s: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""When tasks commit: together, in ticks, so that their commits share requests."""
+"""Lets tasks commit together, in ticks, so that their commits share requests."""
 
 from __future__ import annotations
 

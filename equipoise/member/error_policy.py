@@ -1,4 +1,4 @@
-"""What happens to a record that the application's handler cannot process."""
+"""Decides about a record that the application's handler cannot process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MOST_ERROR_CHARS = 500
 
 @attrs.frozen(kw_only=True)
 class ErrorPolicy:
-    """What a member does with a record when its handler or a serde raises, or brokers refuse what
-    the handler put or sent. That is dropped first. Made by `stop`, `skip`, `dead_letter` and
+    """Tells a member what to do with a record when its handler or a serde raises, or brokers refuse
+    what the handler put or sent. That is dropped first. Made by `stop`, `skip`, `dead_letter` and
     `retry`.
     """
 

@@ -143,7 +143,7 @@ class ChangelogFence:
         return self._fold_each(map(_ALL, records))
 
     def fold_written(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]]) -> Mapping[bytes, bytes | None]:
-        """As `fold`, of records with the same headers: those of a commit."""
+        """Does what `fold` does, for the records of a commit, which have the same headers."""
         if self._takes_all(changes, headers):
             return changes
         return self._fold_each(zip(changes, changes.values(), repeat(headers)))
@@ -340,7 +340,7 @@ class FencedStore:
         self._apply(changes, position=position, bulk=bulk)
 
     def apply_written(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]], *, position: int) -> None:
-        """As `apply`, of records with the same headers: those of a commit."""
+        """Does what `apply` does, for the records of a commit, which have the same headers."""
         self._apply(self.fence.fold_written(changes, headers), position=position)
 
     def _apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:

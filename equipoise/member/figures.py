@@ -1,4 +1,4 @@
-"""What a member counts and measures, for its metrics."""
+"""The counts and measurements of a member, for its metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen
 class Done:
-    """What runners have done. `busy_s`: seconds in the handler, waits included."""
+    """Counts the work of runners. `busy_s`: seconds in the handler, waits included."""
 
     records: int = 0
     commits: int = 0

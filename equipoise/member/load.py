@@ -9,7 +9,7 @@ from equipoise.machine_load import MEASURE_EVERY_MS
 
 
 class Rates:
-    """How much is done a second for each task. `per_s`: task -> increase of its counter a second
+    """Measures how much is done for each task. `per_s`: task -> increase of its counter a second
     between the last two measurements, rounded. A task that began in between is absent.
     """
 

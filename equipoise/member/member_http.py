@@ -1,4 +1,4 @@
-"""What a member serves over HTTP: the pages of `equipoise.serving`.
+"""Serves the health and metrics of a member over HTTP, on the pages of `equipoise.serving`.
 
 It is healthy while its event loops run: the application's, and that of the thread that renews the
 lease. It is ready while it is in the group, its lease holds, and brokers answer and refuse

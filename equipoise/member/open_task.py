@@ -30,7 +30,7 @@ from equipoise.member.writer import TaskWriter, WrittenChanges
 
 @attrs.define(eq=False)
 class Commit:
-    """What a commit writes. `sent`: outputs that are sent already. `changes`: changelog topic ->
+    """Contents of a commit. `sent`: outputs that are sent already. `changes`: changelog topic ->
     all changes and, when they are written, the source positions. `queued`, `written`: what was
     queued for the changelogs, and appended to them. `processed`: number of source records. With
     exactly_once, `part`: of its transaction.

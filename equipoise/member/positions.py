@@ -117,7 +117,7 @@ class Positions:
         return self._stored.get((processor, *source))
 
     def of_source(self, source: TopicPartition) -> list[StoredPosition]:
-        """Those of all processors."""
+        """The positions of all processors in this source."""
         return [each for (_, topic, partition), each in sorted(self._stored.items()) if (topic, partition) == source]
 
 

@@ -22,7 +22,7 @@ SMALLER_TRIES = 12
 
 
 class ForGood(StrEnum):
-    """What an error refuses for good."""
+    """Sorts errors by what they refuse for good."""
 
     NOTHING = "nothing"
     """It passes: a broker is away, a leader or a coordinator has moved, another owner has begun."""
@@ -181,9 +181,9 @@ class RefusedRecord:
 
 
 class TaskRefusals:
-    """What was refused under one grant since its last commit. It finds the record that is at fault:
-    the next commit has half of the records, and so on, until one has a single record. Then commits
-    grow again.
+    """Remembers what was refused under one grant since its last commit, and finds the record that
+    is at fault: the next commit has half of the records, and so on, until one has a single record.
+    Then commits grow again.
     """
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""How large records may be: of a batch, of one record, and in each topic as far as brokers have
+"""The limits of records: of a batch, of one record, and of each topic as far as brokers have
 refused some.
 """
 
@@ -35,9 +35,9 @@ class OversizedError(InputError):
 
 
 class RecordSizes:
-    """How large batches and records of each topic are at most. A broker refuses what is larger than
-    the topic's `max.message.bytes`. Then the tasks that have sent it open again: they send smaller
-    batches, and a record that is too large by itself is an error of what its handler does.
+    """Learns how large batches and records of each topic may be. A broker refuses what is larger
+    than the topic's `max.message.bytes`. Then the tasks that have sent it open again: they send
+    smaller batches, and a record that is too large by itself is an error of what its handler does.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class RecordSizes:
         """Rises when a limit has become smaller."""
 
     def of(self, topic: str) -> int:
-        """Of a batch of several records, in bytes."""
+        """Most bytes of a batch of several records."""
         return self._of.get(topic, BATCH_BYTES)
 
     def check(self, topic: str, key: bytes | None, value: bytes | None, headers: SentHeaders) -> None:

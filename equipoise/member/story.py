@@ -1,5 +1,5 @@
-"""What a member says in its log about its tasks: one line for each decision that changes them, and
-one when it is known how much there is to restore.
+"""Logs what happens to a member's tasks: one line for each decision that changes them, and one
+when it is known how much there is to restore.
 """
 
 from __future__ import annotations

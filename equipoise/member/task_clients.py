@@ -138,8 +138,8 @@ class MemberClients:
     # Transactions
 
     def transactions(self, of: TaskId | None) -> Transactions:
-        """Those of a task without changelogs, or those that all other tasks share (None). Until
-        `release_transactions`.
+        """Returns the transactions of a task without changelogs, or those that all other tasks
+        share (None), until `release_transactions`.
         """
         if of is not None:
             return self._new_transactions(transactional_id(self._group, str(of)))
@@ -182,7 +182,7 @@ class MemberClients:
     # The topic of positions
 
     async def read_positions(self, partition: int, at_least: int = 0) -> Positions:
-        """Those of tasks with this partition. Raises KafkaError."""
+        """Reads the positions of tasks with this partition. Raises KafkaError."""
         return await self._positions.read(partition, at_least)
 
     async def write_positions(self, partition: int, records: Mapping[tuple[str, TopicPartition], tuple[Position, Origin]]) -> None:
@@ -308,7 +308,7 @@ class TaskClients:
 
     @property
     def sizes(self) -> RecordSizes:
-        """Those of all tasks."""
+        """The limits that all tasks of the member share."""
         return self._shared.sizes
 
     @property

@@ -1,4 +1,4 @@
-"""What a handler works with: the state of its task, and the records it sends."""
+"""The context of a handler: the state of its task, and the records it sends."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class State:
         written[key] = value
 
     def rolled_back(self) -> None:
-        """What was deleted may be back."""
+        """Forgets which keys are deleted: they may be back."""
         self._gaps.forget()
 
     def write_again(self, changes: Iterable[Change]) -> None:
@@ -437,8 +437,8 @@ def pack_source_topics(topics: Mapping[str, str]) -> bytes:
 
 
 def read_source_topics(state: State) -> dict[str, str]:
-    """Of which topics the source positions in a changelog are: topic -> id. Those that are missing
-    are unknown: the brokers had none, or a former build has written them.
+    """Returns the ids of the topics whose source positions are in a changelog: topic -> id. Missing
+    ones are unknown: the brokers had none, or a former build has written the positions.
     """
     value = state.store.get(SOURCE_TOPICS_KEY)
     return {} if value is None else dict(msgpack.unpackb(value))

@@ -379,7 +379,7 @@ class TaskRunner:
         return self._boot_ms() < self._permitted_until_ms
 
     def _goes_on(self) -> bool:
-        """As `_may_go_on`, asked again only when the last permit is over."""
+        """Returns `_may_go_on`, asked again only when the last permit is over."""
         return self._is_permitted() or self._may_go_on()
 
     async def _wait_to_retry(self, seconds: float) -> None:

@@ -56,7 +56,7 @@ Queue = Callable[["TransactionPart", Producer], Sequence[SentBatch]]
 
 @attrs.define(eq=False)
 class TransactionPart:
-    """What one task commits, in so many records. `outputs`, `changes` (by changelog topic): what is
+    """The commit of one task, of `records`. `outputs`, `changes` (by changelog topic): what is
     still to be written. `queue_outputs`, `queue_changes`: takes that and queues it with the
     producer, which knows the topics; called again when there is more. `check`: raises when what was
     appended must not be committed. `ended`: called when the part is committed, with None, or has

@@ -1,4 +1,4 @@
-"""How many records a member's tasks have processed and not committed."""
+"""Counts the records that a member's tasks have processed and not committed."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _stored(history: GroupHistory) -> list[Rebalance]:
 
 
 class _Releases:
-    """How long members of KIP-848 and KIP-1071 took to give up what they had to."""
+    """Measures how long members of KIP-848 and KIP-1071 took to give up what they had to."""
 
     def __init__(self) -> None:
         self._since: dict[str, int] = {}
