@@ -150,7 +150,7 @@ class TaskDriver:
         return self._commit()
 
     def _commit(self) -> list[SentRecord]:
-        """As a runner: what was done before an error stays."""
+        """Commits as a runner does: what was done before an error stays."""
         sent = [self._sent(*each) for each in self.context.outputs.take().unplaced]  # it knows of no topic's partitions
         for state in self.states.values():
             state.store.apply(state.begin_commit(), position=state.store.position + 1)

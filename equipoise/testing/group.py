@@ -197,7 +197,7 @@ class Group:
         return seat.member, seat.process
 
     def _members(self) -> Iterator[tuple[str, Member]]:
-        """Those that have joined."""
+        """Yields the members that have joined."""
         for member_id, seat in sorted(self._seats.items()):
             if seat.member is not None and seat.member._host is not None:
                 yield member_id, seat.member

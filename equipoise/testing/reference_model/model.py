@@ -147,7 +147,9 @@ class CrashRecord:
 
 
 class ReferenceModel:
-    """What facts and decisions imply for one group. `step` takes each fact with its decisions."""
+    """Infers the state of one group from its facts and decisions. `step` takes each fact with its
+    decisions.
+    """
 
     def __init__(self) -> None:
         self.config: GroupConfigured | None = None

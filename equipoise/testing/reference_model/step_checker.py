@@ -1,5 +1,5 @@
-"""What must hold after every step of a machine: the invariants, the timers, and restoring. Used by
-tests, storms, scenarios and searches.
+"""Checks a machine after every step: the invariants, the timers, and restoring. Used by tests,
+storms, scenarios and searches.
 
 `StepChecker` judges facts and decisions with a `Validator` (invariants 1 to 6) and by their sizes
 (9). It judges the machine itself for invariant 8: its derived parts equal those of a restored

@@ -1,3 +1,4 @@
-"""What runs members and workers in one process and in virtual time: event loops (`loops`), machines
-and processes (`process`), Kafka (`kafka`), and a coordinator in the place of Faust (`coordinator`).
+"""Runs members and workers in one process and in virtual time: event loops (`virtual_loops`),
+machines and processes (`simulated_machines`), Kafka (`kafka`), and a coordinator in the place of
+Faust (`partition_coordinator`).
 """

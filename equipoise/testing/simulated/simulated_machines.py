@@ -31,7 +31,7 @@ SINCE_1970_US = 1_700_000_000 * S_US
 
 @attrs.define(eq=False)
 class _Content:
-    """What a disk holds of one store, and how to undo its last writes."""
+    """The contents of one store on a disk, and how to undo its last writes."""
 
     values: dict[bytes, bytes] = attrs.field(factory=dict)
     position: int = 0
@@ -91,7 +91,7 @@ class Machine:
         folder.mkdir(parents=True, exist_ok=True)
 
     def content(self, folder: Path) -> _Content:
-        """Of the store in a folder; a new one where the folder was removed."""
+        """Returns the contents of the store in a folder; new ones where the folder was removed."""
         if not folder.exists():
             self.stores.pop(folder, None)
         return self.stores.setdefault(folder, _Content())

@@ -1,5 +1,5 @@
-"""What is between clients and brokers: delays, lost messages, and connections, on which a broker
-handles one request at a time.
+"""The network between clients and brokers: delays, lost messages, and connections, on which a
+broker handles one request at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a simulated cluster is made of: brokers, topics and partitions."""
+"""The parts of a simulated cluster: brokers, topics and partitions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SimulatedTopic:
 
 
 class FrozenView(NamedTuple):
-    """What a broker knew when it lost contact with the others."""
+    """The cluster as a broker knew it when it lost contact with the others."""
 
     topics: dict[str, SimulatedTopic]
     leaders: dict[TopicPartition, int]

@@ -1,4 +1,4 @@
-"""What all simulated clients have: connections, and the brokers' metadata."""
+"""The part that all simulated clients share: connections, and the brokers' metadata."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _field(content: bytes | None) -> int:
 
 @attrs.define(eq=False, slots=True)
 class Batch:
-    """What a producer sends at once to one partition. `sequence`: of its first record. `marker`:
+    """Records that a producer sends at once to one partition. `sequence`: of the first. `marker`:
     True and False end a transaction (commit, abort); None: it holds records.
     """
 
@@ -161,7 +161,7 @@ class PartitionLog:
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """As they are now."""
+        """The present leader epochs."""
         return LeaderEpochs(tuple(self._epochs), self.end)
 
     def begin_epoch(self, epoch: int) -> None:
