@@ -20,6 +20,8 @@ DATA = Path(__file__).with_name("data") / "group_logs"
 EXAMPLE = DATA / "example.log"
 """A member that is lost again and again, a line in an unknown form, and a table."""
 VERSIONS = ("3.9.1", "4.3.1")
+_EARLIEST_MS = 1_100
+"""A process that stands still was heard of a heartbeat interval before."""
 _LATEST_MS = 24_000
 """From a fault to the rebalance that it makes necessary: a session and a poll interval."""
 
@@ -56,6 +58,6 @@ def rebalance_of(fault: Fault, told: list[Rebalance], faults: list[Fault]) -> Re
     """The first rebalance after a fault, and before the next."""
     later = [each.at_ms for each in faults if each.group == fault.group and each.at_ms > fault.at_ms]
     until_ms = min([fault.at_ms + _LATEST_MS, *(at_ms - 300 for at_ms in later)])
-    after = [each for each in told if fault.at_ms - 300 <= each.begin_ms <= until_ms and each.cause is not Cause.UNSEEN]
+    after = [each for each in told if fault.at_ms - _EARLIEST_MS <= each.begin_ms <= until_ms and each.cause is not Cause.UNSEEN]
     about = [each for each in after if fault.who in each.members or not each.members]
     return (about or after)[0] if after else None

@@ -202,6 +202,11 @@ def at_once_document(each: AtOnce) -> dict[str, Any]:
     return {"begin_ms": each.begin_ms, "end_ms": each.end_ms, "groups": list(each.groups), "causes": causes}
 
 
+def _is_shown(attribute: attrs.Attribute[Any], _: object) -> bool:
+    """Returns whether a document has a part of a rebalance; who tells it is in its text."""
+    return attribute.name != "told_by"
+
+
 def document(incident: Incident, simulated: Counterfactual | None) -> dict[str, Any]:
     """An incident as JSON."""
     loop = incident.loop
@@ -222,7 +227,7 @@ def document(incident: Incident, simulated: Counterfactual | None) -> dict[str, 
             "times": loop.times, "period_ms": loop.period_ms, "causes": {cause.name.lower(): count for cause, count in loop.causes},
         },
         "rebalances": [
-            {**attrs.asdict(each), "cause": each.cause.name.lower(), "may_be": [cause.name.lower() for cause in each.may_be]}
+            {**attrs.asdict(each, filter=_is_shown), "cause": each.cause.name.lower(), "may_be": [cause.name.lower() for cause in each.may_be]}
             for each in incident.chain
         ],
         "gaps": [attrs.asdict(each) for each in incident.gaps],
@@ -269,8 +274,11 @@ _ADDRESS = re.compile(r"/?\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?::[0-9]{2,5})?\b|\b[0
 
 def redactor(histories: Sequence[GroupHistory], found: Mapping[str, Sequence[Incident]]) -> Callable[[str], str]:
     """Returns what replaces names of groups, topics, members, hosts and addresses in a text, each
-    by the same word everywhere.
+    by the same word everywhere. Of an exception only its kind is left: its text may be of a record.
     """
+    from equipoise.replay.incident.said_causes import THREAD_DIED
+
+    exception = re.compile(rf"({THREAD_DIED}: [\w$]+).*?( \[[^\[\]]*:[0-9]+\])?$", re.MULTILINE)
     aliases: dict[str, str] = {}
     counts: dict[str, int] = {}
 
@@ -283,7 +291,7 @@ def redactor(histories: Sequence[GroupHistory], found: Mapping[str, Sequence[Inc
         alias(history.group, "group")
         for incident in found.get(history.group, ()):
             for rebalance in incident.chain:
-                for name in (*rebalance.members, *rebalance.joined, *rebalance.gone, *rebalance.lost_state):
+                for name in (*rebalance.members, *rebalance.joined, *rebalance.gone, *rebalance.lost_state, *rebalance.told_by):
                     alias(name, "member")
                 for work in (*rebalance.moved, *rebalance.unowned, *rebalance.given):
                     alias(work.rpartition("-")[0] or None, "topic")
@@ -304,7 +312,7 @@ def redactor(histories: Sequence[GroupHistory], found: Mapping[str, Sequence[Inc
     addresses: dict[str, str] = {}
 
     def replaced(text: str) -> str:
-        text = known.sub(lambda match: aliases[match[0]], text)
+        text = known.sub(lambda match: aliases[match[0]], exception.sub(r"\1\2", text))
         return _ADDRESS.sub(lambda match: addresses.setdefault(match[0], f"address-{len(addresses) + 1}"), text)
 
     return replaced

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from equipoise.replay.importers.evidence.evidence_files import BrokerStart
 from equipoise.replay.importers.evidence.reasons import Why, classify, of_client
 from equipoise.replay.importers.evidence.statements import Said, Statement
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
@@ -14,11 +15,13 @@ from equipoise.replay.incident.rebalances import name_of
 from equipoise.replay.incident.said_causes import CAUSES, MOST_PLACES, SOON_MS, STRENGTH, names, observed
 from equipoise.replay.wording import span_text
 
-_LONG_MS = 10_000
+LATE_MS = 10_000
 """A rebalance of the classic protocol that takes so long waited for members."""
 _DEFAULT_POLL_MS = 300_000
 _POLL_SLACK_MS = 2_500
 _BACK_WITHIN_MS = 600_000
+_LOADED_WITHIN_MS = 600_000
+"""A broker that began has the group so soon."""
 _STATIC_AGAIN_MS = 300_000
 _RESTART_TIMES = 3
 """A static member that is replaced so often within _STATIC_AGAIN_MS is two processes."""
@@ -67,6 +70,10 @@ class BrokerStory:
     _number: int = -1
     _is_new: bool = True
     _unloaded: tuple[int, str] | None = None
+    _last_ms: int = -1
+    """Of what was folded before."""
+    starts: Sequence[Sequence[BrokerStart]] = ()
+    """Of each file: the beginnings of its broker."""
 
     def take(self, each: Statement) -> None:
         """Folds one statement."""
@@ -126,6 +133,7 @@ class BrokerStory:
                 self._loaded(each)
             case _:
                 pass
+        self._last_ms = each.at_ms
 
     def finish(self, at_ms: int) -> None:
         """Ends with the last statement: a rebalance that goes on is told as far as it is known."""
@@ -254,8 +262,15 @@ class BrokerStory:
 
     def _loaded(self, each: Statement) -> None:
         begin_ms, place = self._unloaded or (each.at_ms, each.place)
+        start = self._start_before(each)
+        detail = ""
+        if start is not None:
+            detail = _began_again(start, each.at_ms)
+            if self._unloaded is None:
+                begin_ms, place = start.stopped_ms if start.stopped_ms >= 0 else start.at_ms, start.place
         self._unloaded = None
-        if self._open is not None and (self._open.stabilized_ms >= 0 or self.kind is not GroupKind.CLASSIC_CONSUMER):
+        is_cut = self._open is not None and start is not None and self._open.begin_ms < start.at_ms
+        if self._open is not None and (is_cut or self._open.stabilized_ms >= 0 or self.kind is not GroupKind.CLASSIC_CONSUMER):
             self._close(max(self._open.stabilized_ms, self._open.begin_ms))  # of KIP-848 nothing says that it is over
         if self._open is not None and self._open.begin_ms <= each.at_ms:
             self._open.causes.append((Cause.COORDINATOR, None, ""))
@@ -263,8 +278,14 @@ class BrokerStory:
             return
         self.found.append(Rebalance(
             number=max(0, each.number), begin_ms=begin_ms, end_ms=each.at_ms, cause=Cause.COORDINATOR, members=(),
-            places=tuple(dict.fromkeys((place, each.place))),
+            places=tuple(dict.fromkeys((place, each.place))), detail=detail,
         ))  # fmt: skip
+
+    def _start_before(self, each: Statement) -> BrokerStart | None:
+        """Returns the beginning of the broker that loads a group, if it began just before."""
+        found = self.starts[each.file] if each.file < len(self.starts) else ()
+        last = next((start for start in reversed(found) if start.at_ms <= each.at_ms), None)
+        return last if last is not None and each.at_ms - last.at_ms <= _LOADED_WITHIN_MS and self._last_ms < last.at_ms else None
 
     def _member(self, name: str, instance: str, client: str) -> ClusterMember:
         known = self.members.get(name)
@@ -303,7 +324,7 @@ class BrokerStory:
         first = "" if not current.causes else f"; it began when {_began(current.causes)}"
         if current.late:
             return Cause.POLL_TIMEOUT, current.late, f"the rebalance waited {span_text(waited_ms)} for it, and went on without it{first}"
-        if is_classic and current.has_begin and waited_ms >= _LONG_MS:
+        if is_classic and current.has_begin and waited_ms >= LATE_MS:
             if not is_over:
                 return Cause.LATE, [], f"it has waited {span_text(waited_ms)}, and is not over at the end of the log{first}"
             limits = (self.poll_ms, _DEFAULT_POLL_MS)
@@ -325,6 +346,17 @@ class BrokerStory:
         if cause is Cause.JOINED and (current.number == 1 or (self._is_new and self._number <= 0)):
             return Cause.FIRST, members, ""
         return cause, members, detail
+
+
+def _began_again(start: BrokerStart, loaded_ms: int) -> str:
+    if start.stopped_ms >= 0:
+        return f"the broker was stopped and started again, and had the group {span_text(loaded_ms - start.stopped_ms)} later"
+    if start.goes_on:
+        return (
+            f"the broker was started again, and had the group {span_text(loaded_ms - start.at_ms)} later;"
+            " its log does not say that it was stopped before: it was killed, or its machine failed"
+        )
+    return f"the broker was started, and had the group {span_text(loaded_ms - start.at_ms)} later"
 
 
 def _began(causes: Sequence[tuple[Cause, ClusterMember | None, str]]) -> str:

@@ -53,7 +53,8 @@ class Rebalance:
     that are back with another process id, which is kept in the state directory. `is_static`: all
     that are gone have an instance id. `detail`: more about the cause. `places`: the lines it rests
     on, as ``server.log:12``; (): it was worked out from a recording. `may_be`: causes that fit the
-    files as well. `untold`: why these files cannot decide, and which would.
+    files as well. `untold`: why these files cannot decide, and which would. `told_by`: members
+    that `detail` names beside those.
     """
 
     number: int
@@ -74,6 +75,7 @@ class Rebalance:
     places: tuple[str, ...] = ()
     may_be: tuple[Cause, ...] = ()
     untold: str = ""
+    told_by: tuple[str, ...] = ()
 
     @property
     def took_ms(self) -> int:

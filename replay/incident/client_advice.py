@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from equipoise.replay.importers.groups.observed import GroupKind, kind_is_classic
 from equipoise.replay.incident.causes import Cause
 from equipoise.replay.incident.coordinator_history import GroupHistory
+from equipoise.replay.incident.said_causes import THREAD_DIED
 
 if TYPE_CHECKING:
     from equipoise.replay.incident.incidents import Incident
@@ -63,6 +64,11 @@ def advice_of(history: GroupHistory, kind: GroupKind, incident: Incident, *, is_
     language = language_of(history)
     names = _SETTINGS.get(language, _SETTINGS["java"])
     is_sink = any(history.group == f"connect-{name}" for name in history.sinks) or (history.group.startswith("connect-") and language == "connect")
+    if any(each.detail.startswith(THREAD_DIED) for each in chain):
+        found.append(
+            "handle the exception, or set processing.exception.handler (deserialization.exception.handler) to go on after such a record:"
+            " a thread in its place meets the same record again"
+        )
     if cause is Cause.POLL_TIMEOUT:
         found.append(_of_poll(language, names))
     if cause is Cause.LATE:

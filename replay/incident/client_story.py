@@ -8,72 +8,31 @@ import re
 
 import attrs
 
-from equipoise.replay.importers.evidence.evidence_files import client_of
-from equipoise.replay.importers.evidence.patterns import partitions
 from equipoise.replay.importers.evidence.reasons import Why, of_client
 from equipoise.replay.importers.evidence.statements import BEGINS, Said, Statement
-from equipoise.replay.importers.groups.observed import ClusterMember
 from equipoise.replay.incident.causes import Cause, Rebalance
+from equipoise.replay.incident.client_process import ClientProcess, Departure
+from equipoise.replay.incident.client_texts import WHERE, connect_work, delay_of, exception_of, read_dealt
+from equipoise.replay.incident.coordinator_outages import LONG_MS, Outage
 from equipoise.replay.incident.rebalances import name_of
-from equipoise.replay.incident.said_causes import CAUSES, MOST_PLACES, SOON_MS, STRENGTH, observed
+from equipoise.replay.incident.said_causes import CAUSES, MOST_PLACES, SOON_MS, STRENGTH, THREAD_DIED
 from equipoise.replay.wording import span_text
 
 _STOOD_STILL_MS = 2_000
 """A coordinator that knows a member no more so soon after that noticed its poll timeout had put it
 out before.
 """
+_REACHED_WITHIN_MS = 15_000
+"""A client that has its coordinator again, and was put out because of that, joins so soon."""
+_SAYS_AGAIN_MS = 60_000
+"""A client that does not say when it has its coordinator again says so often that it has not."""
+_OF_A_MEMBER = (Said.SYNCED, Said.GIVEN, Said.REVOKED, Said.REBALANCING, Said.TRANSITION, Said.DEALT, Said.WORKER)
+"""What only a member of the group says."""
+_OF_KAFKA = (
+    "already rebalancing", "rebalance failed", "re-join with the given", "leaving the group", "encountered ", "not part of the group", BEGINS,
+)  # fmt: skip
+"""Reasons for joining that Java's client gives itself; others are the application's."""
 _PUT_OUT = re.compile(r"Unknown ?Member|UNKNOWN_MEMBER|not the active member", re.IGNORECASE)
-
-
-@attrs.frozen(kw_only=True)
-class Departure:
-    """Says what a client said when it left, or was put out: `cause`, of which process, where."""
-
-    at_ms: int
-    cause: Cause
-    client: str
-    member: str
-    place: str
-    detail: str = ""
-    number: int = -1
-    """The generation that it had been in."""
-
-
-@attrs.define(kw_only=True)
-class _Process:
-    """Says what one client's lines have said so far."""
-
-    name: str
-    member: str = ""
-    instance: str = ""
-    number: int = -1
-    began_ms: int = -1
-    """Of the round that it is in; -1: it is in none."""
-    causes: list[tuple[Cause, str]] = attrs.field(factory=list)
-    places: list[str] = attrs.field(factory=list)
-    has_joined: bool = False
-    is_fresh: bool = False
-    """It was seen to look for its coordinator before it joined: else a log may begin anywhere."""
-    before: int = -1
-    """The generation of its last round."""
-    left_ms: int = -1
-    works: set[str] = attrs.field(factory=set)
-    revoked: dict[str, tuple[int, int]] = attrs.field(factory=dict)
-    """Partition -> when it was given up, and in which generation."""
-    coordinator: str = ""
-    reconciling_ms: int = -1
-    has_epochs: bool = False
-    """It is a member of KIP-848, and may have an epoch again that it had."""
-    is_file: bool = False
-    """Its lines do not name it, so it has the name of its file."""
-
-    @property
-    def observed(self) -> ClusterMember:
-        return observed(self.member, self.instance, "" if self.is_file and client_of(self.member) else self.name)
-
-    @property
-    def shown(self) -> str:
-        return name_of(self.observed)
 
 
 @attrs.define(kw_only=True)
@@ -83,10 +42,17 @@ class ClientStory:
     """
 
     group: str
-    found: list[tuple[_Process, Rebalance]] = attrs.field(factory=list)
+    found: list[tuple[ClientProcess, Rebalance]] = attrs.field(factory=list)
     departures: list[Departure] = attrs.field(factory=list)
+    outages: list[Outage] = attrs.field(factory=list)
+    asked_ms: dict[tuple[str, int], int] = attrs.field(factory=dict)
+    """Client and generation of the classic protocol -> when it asked to join."""
     stops: list[tuple[str, int, int, str]] = attrs.field(factory=list)
     """Partition, from and until when none of these clients had it, and the line of its return."""
+    given_up: dict[str, tuple[int, int]] = attrs.field(factory=dict)
+    """Partition -> when it was given up last, and in which generation, until somebody has it."""
+    owners: dict[str, str] = attrs.field(factory=dict)
+    """What a client was given -> its name."""
     coordinators: dict[str, str] = attrs.field(factory=dict)
     """Address of a coordinator -> where it is said."""
     by_file: dict[str, str] = attrs.field(factory=dict)
@@ -96,7 +62,7 @@ class ClientStory:
     states: list[tuple[int, str, str, str]] = attrs.field(factory=list)
     """Of Kafka Streams: time, who, what, place."""
     dealt: list[tuple[int, int, dict[str, tuple[str, ...]], str]] = attrs.field(factory=list)
-    processes: dict[str, _Process] = attrs.field(factory=dict)
+    processes: dict[str, ClientProcess] = attrs.field(factory=dict)
     slow: list[tuple[int, int, str, str]] = attrs.field(factory=list)
     """Of KIP-848: when a client began to reconcile, how long it took, who, place."""
     without_state: list[tuple[int, str, str]] = attrs.field(factory=list)
@@ -111,23 +77,65 @@ class ClientStory:
             if file_name in self.by_file:
                 self.without_state.append((each.at_ms, file_name, each.place))
             return
+        if said is Said.DIED:
+            self._died(each, file_name)
+            return
         name = detail.client or self.by_file.get(file_name, file_name)
-        if detail.client:
+        if said is Said.LOST and f"{name}-consumer" in self.processes:
+            name = f"{name}-consumer"  # Kafka Streams names its thread
+        elif detail.client:
             self.by_file[file_name] = name
         process = self.processes.get(name)
         if process is None:
-            process = self.processes[name] = _Process(name=name, is_file=name == file_name)
+            process = self.processes[name] = ClientProcess(name=name, is_file=name == file_name)
         process.instance = detail.instance or process.instance
+        self._before(process, each)
         if detail.member:
-            if process.member not in ("", detail.member) and process.has_joined and all(cause is Cause.UNSEEN for cause, _ in process.causes):
+            if process.member not in ("", detail.member) and process.has_joined and not process.is_back and process.is_unseen:
                 self._restarted(process, each)
             process.member = detail.member
             self.clients[detail.member] = name
+        self._fold(process, each)
+        if each.said in _OF_A_MEMBER and (each.said is not Said.REVOKED or detail.work):
+            process.heard_ms = each.at_ms
+        if process.lost:
+            process.lost = set()
+
+    def _before(self, process: ClientProcess, each: Statement) -> None:
+        """Ends what this statement says is over: a process that had left, and is another now; an
+        outage of the coordinator after which the client went on.
+        """
+        begins = each.said in (Said.JOINING, Said.JOINED, Said.FOUND) and "leaving the group" not in each.detail.text
+        if begins and process.left_ms >= 0 and process.has_left:
+            self._end(process)
+            process.is_back, process.works, process.left_ms = True, set(), -1
+        if each.said is Said.FOUND and process.coordinator and process.away_ms < 0 and not process.has_epochs and not process.is_out:
+            process.began_ms, process.causes, process.places = -1, [], []  # only a process that begins looks for a coordinator that it had
+        reached_ms = max(process.began_ms, process.away.end_ms if process.away is not None else -1)
+        if process.away_ms < 0 <= process.began_ms and each.at_ms - reached_ms > _REACHED_WITHIN_MS and process.is_only_away:
+            process.began_ms, process.causes, process.places = -1, [], []
+
+    def _died(self, each: Statement, file_name: str) -> None:
+        """A thread of Kafka Streams is gone; its process may begin another in its place."""
+        thread = each.detail.state or each.detail.client
+        last = self.by_file.get(file_name, "")
+        process = self.processes.get(f"{thread}-consumer") or (self.processes.get(last) if last.startswith(f"{thread}-StreamThread-") else None)
+        if process is None or process.left_ms >= 0:
+            return
+        why = exception_of(each.detail.other) or exception_of(each.detail.text)
+        where = WHERE.search(each.detail.text)
+        at = f", at {where[1]}-{where[2]} offset {where[3]}" if where is not None else ""
+        self._depart(process, each, Cause.EXPIRED, f"{THREAD_DIED}{': ' if why else ''}{why}{at}")
+        self._end(process)
+        process.is_back, process.works, process.left_ms = True, set(), -1
+
+    def _fold(self, process: ClientProcess, each: Statement) -> None:
+        said, detail, name = each.said, each.detail, process.name
         match said:
             case Said.POLL_TIMEOUT:
                 self._depart(process, each, Cause.POLL_TIMEOUT, f"its max.poll.interval.ms is {span_text(each.number)}" if each.number > 999 else "")
             case Said.SESSION_OVER:
-                self._depart(process, each, Cause.EXPIRED, "it heard nothing from its coordinator for a session timeout")
+                self._silent(process, each)
             case Said.UNKNOWN_MEMBER:
                 self._depart(process, each, Cause.EXPIRED, "its coordinator had put it out of the group")
             case Said.INSTANCE_TAKEN:
@@ -135,7 +143,7 @@ class ClientStory:
             case Said.LEAVING:
                 self._depart(process, each, Cause.LEFT, f"it said: {detail.text}" if detail.text else "")
             case Said.AWAY:
-                self._begin(process, each, Cause.COORDINATOR, detail.text)
+                self._away(process, each)
             case Said.REBALANCING:
                 self._begin(process, each, Cause.UNSEEN, "")
             case Said.JOINING:
@@ -147,6 +155,7 @@ class ClientStory:
             case Said.REVOKED | Said.LOST:
                 self._revoked(process, each)
             case Said.FOUND:
+                self._reached(process, each)
                 address = detail.other or detail.text
                 if process.coordinator and address and address != process.coordinator:
                     self._begin(process, each, Cause.COORDINATOR, f"it is {address} now")
@@ -178,7 +187,61 @@ class ClientStory:
             case _:
                 pass
 
-    def _was_poll_timeout(self, process: _Process, each: Statement) -> None:
+    def _away(self, process: ClientProcess, each: Statement) -> None:
+        """Its coordinator cannot be reached. A client that was out before looks for it, too."""
+        if process.away_ms >= 0 and not process.coordinator and each.at_ms - process.until_ms > _SAYS_AGAIN_MS:
+            self._reached(process, None)
+            process.began_ms, process.causes, process.places = -1, [], []
+        self._begin(process, each, Cause.COORDINATOR, each.detail.text)
+        if not process.is_only_away:
+            return
+        if process.away_ms < 0:
+            process.away_ms, process.away_places = each.at_ms, [each.place]
+        process.until_ms = each.at_ms
+
+    def _reached(self, process: ClientProcess, each: Statement | None) -> None:
+        """It has its coordinator again, or its log ends."""
+        if process.away_ms < 0:
+            return
+        places = process.away_places if each is None else [*process.away_places, each.place]
+        process.away = Outage(
+            begin_ms=process.away_ms, end_ms=process.until_ms if each is None else each.at_ms, client=process.shown, number=process.number,
+            places=tuple(places), is_over=each is not None,
+        )  # fmt: skip
+        self.outages.append(process.away)
+        process.away_ms = -1
+
+    def _was_away(self, process: ClientProcess, at_ms: int) -> bool:
+        """Returns whether it was without its coordinator for so long that it may be out by that."""
+        if process.away_ms >= 0:
+            return at_ms - process.away_ms >= LONG_MS
+        last = process.away
+        return last is not None and last.end_ms - last.begin_ms >= LONG_MS and at_ms - last.end_ms <= _REACHED_WITHIN_MS
+
+    def _silent(self, process: ClientProcess, each: Statement) -> None:
+        """It heard nothing for a session timeout. librdkafka says for how long, so when that began;
+        and that it joins again, but not when it has.
+        """
+        if each.number <= 0 or process.has_joined:
+            self._depart(process, each, Cause.EXPIRED, "it heard nothing from its coordinator for a session timeout")
+            return
+        is_since = each.at_ms - each.number <= process.away_ms + SOON_MS
+        was_away = is_since and self._was_away(process, each.at_ms)
+        if process.away_ms >= 0:
+            process.until_ms = each.at_ms if was_away else process.until_ms
+            self._reached(process, None)
+            process.began_ms, process.causes, process.places = -1, [], []
+        if was_away:
+            return
+        last_heard = attrs.evolve(each, at_ms=each.at_ms - each.number)
+        self._depart(process, last_heard, Cause.EXPIRED, f"it heard nothing from its coordinator for {span_text(each.number)}")
+        self._end(process)
+        self.found.append((process, Rebalance(
+            number=max(0, process.number), begin_ms=each.at_ms, end_ms=each.at_ms, cause=Cause.BACK, members=(process.shown,),
+            detail="it says that it joins again", places=(each.place,),
+        )))  # fmt: skip
+
+    def _was_poll_timeout(self, process: ClientProcess, each: Statement) -> None:
         """A client that leaves and then fails to commit did not close: it was out by its poll
         interval, which aiokafka does without a word.
         """
@@ -187,7 +250,7 @@ class ClientStory:
         if last is not None and last.client == process.shown:
             self.departures[-1] = attrs.evolve(last, cause=Cause.POLL_TIMEOUT, detail=process.causes[-1][1])
 
-    def _stood_still(self, process: _Process, each: Statement) -> None:
+    def _stood_still(self, process: ClientProcess, each: Statement) -> None:
         """Its coordinator had put it out before it noticed that it had not polled: heartbeats were
         missing, too, which a slow batch does not delay.
         """
@@ -195,43 +258,57 @@ class ClientStory:
         if last is None or last.client != process.shown or last.cause is not Cause.POLL_TIMEOUT:
             return
         detail = "it sent no heartbeat either: the whole process stood still, or was cut off"
+        process.has_stood = True
         process.causes = [(Cause.EXPIRED, detail) if cause is Cause.POLL_TIMEOUT else (cause, text) for cause, text in process.causes]
         self.departures[-1] = attrs.evolve(last, cause=Cause.EXPIRED, detail=detail)
 
-    def _depart(self, process: _Process, each: Statement, cause: Cause, detail: str) -> None:
+    def _depart(self, process: ClientProcess, each: Statement, cause: Cause, detail: str) -> None:
         if each.said is Said.UNKNOWN_MEMBER and 0 <= each.at_ms - process.left_ms <= _STOOD_STILL_MS:
             self._stood_still(process, each)
+        if cause is Cause.EXPIRED and self._was_away(process, each.at_ms):
+            self.departures.append(self._departure(process, each, cause, "it could not reach its coordinator"))
+            self._begin(process, each, Cause.COORDINATOR, "")
+            return
+        if cause in (Cause.LEFT, Cause.POLL_TIMEOUT) and process.began_ms >= 0 and process.is_only_away:
+            process.began_ms, process.causes, process.places = -1, [], []
+        if min(process.left_ms, process.began_ms) >= 0 and 0 < each.number <= each.at_ms - process.left_ms:
+            self._end(process)  # it had joined again, or its time would not be over again
+        if (cause is Cause.LEFT and any(one is Cause.LEFT for one, _ in process.causes)) or (process.has_stood and each.said is Said.POLL_TIMEOUT):
+            return
         stronger = [one for one, _ in process.causes if one in (Cause.POLL_TIMEOUT, Cause.TWICE, Cause.EXPIRED)]
         if process.began_ms >= 0 and stronger and each.at_ms - process.began_ms < 600_000:
             process.places.append(each.place) if len(process.places) < MOST_PLACES else None
             if cause is Cause.POLL_TIMEOUT and stronger[0] is not Cause.POLL_TIMEOUT:
                 process.causes.append((cause, detail))
-                self.departures.append(
-                    Departure(
-                        at_ms=each.at_ms, cause=cause, client=process.shown, member=process.member, place=each.place, detail=detail,
-                        number=process.number,
-                    )
-                )
+                self.departures.append(self._departure(process, each, cause, detail))
             return
         self._begin(process, each, cause, detail)
         process.left_ms = each.at_ms
-        self.departures.append(
-            Departure(
-                at_ms=each.at_ms, cause=cause, client=process.shown, member=process.member, place=each.place, detail=detail, number=process.number,
-            )
-        )
+        self.departures.append(self._departure(process, each, cause, detail))
 
-    def _begin(self, process: _Process, each: Statement, cause: Cause, detail: str) -> None:
+    def _departure(self, process: ClientProcess, each: Statement, cause: Cause, detail: str) -> Departure:
+        return Departure(
+            at_ms=each.at_ms, cause=cause, client=process.shown, member=process.member, place=each.place, detail=detail, number=process.number,
+            heard_ms=process.heard_ms,
+        )  # fmt: skip
+
+    def _begin(self, process: ClientProcess, each: Statement, cause: Cause, detail: str) -> None:
         if process.began_ms < 0:
             process.began_ms, process.causes, process.places = each.at_ms, [], []
-        process.causes.append((cause, detail))
+        if (cause, detail) not in process.causes[-1:]:
+            process.causes.append((cause, detail))
         if len(process.places) < MOST_PLACES:
             process.places.append(each.place)
 
-    def _join(self, process: _Process, each: Statement) -> None:
+    def _join(self, process: ClientProcess, each: Statement) -> None:
         text = each.detail.text.strip("'")
+        if not text:
+            process.asked_ms = each.at_ms
+        if process.is_back and process.began_ms < 0:
+            self._begin(process, each, Cause.BACK, "")
+            return
         if "given member-id" in text or "given member id" in text:
-            if process.has_joined and all(cause is Cause.UNSEEN for cause, _ in process.causes):
+            if process.has_joined and not process.is_back and process.is_unseen:
                 self._restarted(process, each)
             return
         why = of_client(text) if text else None
@@ -241,24 +318,29 @@ class ClientStory:
         if why is not None and why is not Why.POLL_TIMEOUT:
             self._begin(process, each, CAUSES[why], text)
         elif process.began_ms < 0:
-            self._begin(process, each, Cause.UNSEEN, "" if "already rebalancing" in text else text)
+            is_own = bool(text) and not any(word in text for word in _OF_KAFKA)
+            self._begin(process, each, Cause.ASKED if is_own else Cause.UNSEEN, "" if "already rebalancing" in text else text)
 
-    def _restarted(self, process: _Process, each: Statement) -> None:
+    def _restarted(self, process: ClientProcess, each: Statement) -> None:
         """A process that begins again, and had not left: it was killed, or its log breaks off."""
         detail = "its log breaks off, and it had not left"
-        self.departures.append(Departure(
-            at_ms=each.at_ms, cause=Cause.EXPIRED, client=process.shown, member=process.member, place=each.place, detail=detail, number=process.number
-        ))  # fmt: skip
+        self.departures.append(self._departure(process, each, Cause.EXPIRED, detail))
         self._begin(process, each, Cause.BACK, "")
 
-    def _joined(self, process: _Process, each: Statement) -> None:
+    def _joined(self, process: ClientProcess, each: Statement) -> None:
         process.number = max(each.number, -1) if each.number >= 0 else process.number
         if each.said is Said.JOINED and process.began_ms < 0:
-            self._begin(process, each, Cause.JOINED if process.is_fresh and not process.has_joined else Cause.UNSEEN, "")
+            is_new = process.is_fresh and not process.has_joined
+            self._begin(process, each, Cause.BACK if process.is_back else Cause.JOINED if is_new else Cause.UNSEEN, "")
         if each.said is Said.SYNCED:
             self._over(process, each)
 
-    def _over(self, process: _Process, each: Statement) -> None:
+    def _over(self, process: ClientProcess, each: Statement) -> None:
+        self._reached(process, each)
+        process.is_back = process.has_stood = False
+        if process.asked_ms >= 0 and not process.has_epochs:
+            self.asked_ms[process.name, process.number] = process.asked_ms
+            process.asked_ms = -1
         if process.began_ms < 0:
             process.has_joined = True
             return
@@ -281,9 +363,18 @@ class ClientStory:
     def finish(self) -> None:
         """Ends rounds that were not over at the end: clients that left, or never got in again."""
         for process in self.processes.values():
-            causes = [one for one, _ in process.causes]
-            if process.began_ms < 0 or not any(one not in (Cause.UNSEEN, Cause.JOINED) for one in causes):
-                continue
+            self._reached(process, None)
+            if process.lost and process.lost >= process.works and process.began_ms < 0:
+                self.departures.append(Departure(
+                    at_ms=process.lost_ms, cause=Cause.GONE, client=process.shown, member=process.member, place=process.lost_place,
+                    detail="what it had went to others, and its log ends without a word of leaving", number=process.number, heard_ms=process.heard_ms,
+                ))  # fmt: skip
+            self._end(process)
+
+    def _end(self, process: ClientProcess) -> None:
+        """Ends a round without an assignment: its client left, or never got in again."""
+        causes = [one for one, _ in process.causes]
+        if process.began_ms >= 0 and not process.is_only_away and any(one not in (Cause.UNSEEN, Cause.JOINED) for one in causes):
             cause = min(causes, key=STRENGTH.index)
             member = process.observed
             detail = next((text for one, text in process.causes if one is cause and text), "")
@@ -292,31 +383,43 @@ class ClientStory:
                 gone=(name_of(member),) if cause in (Cause.LEFT, Cause.POLL_TIMEOUT, Cause.EXPIRED, Cause.TWICE) else (), detail=detail,
                 places=tuple(dict.fromkeys(process.places)),
             )))  # fmt: skip
+        process.began_ms, process.causes, process.places = -1, [], []
 
-    def _given(self, process: _Process, each: Statement) -> None:
+    def _given(self, process: ClientProcess, each: Statement) -> None:
         work = set(each.detail.work)
         process.works = work if each.detail.state == "all" else process.works | work
+        self._taken_over(process, work, each)
         for partition in sorted(work):
-            for other in self.processes.values():
-                gave = other.revoked.pop(partition, None)
-                if gave is not None and gave[1] + 1 >= process.number and each.at_ms > gave[0]:
-                    self.stops.append((partition, gave[0], each.at_ms, each.place))
+            gave = self.given_up.pop(partition, None)
+            if gave is not None and gave[1] + 1 >= process.number and each.at_ms > gave[0]:
+                self.stops.append((partition, gave[0], each.at_ms, each.place))
         self._over(process, each)
 
-    def _revoked(self, process: _Process, each: Statement) -> None:
+    def _taken_over(self, process: ClientProcess, work: set[str], each: Statement) -> None:
+        """Notes who had what this process is given: who does not say that it gave it up is gone."""
+        for one in work:
+            other = self.processes.get(self.owners.get(one, process.name), process)
+            self.owners[one] = process.name
+            if other is not process and one in other.works:
+                other.lost.add(one)
+                other.lost_ms, other.lost_place = each.at_ms, each.place
+
+    def _revoked(self, process: ClientProcess, each: Statement) -> None:
         work = set(each.detail.work) or (process.works if each.said is Said.LOST else set())
+        if process.is_back:
+            return
         if each.said is Said.REVOKED and not work:
             process.is_fresh = process.is_fresh or (not process.has_joined and process.began_ms < 0)
             return
         for partition in work:
-            process.revoked[partition] = each.at_ms, process.number
+            self.given_up[partition] = each.at_ms, process.number
         process.works -= work
         if each.said is Said.LOST and process.began_ms < 0:
             self._depart(process, each, Cause.EXPIRED, "it had lost its membership")
         elif process.began_ms < 0 and process.has_joined and each.at_ms:
             self._begin(process, each, Cause.UNSEEN, "")
 
-    def _reconciled(self, process: _Process, each: Statement) -> None:
+    def _reconciled(self, process: ClientProcess, each: Statement) -> None:
         """A member of KIP-848 goes from one assignment to the next."""
         state = each.detail.state
         process.has_epochs = True
@@ -332,28 +435,11 @@ class ClientStory:
                 process.reconciling_ms = -1
             self._over(process, each)
 
-    def _worker(self, process: _Process, each: Statement) -> None:
+    def _worker(self, process: ClientProcess, each: Statement) -> None:
         work = connect_work(each.detail.text)
-        delay_ms = max(each.detail.count, _delay_of(each.detail.text))
+        delay_ms = max(each.detail.count, delay_of(each.detail.text))
         self.connect.append((each.at_ms, process.name, work, delay_ms, each.number, each.place))
         process.number = each.number
+        process.works = set(work)
+        self._taken_over(process, process.works, each)
         self._over(process, each)
-
-
-def read_dealt(text: str) -> dict[str, tuple[str, ...]]:
-    """Member id -> its partitions, as a leader that is a Java consumer writes them."""
-    return {name: partitions(work) for name, work in re.findall(r"([^\s{},=]+)=Assignment\(partitions=\[([^\]]*)\]", text)}
-
-
-def connect_work(text: str) -> tuple[str, ...]:
-    """Connectors and tasks of a worker of Kafka Connect."""
-    found: list[str] = []
-    for name in ("connectorIds", "taskIds"):
-        match = re.search(rf"\b{name}=\[([^\]]*)\]", text)
-        found += [each.strip() for each in match[1].split(",") if each.strip()] if match is not None else []
-    return tuple(found)
-
-
-def _delay_of(text: str) -> int:
-    match = re.search(r"\bdelay=([0-9]+)", text)
-    return int(match[1]) if match is not None and len(match[1]) < 12 else 0

@@ -1,4 +1,4 @@
-"""Estimates how much the clocks of log files differ, by the generations that the files share."""
+"""Compares the clocks of log files, by the generations that the files share."""
 
 from __future__ import annotations
 

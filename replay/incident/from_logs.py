@@ -19,12 +19,14 @@ from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.client_story import ClientStory
 from equipoise.replay.incident.clock_shifts import clock_shifts
 from equipoise.replay.incident.coordinator_history import GroupHistory, ObservedState, read_history
+from equipoise.replay.incident.coordinator_outages import with_outages
 from equipoise.replay.incident.from_tables import with_looks
-from equipoise.replay.incident.merged_rebalances import CLOCK_MS, merged_places, merged_rebalances
+from equipoise.replay.incident.merged_rebalances import merged_places, merged_rebalances
 from equipoise.replay.incident.said_causes import observed
 from equipoise.replay.incident.undecided import with_undecided
 from equipoise.replay.wording import span_text
 
+_CLOCK_MS = 2_000
 _NEAR_MS = 5_000
 _STARTS_WITHIN_MS = 120_000
 """From the first line of a process to its first rebalance."""
@@ -51,7 +53,7 @@ def histories_of(
         found[group] = _history(evidence, group, nameless.get(group, []), found.get(group))
         evidence.groups.pop(group, None)  # a log of a gigabyte has millions: what is folded is not needed again
     if nameless.get("") and not (names_of - {""}):
-        found[UNNAMED] = _history(evidence, "", nameless[""], None)
+        found[UNNAMED] = _history(evidence, "", [], None)
     return found
 
 
@@ -100,7 +102,7 @@ def _history(evidence: Evidence, group: str, nameless: list[Statement], recorded
     if said is None:
         statements = nameless
     clients = ClientStory(group=group)
-    broker = BrokerStory(group=group)
+    broker = BrokerStory(group=group, starts=[each.starts for each in evidence.files])
     for each in statements:
         if not each.said.is_of_broker and each.detail.member and each.detail.client:
             broker.clients[each.detail.member] = each.detail.client
@@ -118,7 +120,8 @@ def _history(evidence: Evidence, group: str, nameless: list[Statement], recorded
     broker.finish(last_ms)
     clients.finish()
     kind = _kind(broker, clients, kinds)
-    told = with_undecided(merged_rebalances(broker.found, clients), kind, {process.shown for process in clients.processes.values()})
+    told = with_outages(merged_rebalances(broker.found, clients), clients.outages)
+    told = with_undecided(told, kind, {process.shown for process in clients.processes.values()})
     return with_looks(_made(evidence, group, kind, told, broker, clients, statements, recorded), evidence, group, has_said=bool(statements))
 
 
@@ -135,7 +138,7 @@ def _in_order(evidence: Evidence, said: Iterable[Statement] | object, nameless: 
     by_number = {(file, number, is_broker): (file, number, at_ms, is_broker) for file, number, at_ms, is_broker in numbers}
     shifts = clock_shifts(list(by_number.values()))
     for file, shift_ms in shifts.items():
-        if abs(shift_ms) >= CLOCK_MS:
+        if abs(shift_ms) >= _CLOCK_MS:
             evidence.files[file].shift_ms = shift_ms
     ordered = list(said.in_order([-each.shift_ms for each in evidence.files]))
     if nameless:
@@ -154,6 +157,8 @@ def _kind(broker: BrokerStory, clients: ClientStory, kinds: Counter[str]) -> Gro
     is_streams = kinds["streams"] or any("-StreamThread-" in name for name in [*broker.members, *clients.processes])
     return GroupKind.CLASSIC_STREAMS if is_streams else GroupKind.CLASSIC_CONSUMER
 
+
+# -- the history
 
 def _made(
     evidence: Evidence, group: str, kind: GroupKind, told: list[Rebalance], broker: BrokerStory, clients: ClientStory,
@@ -237,10 +242,12 @@ def _without_state(told: Sequence[Rebalance], clients: ClientStory) -> list[Reba
     for at_ms, file, place in clients.without_state:
         process = clients.processes.get(clients.by_file.get(file, ""))
         for index, each in enumerate(found):
-            is_soon = at_ms - CLOCK_MS <= each.end_ms and each.begin_ms <= at_ms + _STARTS_WITHIN_MS
-            if process is None or each.cause not in (Cause.BACK, Cause.RESTARTED) or not is_soon or process.shown not in each.members:
+            is_soon = at_ms - _CLOCK_MS <= each.end_ms and each.begin_ms <= at_ms + _STARTS_WITHIN_MS
+            is_back = process is not None and each.cause in (Cause.BACK, Cause.RESTARTED) and process.shown in each.members
+            if process is None or not is_soon or not (is_back or process.shown in each.joined):
                 continue
-            detail = "its state directory was empty, so it restores all of its tasks"
+            empty = "its state directory was empty, so it restores all of its tasks"
+            detail = empty if is_back else each.detail or f"{process.shown} joined: {empty}"
             found[index] = attrs.evolve(each, detail=detail, lost_state=(process.shown,), places=merged_places(each.places, (place,)))
             break
     return found
@@ -248,7 +255,7 @@ def _without_state(told: Sequence[Rebalance], clients: ClientStory) -> list[Reba
 
 def _slow_named(each: Rebalance, clients: ClientStory) -> Rebalance:
     """Names the member of KIP-848 that took long to give up what it had."""
-    slow = [one for one in clients.slow if one[1] >= 5_000 and each.begin_ms - CLOCK_MS <= one[0] <= each.end_ms + CLOCK_MS + one[1]]
+    slow = [one for one in clients.slow if one[1] >= 5_000 and each.begin_ms - _CLOCK_MS <= one[0] <= each.end_ms + _CLOCK_MS + one[1]]
     if not slow or each.cause in (Cause.POLL_TIMEOUT, Cause.EXPIRED, Cause.TOO_SLOW):
         return each
     begin_ms, took_ms, name, place = max(slow, key=lambda one: one[1])

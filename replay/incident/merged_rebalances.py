@@ -1,22 +1,33 @@
-"""One rebalance for what brokers and clients say of it."""
+"""Makes one list of the rebalances that brokers tell, and those that their clients tell."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 import attrs
 
+from equipoise.replay.incident.broker_story import LATE_MS
 from equipoise.replay.incident.causes import Cause, Rebalance
-from equipoise.replay.incident.client_story import ClientStory, Departure
+from equipoise.replay.incident.client_process import Departure
+from equipoise.replay.incident.client_story import ClientStory
+from equipoise.replay.incident.coordinator_outages import LONG_MS
 from equipoise.replay.incident.said_causes import STRENGTH, names, observed
+from equipoise.replay.wording import span_text
 
+_CLOCK_MS = 2_000
 _SAME_MS = 600_000
 """A generation's number comes again only later."""
 _DEPARTED = {Cause.POLL_TIMEOUT: (15_000, 130_000), Cause.EXPIRED: (120_000, 15_000), Cause.LEFT: (15_000, 15_000), Cause.TWICE: (20_000, 60_000)}
 """What a client says of its departure -> how long before and after it its coordinator says so."""
-CLOCK_MS = 2_000
-"""Clocks of files whose times were moved differ by less."""
+_LEAST_SESSION_MS = 3_000
+"""Shorter sessions are not in use."""
+_TOLD_WITHIN_MS = 15_000
+"""Members learn so soon that one has left."""
+_MAY_BE_LATE = (Cause.UNSEEN, Cause.JOINED, Cause.BACK, Cause.LEFT, Cause.ASKED, Cause.PARTITIONS, Cause.SUBSCRIBED, Cause.FOLLOW_UP)
+_MOST_STEPS = 3
+"""Epochs of KIP-848 that a member may be behind, which its log does not say."""
 _MOST_MERGED_PLACES = 6
 
 
@@ -37,7 +48,7 @@ def merged_rebalances(told: Sequence[Rebalance], clients: ClientStory) -> list[R
         if near:
             index = min(near, key=lambda one: abs(found[one].end_ms - each.end_ms))
             found[index] = _both(found[index], each)
-        elif not from_ms - CLOCK_MS <= each.begin_ms <= until_ms + CLOCK_MS and each.cause is not Cause.TWICE:
+        elif not from_ms - _CLOCK_MS <= each.begin_ms <= until_ms + _CLOCK_MS and each.cause is not Cause.TWICE:
             alone.append(each)
     return sorted([*found, *alone], key=lambda each: (each.begin_ms, each.number))
 
@@ -49,15 +60,18 @@ _UPGRADED = (Cause.LEFT, Cause.EXPIRED, Cause.RESTARTED, Cause.UNSEEN, Cause.GON
 def _both(broker: Rebalance, client: Rebalance) -> Rebalance:
     """A rebalance of the broker's log: its reason stands, unless it gives none."""
     places = merged_places(broker.places, client.places)
+    if broker.cause is Cause.UNSEEN and broker.number == 1 and client.cause is Cause.JOINED:
+        return attrs.evolve(broker, cause=Cause.FIRST, members=client.members, joined=client.joined, detail="", places=places)
     if broker.cause is Cause.UNSEEN and client.cause not in (Cause.UNSEEN, Cause.COORDINATOR):
         return attrs.evolve(broker, cause=client.cause, members=client.members, detail=client.detail, places=places)
+    if broker.cause is Cause.LATE and client.cause is Cause.LATE:
+        return attrs.evolve(broker, members=client.members, detail=client.detail, places=places)
     if broker.cause is Cause.ASKED and client.cause in (Cause.PARTITIONS, Cause.SUBSCRIBED, Cause.FOLLOW_UP, Cause.PROBING):
         return attrs.evolve(broker, cause=client.cause, detail=client.detail, places=places)
     return attrs.evolve(broker, places=places)
 
 
 def merged_places(*parts: Sequence[str]) -> tuple[str, ...]:
-    """Returns these places, each once, as many as a reader looks up."""
     return tuple(dict.fromkeys(place for part in parts for place in part))[:_MOST_MERGED_PLACES]
 
 
@@ -68,6 +82,7 @@ def _with_departures(told: Sequence[Rebalance], departures: Sequence[Departure])
     for index, each in enumerate(found):
         for name in {*each.gone, *(each.members if each.cause in (Cause.STATIC_BACK, Cause.TWICE) else ())}:
             by_name.setdefault(name, []).append((each.begin_ms, index))
+    unexplained = {each.number: index for index, each in enumerate(found) if each.cause is Cause.UNSEEN and each.number > 0}
     for left in departures:
         before_ms, after_ms = _DEPARTED.get(left.cause, (0, 0))
         seen = by_name.get(left.client) or by_name.get(left.member) or []
@@ -75,12 +90,17 @@ def _with_departures(told: Sequence[Rebalance], departures: Sequence[Departure])
         near = [index for begin_ms, index in seen[place : place + 5] if begin_ms <= left.at_ms + after_ms]
         if not near and left.cause is Cause.POLL_TIMEOUT:
             near = _unnamed(found, left)
+        if not near and left.number >= 0 and (index := unexplained.get(left.number + 1, -1)) >= 0 and _explains(found[index], left):
+            members = tuple(sorted({*found[index].members, left.client}))
+            places = merged_places(found[index].places, (left.place,))
+            found[index] = attrs.evolve(found[index], cause=left.cause, members=members, gone=members, detail=left.detail, places=places)
+            continue
         if not near:
             continue
         index = min(near, key=lambda one: abs(found[one].begin_ms - left.at_ms))
         one = found[index]
         places = merged_places(one.places, (left.place,))
-        was_expired = one.cause is Cause.EXPIRED and left.at_ms > one.begin_ms + CLOCK_MS  # a process that stood still, and woke up
+        was_expired = one.cause is Cause.EXPIRED and left.at_ms > one.begin_ms + _CLOCK_MS  # a process that stood still, and woke up
         if left.cause is Cause.POLL_TIMEOUT and one.cause in _UPGRADED and not was_expired:
             found[index] = attrs.evolve(one, cause=Cause.POLL_TIMEOUT, members=(left.client,), detail=one.detail or left.detail, places=places)
         elif left.cause is Cause.TWICE and one.cause in (Cause.STATIC_BACK, Cause.TWICE):
@@ -90,13 +110,24 @@ def _with_departures(told: Sequence[Rebalance], departures: Sequence[Departure])
     return found
 
 
+def _explains(one: Rebalance, left: Departure) -> bool:
+    """Returns whether a client's departure explains a rebalance for which its broker gave no
+    reason, or what another client said already.
+    """
+    if one.cause is not Cause.UNSEEN and (one.cause is not left.cause or set(one.gone) != set(one.members)):
+        return False
+    if left.cause in (Cause.LEFT, Cause.POLL_TIMEOUT):
+        return -_CLOCK_MS <= one.begin_ms - left.at_ms <= _CLOCK_MS
+    return left.cause is Cause.EXPIRED and left.heard_ms + _LEAST_SESSION_MS <= one.begin_ms <= left.at_ms + _CLOCK_MS
+
+
 def _unnamed(told: Sequence[Rebalance], departure: Departure) -> list[int]:
     """The first rebalance after it, by which a member without a client id was lost: ids of KIP-848
     do not say which client it is.
     """
     near = [
         index for index, each in enumerate(told)
-        if each.gone and each.cause in (Cause.LEFT, Cause.EXPIRED) and -CLOCK_MS <= each.begin_ms - departure.at_ms <= 60_000
+        if each.gone and each.cause in (Cause.LEFT, Cause.EXPIRED) and -_CLOCK_MS <= each.begin_ms - departure.at_ms <= 60_000
         and all(len(name) == 22 and "." not in name for name in each.gone)
     ]  # fmt: skip
     return near[:1]
@@ -109,7 +140,7 @@ def _combined(clients: ClientStory) -> list[Rebalance]:
     by_number: dict[int, int] = {}
     for process, each in sorted(clients.found, key=lambda one: (one[1].end_ms, one[1].begin_ms)):
         index = by_number.get(each.number)
-        if clients.slow and clusters and each.begin_ms <= max(one.end_ms for one in clusters[-1]) + CLOCK_MS:
+        if clients.slow and clusters and each.begin_ms <= max(one.end_ms for one in clusters[-1]) + _CLOCK_MS:
             index = len(clusters) - 1  # epochs of KIP-848 are those of members: one step behind at some of them
         fits = index is not None and (each.number > 0 or bool(clients.slow)) and not each.gone and not clusters[index][0].gone
         fits = fits and index is not None and each.end_ms - clusters[index][0].end_ms <= _SAME_MS
@@ -131,16 +162,12 @@ def _combined(clients: ClientStory) -> list[Rebalance]:
         departed.setdefault(left.number, []).append(left)
     taken: set[str] = set()
     made: list[Rebalance] = []
-    for cluster in clusters:
-        one = _one_of(cluster)
-        if one.cause in (Cause.UNSEEN, Cause.COORDINATOR):
-            cause = next(
-                (
-                    each for each in departed.get(one.number - 1, ())
-                    if each.place not in taken and abs(each.at_ms - one.begin_ms) <= _SAME_MS
-                    and (each.cause is not Cause.LEFT or each.at_ms <= one.end_ms + CLOCK_MS)  # others say it when they are back
-                ), None,
-            )  # fmt: skip
+    for cluster, processes in zip(clusters, in_cluster, strict=True):
+        one = _late(_one_of(cluster), processes, clients)
+        if one.cause is Cause.UNSEEN or (one.cause is Cause.COORDINATOR and one.took_ms < LONG_MS):
+            steps = range(1, _MOST_STEPS + 1) if clients.slow else (1,)
+            near = [each for step in steps for each in departed.get(one.number - step, ()) if each.place not in taken]
+            cause = next((each for each in near if _may_begin(one, each)), None)
             if cause is not None:
                 taken.add(cause.place)
                 one = attrs.evolve(
@@ -159,6 +186,29 @@ def _combined(clients: ClientStory) -> list[Rebalance]:
         for one in told
     ]  # fmt: skip
     return sorted(back, key=lambda each: (each.begin_ms, each.number))
+
+
+def _late(one: Rebalance, processes: AbstractSet[str], clients: ClientStory) -> Rebalance:
+    """Names the member that asked to join long after a rebalance had begun: it was busy."""
+    asked_ms = {name: clients.asked_ms.get((name, one.number), 0) for name in processes}
+    name = max(asked_ms, key=lambda each: (asked_ms[each], each), default="")
+    if not name or asked_ms[name] - one.begin_ms < LATE_MS or one.cause not in _MAY_BE_LATE:
+        return one
+    who = clients.processes[name].shown
+    whose = f" ({', '.join(one.members)})" if one.members else ""
+    began = f"; it began when {one.cause.value}{whose}" if one.cause is not Cause.UNSEEN else ""
+    detail = f"the rebalance waited {span_text(asked_ms[name] - one.begin_ms)} for {who}, which was busy{began}"
+    return attrs.evolve(one, cause=Cause.LATE, members=(who,), detail=detail)
+
+
+def _may_begin(one: Rebalance, left: Departure) -> bool:
+    """Returns whether a client's departure may have begun a rebalance that others tell: it was a
+    member until then, and says so soon if it left. One that was put out says it when it is back.
+    """
+    least_ms = _LEAST_SESSION_MS if left.cause in (Cause.EXPIRED, Cause.GONE) else 0
+    if abs(left.at_ms - one.begin_ms) > _SAME_MS or left.heard_ms + least_ms > one.begin_ms:
+        return False
+    return left.cause is not Cause.LEFT or one.begin_ms - _TOLD_WITHIN_MS <= left.at_ms <= one.end_ms + _CLOCK_MS
 
 
 def _by_dealt(one: Rebalance, before: frozenset[str], after: frozenset[str], place: str) -> Rebalance:

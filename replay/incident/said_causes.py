@@ -15,6 +15,8 @@ from equipoise.replay.incident.rebalances import name_of
 SOON_MS = 3_000
 """Lines of one rebalance follow each other within this time."""
 MOST_PLACES = 6
+THREAD_DIED = "its thread died of an exception"
+"""Begins the detail of a member that was lost by that."""
 CAUSES = {
     Why.ADDED: Cause.JOINED, Why.LEFT: Cause.LEFT, Why.EXPIRED: Cause.EXPIRED, Why.POLL_TIMEOUT: Cause.POLL_TIMEOUT, Why.STATIC: Cause.STATIC_BACK,
     Why.UPDATED: Cause.ASKED, Why.LEADER: Cause.ASKED, Why.NOT_SYNCED: Cause.LATE, Why.METADATA: Cause.PARTITIONS, Why.FOLLOW_UP: Cause.FOLLOW_UP,

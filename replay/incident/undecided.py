@@ -40,6 +40,9 @@ def with_undecided(told: Sequence[Rebalance], kind: GroupKind, with_logs: Abstra
             may_be, untold = (Cause.POLL_TIMEOUT,), _left(each, _back_ms(each, joins))
         elif each.cause is Cause.EXPIRED and kind is GroupKind.CONSUMER and not with_logs & set(each.members):
             may_be, untold = (Cause.POLL_TIMEOUT,), _expired(each, _back_ms(each, joins))
+        elif each.cause is Cause.GONE and each.detail and with_logs & set(each.members):
+            may_be = (Cause.EXPIRED, Cause.LEFT)
+            untold = "these files cannot tell whether it was killed, was cut off, or left; the log of the broker can"
         elif each.cause is Cause.JOINED and all(map(NEW_ID.fullmatch, each.joined)):
             others = [name for name, gone_ms in lost.items() if each.begin_ms - gone_ms <= _BACK_WITHIN_MS]
             if others and each.joined:

@@ -97,6 +97,10 @@ PATTERNS = (
     pattern("Unload", Said.UNLOADED, r"\[GroupId=(?P<group>\S+)\] Unload(?:ed|ing) group metadata for (?:generation|group epoch) (?P<number>[0-9]+)"),
     pattern("Loaded c", Said.LOADED, rf"Loaded (?P<state>classic|consumer|streams) group {_G} with (?P<count>[0-9]+) members"),
     pattern("Loaded streams group", Said.LOADED, rf"Loaded (?P<state>streams) group {_G} with (?P<count>[0-9]+) members", kind="streams"),
+    # -- the broker
+    pattern("egistered signal handlers", Said.BROKER_UP, "Registered signal handlers for TERM"),
+    pattern("Starting up", Said.BROKER_UP, r"\[GroupCoordinator (?:id=)?[0-9]+\]:? Starting up"),
+    pattern("Shutting down", Said.BROKER_DOWN, r"\[GroupCoordinator (?:id=)?[0-9]+\]:? Shutting down"),
     # -- known, and nothing about who began what
     pattern("expired offsets", None, "Removed [0-9]+ expired offsets"),
     pattern("ynamic member with unknown member id joins the consumer group", None, "joins the consumer group"),

@@ -20,7 +20,7 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.replay.importers.evidence import broker_lines, java_clients, other_clients
 from equipoise.replay.importers.evidence.dumped import read_dumped
-from equipoise.replay.importers.evidence.lines import Count, LogLine, chunks_of, read_lines, undressed
+from equipoise.replay.importers.evidence.lines import Count, LogLine, chunks_of, read_lines, records_of, undressed
 from equipoise.replay.importers.evidence.patterns import Found, match_line
 from equipoise.replay.importers.evidence.statements import Detail, Said, Statements
 from equipoise.replay.importers.evidence.tables import Look, header_of, read_tables
@@ -33,6 +33,7 @@ STDIN = "-"
 _DOCUMENT_BYTES = 64 * 1024 * 1024
 _TABLE_LINES = 100_000
 _MOST_SHAPES = 3
+_LEAST_WRAPPED, _LEAST_WIDTH = 3, 60
 _DOCUMENT = re.compile(rb"\s*(?:\{|\[\s*[{\]])")
 _GZIP = b"\x1f\x8b"
 _SETTING = re.compile(r"\b(session\.timeout\.ms|max\.poll\.interval\.ms|group\.instance\.id|client\.id|group\.id|partition\.assignment\.strategy"
@@ -45,8 +46,20 @@ _SOURCES = {
 }  # fmt: skip
 _BROKER_WORDS = (
     "GroupCoordinator", "GroupMetadataManager", "[GroupId ", "[GroupId=", "[Group ", "rebalance group", "Stabilized group", "has failed, removing",
-    "has left, removing", "from leader", "who haven't joined", "with generation", "tatic member", "unknown member id",
+    "has left, removing", "from leader", "who haven't joined", "with generation", "tatic member", "unknown member id", "egistered signal handlers",
 )  # fmt: skip
+
+
+@attrs.frozen(kw_only=True)
+class BrokerStart:
+    """A broker begins. `stopped_ms`: when it was told to stop before, -1: nothing says so.
+    `goes_on`: its log tells of groups before that, too.
+    """
+
+    at_ms: int
+    place: str
+    stopped_ms: int
+    goes_on: bool
 
 
 @attrs.define(kw_only=True)
@@ -68,6 +81,8 @@ class ReadFile:
     shift_ms: int = 0
     dialect: str = ""
     """Of a Python or Go consumer: which."""
+    starts: list[BrokerStart] = attrs.field(factory=list)
+    """Of a broker's log: its beginnings, in order."""
 
     @property
     def kind(self) -> str:
@@ -86,6 +101,12 @@ class Evidence:
     generations: dict[str, list[RawRecord]] = attrs.field(factory=dict)
     """Group -> records of its generations, from kafka-dump-log."""
     commits: dict[str, list[RecordedCommit]] = attrs.field(factory=dict)
+    backwards: set[int] = attrs.field(factory=set)
+    """Files whose newest lines come first."""
+
+    def statements(self) -> Statements:
+        """Statements about another group, with none so far."""
+        return Statements([each.name for each in self.files], self.backwards)
 
 
 def read_evidence(paths: Sequence[str]) -> Evidence:
@@ -160,6 +181,8 @@ def read_file(found: Evidence, number: int, chunks: Iterable[bytes], year: int =
                 into.kinds["Kafka Connect's REST status" if isinstance(each, ConnectorStatus) else "Burrow's status"] += 1
             if documents:
                 return
+            records = records_of(read)
+            whole = b"\n".join(json.dumps(each).encode() for each in records) or whole
         begin = whole
     _read_log(found, number, _chain(begin, pieces), year)
 
@@ -203,14 +226,28 @@ class _Reader:
     shapes: Counter[str] = attrs.field(factory=Counter)
     places: dict[str, int] = attrs.field(factory=dict)
     config: dict[str, str] = attrs.field(factory=dict)
+    stopped_ms: int = -1
+    """When the broker was told to stop; -1: it runs, or was not."""
+    last_ms: int = 0
+    steps: int = 0
+    """Lines that are later than the one before, less those that are earlier."""
+    widths: Counter[int] = attrs.field(factory=Counter)
+    """Of the first lines of those that go on, how many have which length."""
+    has_said: bool = False
+    """The broker has told of groups since it began."""
 
     def take(self, line: LogLine) -> None:
         if ".ms = " in line.text or ".id = " in line.text:
             self._settings(line)
             return
         text = line.text
+        if line.at_ms is not None:
+            self.steps += (line.at_ms > self.last_ms) - (line.at_ms < self.last_ms)
+            self.last_ms = line.at_ms
         if "CreateTime: " in text and self._dumped(text):
             return
+        if "\n" in text and self._is_wrapped(text):
+            text = text.replace("\n", "")
         found, source = self._match(text)
         if found is None and "\n" in text:
             for joint in (" ", ""):
@@ -232,6 +269,13 @@ class _Reader:
         if source in ("python", "go") and not self.into.dialect:
             self.into.dialect = _dialect(text, source)
         self._add(line, found, source)
+
+    def _is_wrapped(self, text: str) -> bool:
+        """Returns whether a terminal broke a line: many are as long, and none is longer."""
+        lines = text.split("\n")
+        self.widths[len(lines[0])] += 1
+        width = max(self.widths)
+        return self.widths[width] >= _LEAST_WRAPPED and width >= _LEAST_WIDTH and all(len(each) == width for each in lines[:-1])
 
     def _dumped(self, text: str) -> bool:
         """Takes a record that kafka-dump-log printed; whether the line is one."""
@@ -264,7 +308,20 @@ class _Reader:
                 return found, each
         return None, ""
 
+    def _broker_itself(self, line: LogLine, said: Said) -> None:
+        at_ms = 0 if line.at_ms is None else line.at_ms
+        if said is Said.BROKER_DOWN:
+            self.stopped_ms = at_ms
+        elif self.has_said or not self.into.starts:  # it says twice that it begins
+            place = f"{self.into.name}:{line.number}"
+            self.into.starts.append(BrokerStart(at_ms=at_ms, place=place, stopped_ms=self.stopped_ms, goes_on=self.has_said))
+            self.stopped_ms, self.has_said = -1, False
+
     def _add(self, line: LogLine, found: Found, source: str) -> None:
+        if found.said in (Said.BROKER_UP, Said.BROKER_DOWN):
+            self._broker_itself(line, found.said)
+            return
+        self.has_said = True
         group, detail = found.group, found.detail
         number = found.number
         if source == "python":
@@ -278,7 +335,7 @@ class _Reader:
             self.groups.add(group)
         statements = self.found.groups.get(group)
         if statements is None:
-            statements = self.found.groups[group] = Statements([each.name for each in self.found.files])
+            statements = self.found.groups[group] = self.found.statements()
         statements.append(0 if line.at_ms is None else line.at_ms, found.said or Said.STATE, number, self.number, line.number, detail)
 
     def _settings(self, line: LogLine) -> None:
@@ -290,7 +347,7 @@ class _Reader:
         self.config.update(read)
         group = self.config.get("group.id", "")
         if "session.timeout.ms" in read and group not in ("", "null"):
-            statements = self.found.groups.setdefault(group, Statements([each.name for each in self.found.files]))
+            statements = self.found.groups.setdefault(group, self.found.statements())
             client = self.config.get("client.id", "")
             for name, value in self.config.items():
                 if name not in ("group.id", "client.id") and value not in ("null", ""):
@@ -338,6 +395,9 @@ def _read_log(found: Evidence, number: int, chunks: Iterable[bytes], year: int) 
             tables.at(line)
             continue
         reader.take(line)
+    if reader.steps < -1:
+        found.backwards.add(number)
+        into.starts.clear()  # a broker that begins is told by what comes before
     tables.finish(clock)
     into.lines = count.lines
     into.has_time, into.has_date, into.has_zone = clock.has_time, clock.has_date, clock.has_zone
@@ -424,6 +484,6 @@ def _name_groups(found: Evidence, number: int, reader: _Reader) -> None:
         return
     (group,) = reader.groups
     into = found.groups[group]
-    rest = Statements([each.name for each in found.files])
+    rest = found.statements()
     nameless.move(number, into, rest)
     found.groups[""] = rest

@@ -72,7 +72,12 @@ CONSUMERS = (
     pattern("roup", None, rf"{_WHO} (?:Found no committed|Resetting|Setting offset|Subscribed|Notifying assignor|Discovered|Cluster ID|Requesting|Node|Updating|Failing|SyncGroup"
             r"|JoinGroup|Resetting generation|Seeking|Fetch|The |Generation|Close|Heartbeat|OffsetCommit|Kafka|Creating|Initialized|Member|Skipped|Unsubscribed|Failed)"),
 )  # fmt: skip
+_EXCEPTION = r"(?:\n(?P<text>[^\n]+)(?:[\s\S]*?\nCaused by: (?P<other>[^\n]+))?)?"
 STREAMS = (
+    pattern("uncaught exception handler", Said.DIED,
+            rf"(?:\[(?P<state>[^\]\s]+-StreamThread-[0-9]+)\].*?)?{_STREAMS}[^\n]*Replacing thread in the streams uncaught exception handler{_EXCEPTION}", kind="streams"),
+    pattern("Encountered the following", Said.DIED,
+            rf"{_STREAMS}[^\n]*Encountered the following (?:unexpected Kafka |uncaught )?(?:exception|error) during processing[^\n]*{_EXCEPTION}", kind="streams"),
     pattern("got fresh process id", Said.NO_STATE, r"No process id found on disk, got fresh process id", kind="streams"),
     pattern("State transition from", Said.STATE, rf"{_STREAMS}.*State transition from (?P<other>\w+) to (?P<state>\w+)", kind="streams"),
     pattern("Restoration took", Said.RESTORED, rf"{_STREAMS}.*Restoration took (?P<number>[0-9]+) ms for all (?:active )?tasks (?P<text>.*)", kind="streams"),

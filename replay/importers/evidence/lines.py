@@ -4,6 +4,7 @@ JSON put around them. Lines that cannot be about a group are passed over before 
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ NEEDLE = b"roup"
 """Nearly every line about a group has it."""
 SELDOM = (
     b"poll", b"POLL", b"stream-", b"ession expired", b"member_id", b".ms = ", b"CONSUMER-ID", b"FencedInstance", b"nknown member", b"ommitFailed",
-    b"WorkerS", b"SESSTMOUT", b"fresh process id",
+    b"WorkerS", b"SESSTMOUT", b"fresh process id", b"signal handlers", b"uncaught exception",
 )  # fmt: skip
 """The others have one of these."""
 _NOISE = b" expired offsets in "
@@ -27,11 +28,15 @@ _MOST_BYTES = 16_384
 _CHUNK = 1 << 20
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _STARTS = re.compile(
-    rb"^(?:\x1b\[[0-9;]*m)*(?:[\w./-]+ *\| *)?(?:[>|] ?)*[\[(<\"']*"
+    rb"^(?:[\w./-]+ *\| *)?(?:[>|] ?)*(?:<[0-9]{1,3}>[0-9]? ?)?(?:[\w.-]+ ){0,3}?[\[(<\"']*"
     rb"(?:%[0-9]\||[0-9]{2,4}[-/.][0-9A-Za-z]{2,3}[-/.][0-9]{2,4}|[0-9]{2}:[0-9]{2}:[0-9]{2}"
     rb"|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* +[0-9]|[IWEF][0-9]{4} |[0-9]{1,2} [A-Z][a-z]{2} [0-9]{4}|1[0-9]{9}|20[0-9]{6}"
-    rb"|TRACE|DEBUG|INFO|WARN|ERROR|FATAL|CRITICAL|pod/|\{\"|(?:baseO|o)ffset: [0-9])"
+    rb"|(?:time|ts|timestamp|level)=|TRACE|DEBUG|INFO|WARN|ERROR|FATAL|CRITICAL|pod/|\{\"|(?:baseO|o)ffset: [0-9])"
 )
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+_CSV = re.compile(r"([^\"{]{0,120},)\"(.*?)\"?$", re.DOTALL)
+_LOGFMT = re.compile(r"(?:time|ts|timestamp|level)=")
+_ESCAPED = re.compile(r"\b(?:msg|message)=\"((?:[^\"\\]|\\.)*)\"")
 _MESSAGES = ("message", "msg", "log", "@message", "MESSAGE", "text", "body", "event", "textPayload", "line", "short_message")
 _TIMES = (
     "@timestamp", "timestamp", "time", "ts", "t", "asctime", "timeMillis", "__REALTIME_TIMESTAMP", "date", "datetime", "instant", "timestamp_ms",
@@ -75,8 +80,8 @@ def read_lines(chunks: Iterable[bytes], clock: Clock, count: Count) -> Iterator[
                 last_ms = made.at_ms
                 yield made
             line, above = lines[index], lines[index - 1] if index else before
-            is_cut = not _STARTS.match(line) and not line.startswith((b"\t", b"    ")) and not _is_table(line)
-            held = [above, line] if is_cut and place < index and _STARTS.match(above) else [line]
+            is_cut = not _starts(line) and not line.startswith((b"\t", b"    ")) and not _is_table(line)
+            held = [above, line] if is_cut and place < index and _starts(above) else [line]
             held_from = count.lines + index + 2 - len(held)
             count.considered += 1
             place = index + 1
@@ -94,9 +99,14 @@ def read_lines(chunks: Iterable[bytes], clock: Clock, count: Count) -> Iterator[
         yield _made(held, held_from, clock, last_ms)
 
 
+def _starts(line: bytes) -> bool:
+    """Returns whether a line begins as records of logs do."""
+    return _STARTS.match(_COLOUR.sub(b"", line[:200]) if b"\x1b" in line[:200] else line) is not None
+
+
 def _goes_on(held: list[bytes], line: bytes) -> bool:
     """Returns whether a line belongs to the ones before: it has no time, and is not empty."""
-    return len(held) < _MOST_WRAPPED and len(line) < _MOST_BYTES and not _STARTS.match(line) and bool(line.strip()) and not _is_table(held[0])
+    return len(held) < _MOST_WRAPPED and len(line) < _MOST_BYTES and not _starts(line) and bool(line.strip()) and not _is_table(held[0])
 
 
 def _wanted(lines: list[bytes], *, has_seldom: bool) -> list[int]:
@@ -152,7 +162,19 @@ def undressed(line: bytes) -> str:
     text = line[:_MOST_BYTES].decode("utf-8", "replace").rstrip("\r\n")
     if not text.isprintable():
         text = _ANSI.sub("", text)
-    return text.removeprefix("> ")
+    if "&" in text and ";" in text:
+        text = html.unescape(text)
+    return _unquoted(text.removeprefix("> "))
+
+
+def _unquoted(text: str) -> str:
+    """A line without the quotation marks of CSV and logfmt around its message."""
+    if '"' not in text or text.startswith("{"):
+        return text
+    if _LOGFMT.match(text):
+        return _ESCAPED.sub(lambda found: found[1].replace('\\"', '"').replace("\\n", "\n"), text, count=1)
+    found = _CSV.match(text)
+    return text if found is None else found[1] + found[2].replace('""', '"')
 
 
 def _document(text: str) -> tuple[int | None, str] | None:
@@ -189,6 +211,18 @@ def _of_document(read: Any, depth: int = 0) -> tuple[int | None, str] | None:
 
 _KEYS = ("group", "member_id", "generation", "assigned", "added", "lost", "revoking")
 """What franz-go says beside its messages, where its logger writes JSON."""
+
+
+def records_of(document: Any) -> list[Any]:
+    """The records of a log that is one JSON document: a list, or one within it, as `gcloud logging
+    read`, `aws logs filter-log-events` and searches of Elasticsearch give it; []: it is none.
+    """
+    for key in ("", "events", "hits", "hits", "results", "entries", "data", "logs"):
+        inner = document.get(key) if isinstance(document, dict) and key else document
+        document = inner if isinstance(inner, dict) else document
+        if isinstance(inner, list) and any(_of_document(each) is not None for each in inner[:20]):
+            return [each for each in inner if isinstance(each, dict)]
+    return []
 
 
 def _time(value: Any) -> int | None:

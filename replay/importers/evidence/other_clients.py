@@ -15,6 +15,8 @@ LIBRDKAFKA = (
     pattern("max.poll.interval.ms", Said.POLL_TIMEOUT, r"Local: Maximum application poll interval"),
     pattern("onsumer group session timed out", Said.SESSION_OVER,
             rf"{_BETWEEN}Consumer group session timed out \(in join-state (?P<state>\S+)\) after (?P<number>[0-9]+) ms without a successful response"),
+    pattern("thrd:GroupCoordinator]: GroupCoordinator: ", Said.AWAY,
+            rf"{_BETWEEN}\[thrd:GroupCoordinator\]: GroupCoordinator: (?P<text>.*?)(?: \(after [0-9]+ms in state [A-Z_]+.*)?$"),
     pattern("initiating rebalance", Said.REBALANCING,
             rf"{_BETWEEN}Group \"(?P<group>[^\"]+)\" initiating rebalance .*?: (?P<text>[^:]*)$",
             refine=one_of({"max.poll.interval.ms": Said.POLL_TIMEOUT, "session": Said.SESSION_OVER}, Said.JOINING)),
@@ -75,6 +77,14 @@ _IS = r"(?:: |=|\":)\"?"
 _KEY = rf"\"?[;,]? ?\"?group{_IS}(?P<group>[^,\s\"]+)\"?"
 GO = (
     pattern("beginning to manage the group lifecycle", Said.JOINING, rf"beginning to manage the group lifecycle{_KEY}", text=BEGINS),
+    pattern("next-gen group lifecycle", Said.JOINING, rf"beginning to manage the next-gen group lifecycle{_KEY}", kind="consumer", text=BEGINS),
+    pattern("initial heartbeat received assignment", Said.TRANSITION,
+            rf"initial heartbeat received assignment{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+).*?generation{_IS}(?P<number>[0-9]+)", kind="consumer", state="STABLE"),
+    pattern("detected an updated assignment", Said.TRANSITION,
+            rf"detected an updated assignment[^;,]*?{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+).*?generation{_IS}(?P<number>[0-9]+)", kind="consumer", state="RECONCILING"),
+    pattern("abandoning assignment and rejoining", Said.UNKNOWN_MEMBER,
+            rf"abandoning assignment and rejoining(?: with new member id)?{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+)", kind="consumer"),
+    pattern("leaving next-gen group", Said.LEAVING, rf"leaving next-gen group{_KEY}(?:,? ?\"?member_id{_IS}(?P<member>[^,\s\"]+))?", kind="consumer"),
     pattern("joining group", Said.JOINING, rf"(?<!re)joining group{_KEY}"),
     pattern("joined, balancing group", Said.JOINED, rf"joined, balancing group{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+).*?generation{_IS}(?P<number>[0-9]+)"),
     pattern("joined", Said.JOINED, rf"joined{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+).*?generation{_IS}(?P<number>[0-9]+)"),

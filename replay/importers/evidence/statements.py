@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from array import array
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 import attrs
 
@@ -55,6 +56,9 @@ class Said(enum.IntEnum):
     TOPOLOGY = 22
     ALONE = 23
     """A rebalance ended because nobody joined it."""
+    BROKER_UP = 24
+    """The broker itself begins, or ends: of no group."""
+    BROKER_DOWN = 25
     JOINING = 40
     """A client asks to join; `text`: why."""
     JOINED = 41
@@ -104,6 +108,8 @@ class Said(enum.IntEnum):
     """The client saw other topics or partitions than before."""
     NO_STATE = 67
     """A process of Kafka Streams found nothing in its state directory."""
+    DIED = 68
+    """A thread of Kafka Streams ends by an exception: `text`, `other`: what caused that."""
     CALLBACK = 63
     """The application's callback was slow or failed."""
 
@@ -142,10 +148,12 @@ class Statement:
 
 
 class Statements:
-    """Statements about one group, in columns: a log may hold millions. `names`: the files."""
+    """Statements about one group, in columns: a log may hold millions. `names`: the files.
+    `backwards`: those whose newest lines come first.
+    """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
+    def __init__(self, names: Sequence[str], backwards: AbstractSet[int] = frozenset()) -> None:
+        self._names, self._backwards = names, backwards
         self._at_ms = array("q")
         self._said = array("B")
         self._number = array("q")
@@ -172,7 +180,8 @@ class Statements:
         times = self._at_ms if not any(shifts) else array("q", (at + shifts[file] for at, file in zip(self._at_ms, self._file, strict=True)))
         order: Sequence[int] = range(len(times))
         if any(times[index] < times[index - 1] for index in range(1, len(times))):
-            order = sorted(order, key=lambda index: (times[index], self._file[index], self._line[index]))
+            signs = [-1 if file in self._backwards else 1 for file in range(len(self._names))]
+            order = sorted(order, key=lambda index: (times[index], self._file[index], signs[self._file[index]] * self._line[index]))
         for index in order:
             file = self._file[index]
             yield Statement(

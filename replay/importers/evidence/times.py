@@ -26,6 +26,7 @@ _DATE = re.compile(
     r"(?: (?P<half>AM|PM))?(?: [A-Z]{1,5}| [+-][0-9]{2}:?[0-9]{0,2})?(?: (?P<y>20[0-9]{2}))?"
 )
 """What ``date`` prints."""
+_HALF = re.compile(r" ?([AaPp])\.?[Mm]\b")
 _WITHIN = 140
 _DAY_MS = 86_400_000
 
@@ -59,6 +60,8 @@ class Clock:
             at_ms = self._of(match)
         except (ValueError, OverflowError):
             return None
+        if (half := _HALF.match(head, match.end())) is not None and "h" in match.groupdict():
+            at_ms += _DAY_MS // 2 * ((half[1] in "Pp") - (match["h"] == "12"))
         self.has_time = True
         self._previous_ms = at_ms
         return at_ms

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import attrs
@@ -57,6 +58,25 @@ def test_real_brokers_log_names_each_fault_or_says_that_it_cannot_decide(folder:
     assert wrong == []
     # only Java's classic consumer tells its broker why it leaves; ids of KIP-848 name no client
     assert undecided <= {("aiokafka", "poll"), ("confluent", "poll"), ("kafka-python", "poll"), *((f"{one}-848", what) for one in ("java", "confluent") for what in ("poll", "back"))}
+
+
+@pytest.mark.parametrize(("client", "pair"), [("confluent", ("leave", "poll")), ("java-848", ("leave", "poll")), ("java-848", ("join", "back"))])
+def test_real_brokers_lines_of_two_faults_are_the_same(client: str, pair: tuple[str, str], tmp_path: Path) -> None:
+    """What stays undecided is not in the file: but for ids and times, one says what the other does.
+    """
+    folder = unpack("4.3.1", tmp_path)
+    found = rebalances(histories(folder / "server.log")[f"g-{client}"])
+    lines = (folder / "server.log").read_text().splitlines()
+    forms = []
+    for fault in faults_of(folder):
+        if fault.group == f"g-{client}" and fault.fault in pair:
+            told = rebalance_of(fault, found, faults_of(folder))
+            assert told is not None
+            texts = [lines[int(place.partition(":")[2]) - 1].partition(" - ")[2] for place in told.places]
+            forms.append(sorted(re.sub(r"[\w-]{22,}|[0-9]+", "N", text) for text in texts if "ember" in text))
+    assert len(forms) == 2
+    assert forms[0]
+    assert forms[0] == forms[1]
 
 
 def test_real_logs_of_broker_and_members_name_each_fault_and_member(folder: Path) -> None:
@@ -409,8 +429,6 @@ CLIENTS = {
     # form of line -> cause
     "%4|1772359200.000|MAXPOLL|b#consumer-1| [thrd:main]: Application maximum poll interval (300000ms) exceeded by 255ms"
     " (adjust max.poll.interval.ms for long-running message processing): leaving group": POLL,
-    "%4|1772359200.000|SESSTMOUT|b#consumer-1| [thrd:main]: Consumer group session timed out (in join-state steady) after 45000 ms without a"
-    " successful response from the group coordinator (broker 1, last error was Success): revoking assignment and rejoining group": EXPIRED,
     "2026-03-01 10:00:00,000 WARN [Consumer clientId=b, groupId=orders] This member will leave the group because consumer poll timeout has expired."
     " This means the time between subsequent calls to poll() was longer than the configured max.poll.interval.ms": POLL,
     "2026-03-01 10:00:00,000 WARNING kafka.coordinator: Heartbeat poll expired, leaving group": POLL,
