@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
@@ -43,8 +43,14 @@ def merged_rebalances(told: Sequence[Rebalance], clients: ClientStory) -> list[R
         numbers.setdefault(each.number, []).append(index)
     from_ms, until_ms = found[0].begin_ms, max(each.end_ms for each in found)
     alone: list[Rebalance] = []
+    begins = [each.begin_ms for each in seen]
     for each in rounds:
         near = [index for index in numbers.get(each.number, ()) if abs(found[index].end_ms - each.end_ms) <= _SAME_MS]
+        if not each.number:  # librdkafka does not say which generation
+            near = [
+                index for index in range(bisect_left(begins, each.begin_ms - _CLOCK_MS), bisect_right(begins, each.begin_ms + _CLOCK_MS))
+                if found[index].cause is Cause.UNSEEN
+            ]  # fmt: skip
         if near:
             index = min(near, key=lambda one: abs(found[one].end_ms - each.end_ms))
             found[index] = _both(found[index], each)

@@ -18,7 +18,7 @@ from equipoise.replay.importers.evidence.evidence_files import read_evidence
 from equipoise.replay.incident import Cause, GroupHistory, Rebalance, incidents
 from equipoise.replay.incident.from_logs import histories_of
 from equipoise.replay.incident.rebalances import rebalances, with_told
-from tests.group_logs import VERSIONS, cause_of, faults_of, rebalance_of, unpack
+from tests.group_logs import VERSIONS, WITHOUT_REASONS, cause_of, faults_of, rebalance_of, unpack
 from tests.json_schemas import check
 
 JOINED, EXPIRED, LEFT, BACK, POLL, TWICE = Cause.JOINED, Cause.EXPIRED, Cause.LEFT, Cause.BACK, Cause.POLL_TIMEOUT, Cause.TWICE
@@ -92,6 +92,22 @@ def test_real_logs_of_broker_and_members_name_each_fault_and_member(folder: Path
                 is_known = cause is expected or (group, fault.fault) == ("g-confluent-848", "back")  # librdkafka logs no id
                 wrong += [] if is_known else [(fault, cause)]
     assert wrong == []
+
+
+def test_real_logs_of_a_broker_before_2_2_have_the_reasons_of_their_members(tmp_path: Path) -> None:
+    folder = unpack(WITHOUT_REASONS, tmp_path)
+    faults = faults_of(folder)
+    alone = histories(folder / "server.log")
+    for client in ("aiokafka", "kafka-python", "confluent"):
+        group = f"g-{client}"
+        paths = [str(each) for each in (folder / "server.log", *sorted(folder.glob(f"{group}.*.log")))]
+        both = histories_of(read_evidence(paths), asked=group)[group]
+        told = {name: {each.fault: cause_of(each, rebalances(history), faults) for each in faults if each.group == group}
+                for name, history in (("broker", alone[group]), ("both", both))}  # fmt: skip
+        # it logs the end of a session, and that a rebalance begins
+        assert told["broker"] == dict.fromkeys(FAULTS) | {"kill": EXPIRED, "freeze": EXPIRED}
+        # librdkafka logs no join and no close
+        assert told["both"] == FAULTS | (dict.fromkeys(("join", "leave", "back")) if client == "confluent" else {})
 
 
 def test_real_logs_of_members_alone(folder: Path) -> None:
