@@ -31,10 +31,10 @@ from bench.__main__ import environment
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
 from equipoise.events.errors import InputError
-from equipoise.events.log.parquet.archive_stores import store_at
-from equipoise.events.log.parquet.archive_writing import Writer
-from equipoise.events.log.parquet.files import all_parts, batches, by_partition, make_archive
-from equipoise.events.log.parquet.files import schema as archive_schema
+from equipoise.log.parquet.archive_stores import store_at
+from equipoise.log.parquet.archive_writing import Writer
+from equipoise.log.parquet.files import all_parts, batches, by_partition, make_archive
+from equipoise.log.parquet.files import schema as archive_schema
 from equipoise.replay.simulation.many_groups import Fleet, make_group
 from equipoise.replay.spark.groups import Unit, units_of
 from equipoise.replay.spark.result_tables import write_tables

@@ -29,8 +29,8 @@ import attrs
 import click
 from confluent_kafka import Producer
 
-from equipoise.events.log.kafka.client import NewTopic
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.client import NewTopic
+from equipoise.kafka.connection import Connection
 from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.incident import Cause, Incident, counterfactual, history_of, incidents
 from tests.live.connect import ConnectWorker

@@ -35,10 +35,10 @@ from bench.live import PATIENCE_S, WorkerProcess, broker, quantile
 from bench.live_members import Application, MemberProcess, until_running
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import MemberLeft
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import group_key, pack_fact
-from equipoise.events.log.kafka.log_topics import DEFAULT_PREFIX, Topics
-from equipoise.events.log.kafka.started_clients import reader, writer
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import reader, writer
+from equipoise.log.kafka.envelope import group_key, pack_fact
+from equipoise.log.kafka.log_topics import DEFAULT_PREFIX, Topics
 from equipoise.member.origin import read_origin
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured

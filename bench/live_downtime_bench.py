@@ -18,8 +18,8 @@ from pathlib import Path
 
 from bench.live import Row, WorkerProcess, broker
 from bench.live_members import Application, MemberProcess, pauses, until_running
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import writer
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import writer
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 

@@ -25,8 +25,8 @@ import attrs
 from bench.live import AS_DEPLOYED, KEEPALIVE_MS, Row, WorkerProcess, quantile
 from equipoise.events.decisions import AssignmentIssued
 from equipoise.events.facts import PartitionsObserved
-from equipoise.events.log.kafka.envelope import member_decision, published
 from equipoise.events.records import DecisionRecord
+from equipoise.log.kafka.envelope import member_decision, published
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 from tests.live.swarm import Swarm, everything, topology

@@ -24,10 +24,10 @@ from bench.live import Groups, Row, WorkerProcess, broker, group_name, quantile,
 from equipoise.events.decisions import EventRejected, MemberAssigned, MemberExpired
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, MemberJoined, MemberLeft
-from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
-from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
-from equipoise.events.log.kafka.client import acknowledged
-from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
+from equipoise.kafka.aiokafka_client import DeployedConsumer
+from equipoise.kafka.aiokafka_producer import DeployedProducer
+from equipoise.kafka.client import acknowledged
+from equipoise.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
 from equipoise.worker.worker_settings import WorkerSettings
 
 GROUPS, MEMBERS, TASKS = 200, 2, 8

@@ -23,8 +23,8 @@ from bench.live import PATIENCE_S
 from equipoise import Member, Record, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import admin_client, writer
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import admin_client, writer
 
 Turn = tuple[int, int, float]
 """Partition, fencing token, and time of one processed record in seconds of CLOCK_MONOTONIC, which

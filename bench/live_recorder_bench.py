@@ -20,8 +20,8 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 from bench.__main__ import Row
 from bench.live import broker, cpu_seconds
 from bench.live_large_bench import rss_mb
-from equipoise.events.log.kafka.client import NewTopic
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.client import NewTopic
+from equipoise.kafka.connection import Connection
 from equipoise.replay.importers.groups.cluster_recording import open_recording
 from tests.live.kafka import admin_client
 

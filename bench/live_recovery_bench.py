@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 from bench.live import Row, WorkerProcess, broker, group_name
 from equipoise.events.facts import Fact, LagReported, MemberJoined
-from equipoise.events.log.kafka.envelope import group_key, pack_fact
-from equipoise.events.log.kafka.log_opening import open_partitions
-from equipoise.events.log.kafka.started_clients import writer
-from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.events.tasks import Lag, TaskId
+from equipoise.kafka.started_clients import writer
+from equipoise.log.kafka.envelope import group_key, pack_fact
+from equipoise.log.kafka.log_opening import open_partitions
+from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 from tests.live.swarm import topology

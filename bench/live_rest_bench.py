@@ -20,7 +20,7 @@ from bench.live_latency_bench import Prober
 from bench.live_recovery_bench import joining
 from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import Fact, LagReported, MemberLeft, MemberUnchanged
-from equipoise.events.log.kafka.envelope import pack_fact
+from equipoise.log.kafka.envelope import pack_fact
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured, topology
 

@@ -19,9 +19,9 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from bench.live import Row, broker
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import admin_client, reader, writer
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import admin_client, reader, writer
 from equipoise.member.directory import StateDirectory
 from equipoise.member.origin import Origin
 from equipoise.member.restorer import FETCH_BYTES, FETCH_WAIT_MS, MOST_RECORDS, ChangelogRestorer

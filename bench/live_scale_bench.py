@@ -19,8 +19,8 @@ from bench.live_latency_bench import ANSWER_S, NoAnswerError, Prober
 from bench.live_recovery_bench import joining
 from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import LagReported, MemberLeft, MemberUnchanged
-from equipoise.events.log.kafka.envelope import pack_fact
 from equipoise.events.tasks import TaskId
+from equipoise.log.kafka.envelope import pack_fact
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 from tests.live.swarm import topology

@@ -16,10 +16,10 @@ from typing import Any
 
 from bench.live import Row, WorkerProcess, broker
 from bench.live_members import Application, MemberProcess, until_running
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import writer
 from equipoise.events.records import Entry
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import writer
+from equipoise.log import open_log
 from equipoise.replay.whatif.evaluate import Deviation, WhatIf, what_if
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured

@@ -18,9 +18,9 @@ from aiokafka import TopicPartition
 from bench.live import Row, WorkerProcess, broker
 from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import MemberLeft
-from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
-from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
-from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_fact, partition_of, stored_decision
+from equipoise.kafka.aiokafka_client import DeployedConsumer
+from equipoise.kafka.aiokafka_producer import DeployedProducer
+from equipoise.log.kafka.envelope import decision_record, group_key, pack_fact, partition_of, stored_decision
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 from tests.live.rest import until

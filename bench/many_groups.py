@@ -31,13 +31,13 @@ from equipoise.events.facts import (
     Subtopology,
     TopologyDeclared,
 )
-from equipoise.events.log.parquet.archive_stores import store_at
-from equipoise.events.log.parquet.archive_writing import Writer
-from equipoise.events.log.parquet.files import make_archive
-from equipoise.events.log.parquet.parquet_log import ArchiveLog
-from equipoise.events.log.rows import BaseRow, DecisionRow, FactRow
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel
+from equipoise.log.parquet.archive_stores import store_at
+from equipoise.log.parquet.archive_writing import Writer
+from equipoise.log.parquet.files import make_archive
+from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.rows import BaseRow, DecisionRow, FactRow
 from equipoise.statemachine.machine import GroupMachine
 
 SPEAKS_EVERY_MS = 1_000

@@ -38,9 +38,9 @@ from bench.__main__ import misses_goal
 from bench.live import PATIENCE_S, broker, cpu_seconds, quantile
 from bench.peers.feed import BATCH_BYTES, Load, make_topics
 from bench.peers.systems import Ceiling, Equipoise, EquipoiseInBatches, Faust, KafkaStreams, Loop, System
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import reader, writer
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import reader, writer
 
 KEYS = 5_000
 """Per partition."""

@@ -23,8 +23,8 @@ from typing import Any
 import click
 from confluent_kafka import Producer
 
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import admin_client
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import admin_client
 from tests.live.group_clients import GroupClient, confluent_kafka_command, java_command
 from tools.brokers import Brokers
 

@@ -21,8 +21,8 @@ import click
 
 from bench.live import WorkerProcess, broker, quantile
 from bench.live_members import Application, MemberProcess, Turn, until_running
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_topics import DEFAULT_PREFIX
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.log_topics import DEFAULT_PREFIX
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 

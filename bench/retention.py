@@ -31,14 +31,15 @@ from click.testing import CliRunner
 
 from equipoise.cli import main as command_line
 from equipoise.events.facts import Fact, LagReported, MemberJoined, MemberLeft
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka import aiokafka_client, aiokafka_producer, kafka_log, log_opening, log_topics
-from equipoise.events.log.kafka.client import NewTopic
-from equipoise.events.log.kafka.envelope import group_key, pack_fact
-from equipoise.events.log.kafka.kafka_log import KafkaLog
-from equipoise.events.log.kafka.log_archive import archive
-from equipoise.events.log.kafka.started_clients import admin_client, writer
 from equipoise.events.tasks import Lag, LagSentinel
+from equipoise.kafka import aiokafka_client, aiokafka_producer
+from equipoise.kafka.client import NewTopic
+from equipoise.kafka.started_clients import admin_client, writer
+from equipoise.log import open_log
+from equipoise.log.kafka import kafka_log, log_opening, log_topics
+from equipoise.log.kafka.envelope import group_key, pack_fact
+from equipoise.log.kafka.kafka_log import KafkaLog
+from equipoise.log.kafka.log_archive import archive
 from equipoise.replay.bases import read_as_one, stored_bases
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine import snapshots

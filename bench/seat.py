@@ -38,9 +38,9 @@ import click
 
 from bench.live import broker as one_broker
 from bench.removals import fed
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import admin_client
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import admin_client
+from equipoise.log import open_log
 from equipoise.replay.verification import verify
 from equipoise.seat.group_client import PROTOCOLS, seat_bucket
 from equipoise.seat.group_client import GroupClient as RawMember

@@ -35,10 +35,10 @@ from typing import Any
 
 from bench.many_groups import ManyGroups, make
 from bench.verify_bench import write_log
-from equipoise.events.log.copying import copy_log
-from equipoise.events.log.parquet.parquet_log import ArchiveLog
-from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.records import FactRecord
+from equipoise.log.copying import copy_log
+from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.sqlite import SqliteLog
 from equipoise.replay.simulation.many_groups import Fleet, make_fleet
 from equipoise.replay.spark.cuts import pieces_plan
 from equipoise.replay.spark.groups import TASKS_A_CORE, Unit, dealt, over_groups, units_of

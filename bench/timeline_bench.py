@@ -14,8 +14,8 @@ from pathlib import Path
 
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.log import open_log
 from equipoise.events.settings import GroupSettings
+from equipoise.log import open_log
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.simulation import ClusterConfig, ProcessSettings, SimulatedCluster
 from equipoise.replay.simulation.world import steady

@@ -25,9 +25,9 @@ from equipoise.events.facts import (
     Subtopology,
     TopologyDeclared,
 )
-from equipoise.events.log import Log, open_log
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel
+from equipoise.log import Log, open_log
 from equipoise.statemachine.machine import GroupMachine
 
 SHORT_RECORDS = 100_000

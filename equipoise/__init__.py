@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from equipoise.assignors.scale_down import scale_down as scale_down
     from equipoise.events.errors import EquipoiseError as EquipoiseError
     from equipoise.events.facts import GroupConfigured as GroupConfigured
-    from equipoise.events.log import Log as Log
-    from equipoise.events.log import open_log as open_log
-    from equipoise.events.log.kafka.connection import Connection as Connection
     from equipoise.events.records import DecisionRecord as DecisionRecord
     from equipoise.events.settings import GroupSettings as GroupSettings
     from equipoise.events.tasks import TaskId as TaskId
     from equipoise.events.tasks import parse_task as parse_task
     from equipoise.json_logging import JsonFormatter as JsonFormatter
+    from equipoise.kafka.connection import Connection as Connection
+    from equipoise.log import Log as Log
+    from equipoise.log import open_log as open_log
     from equipoise.member import BatchHandler as BatchHandler
     from equipoise.member import BytesSerde as BytesSerde
     from equipoise.member import CopyLocation as CopyLocation
@@ -69,7 +69,7 @@ PUBLIC_NAMES = {
     "Assignor": "equipoise.assignors",
     "BatchHandler": "equipoise.member",
     "BytesSerde": "equipoise.member",
-    "Connection": "equipoise.events.log.kafka.connection",
+    "Connection": "equipoise.kafka.connection",
     "CopyLocation": "equipoise.member",
     "DecisionRecord": "equipoise.events.records",
     "EquipoiseError": "equipoise.events.errors",
@@ -81,7 +81,7 @@ PUBLIC_NAMES = {
     "JsonFormatter": "equipoise.json_logging",
     "JsonSerde": "equipoise.member",
     "KeyLocation": "equipoise.member",
-    "Log": "equipoise.events.log",
+    "Log": "equipoise.log",
     "Member": "equipoise.member",
     "MemberKeywords": "equipoise.member",
     "MemberOptions": "equipoise.member",
@@ -103,7 +103,7 @@ PUBLIC_NAMES = {
     "SupersededError": "equipoise.member",
     "TaskContext": "equipoise.member",
     "TaskId": "equipoise.events.tasks",
-    "open_log": "equipoise.events.log",
+    "open_log": "equipoise.log",
     "parse_task": "equipoise.events.tasks",
     "scale_down": "equipoise.assignors.scale_down",
 }

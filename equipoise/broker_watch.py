@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from equipoise.events.log.kafka.started_clients import NotNowError, UnreachableError
+from equipoise.kafka.started_clients import NotNowError, UnreachableError
 
 _LOG = logging.getLogger(__name__)
 AGAIN_S = 10.0

@@ -15,8 +15,8 @@ import attrs
 
 from equipoise.assignors import check_settings, registry
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError
-from equipoise.events.log import Log, open_log
 from equipoise.events.settings import GroupSettings, Scalar
+from equipoise.log import Log, open_log
 from equipoise.replay.importers.kafka_streams import import_history, shipped_runs
 from equipoise.replay.inputs_reader import read_recorded_inputs, sum_windows
 from equipoise.replay.recorded_inputs import RecordedInputs

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.events.errors import InputError, StorageError
-from equipoise.events.log.parquet.archive_stores import check_scheme, is_remote_location, store_at
+from equipoise.log.parquet.archive_stores import check_scheme, is_remote_location, store_at
 
 SCHEME = "delta:"
 _MISSING = "tables of Delta Lake need the extra: pip install 'equipoise[delta]'"

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
-from equipoise.events.log import Log, open_log
-from equipoise.events.log.storage import cannot_write
+from equipoise.log import Log, open_log
+from equipoise.log.storage import cannot_write
 from equipoise.output import IMPORTED, SIMULATED, Kind, new_log, write_file
 from equipoise.replay.explanation import Explanation, explain
 from equipoise.replay.importers.kafka_streams import ImportSummary, import_history, shipped_runs

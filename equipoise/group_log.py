@@ -15,8 +15,8 @@ from typing import Self
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.log import open_log
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState

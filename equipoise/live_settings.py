@@ -17,9 +17,9 @@ import attrs
 
 from equipoise.events import fields
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.declared_settings import build, from_environment, setting
-from equipoise.events.log.kafka.log_topics import DEFAULT_PREFIX, Topics
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.declared_settings import build, from_environment, setting
+from equipoise.log.kafka.log_topics import DEFAULT_PREFIX, Topics
 
 TABLES = ("connection", "worker", "member")
 

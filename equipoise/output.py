@@ -27,11 +27,11 @@ from urllib.parse import quote
 
 from equipoise.events.errors import EquipoiseError, InputError, StorageError
 from equipoise.events.facts import LogOpened
-from equipoise.events.log import Log, is_archive_location, open_log
-from equipoise.events.log.parquet.archive_stores import is_remote_location, store_at
-from equipoise.events.log.parquet.files import MARK, foreign_files
-from equipoise.events.log.storage import cannot_write
 from equipoise.events.records import FactRecord
+from equipoise.log import Log, is_archive_location, open_log
+from equipoise.log.parquet.archive_stores import is_remote_location, store_at
+from equipoise.log.parquet.files import MARK, foreign_files
+from equipoise.log.storage import cannot_write
 from equipoise.replay.interrupts import undisturbed
 
 if TYPE_CHECKING:

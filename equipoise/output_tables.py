@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from equipoise.delta_tables import check_delta_tables, is_delta_location, write_delta_tables
 from equipoise.events.errors import InputError
-from equipoise.events.log.parquet.archive_stores import check_scheme, is_remote_location, remote_store
-from equipoise.events.log.parquet.files import MARK
-from equipoise.events.log.storage import cannot_write
+from equipoise.log.parquet.archive_stores import check_scheme, is_remote_location, remote_store
+from equipoise.log.parquet.files import MARK
+from equipoise.log.storage import cannot_write
 from equipoise.output import check_apart, put_in_place, staging_folder
 
 if TYPE_CHECKING:
-    from equipoise.events.log.parquet.objects import ObjectStore
+    from equipoise.log.parquet.objects import ObjectStore
 
 TABLES = "equipoise tables"
 """`form` in the mark of a folder of tables."""

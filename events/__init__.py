@@ -1,4 +1,4 @@
-"""Events: facts, decisions, their wire form and schema versions. `equipoise.events.log` stores
+"""Events: facts, decisions, their wire form and schema versions. `equipoise.log` stores
 them.
 """
 

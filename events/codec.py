@@ -44,7 +44,7 @@ Event = Fact | Decision
 MOST_EVENT_BYTES = 1_000_000
 """Largest payload of an event, in bytes. Kafka's default max.message.bytes is 1,048,588. The rest
 is for the group's name (the key), the envelope
-(`equipoise.events.log.kafka.envelope.MOST_ENVELOPE_BYTES`) and the batch.
+(`equipoise.log.kafka.envelope.MOST_ENVELOPE_BYTES`) and the batch.
 """
 
 FIRST_DECISION_KIND = 100

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any
 
-from equipoise.events.log import Log, PartitionedLog, open_log
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId, parse_task
+from equipoise.log import Log, PartitionedLog, open_log
 from equipoise.replay import bases, explanation, group_view, inputs_reader, recorded_inputs, timelines, verification
 from equipoise.replay.simulation import run
 from equipoise.replay.simulation.restored_copies import RestoreModel

@@ -208,7 +208,7 @@ def verify(
 ) -> Verification:
     """Replays and compares every group of a log.
 
-    `entries`: facts and decisions in stored order, as `equipoise.events.log` reads them. A record
+    `entries`: facts and decisions in stored order, as `equipoise.log` reads them. A record
     of a newer build ends the verification of its group only. Errors of the reader (damage, a gap)
     end the pass and are part of the answer, as is an empty log. `load`: see `GroupMachine`.
     `advance` is called with the number of records read since the last call. `bases`: those of the

@@ -17,9 +17,9 @@ import msgpack
 from equipoise.assignors import registry
 from equipoise.events.errors import EquipoiseError, InputError, LogError
 from equipoise.events.facts import LogOpened
-from equipoise.events.log.kafka.bases_topic import BaseStart
-from equipoise.events.log.kafka.envelope import StoredDecision, decision_record, fact_row, stored_decision
-from equipoise.events.log.rows import FactRow, Order
+from equipoise.log.kafka.bases_topic import BaseStart
+from equipoise.log.kafka.envelope import StoredDecision, decision_record, fact_row, stored_decision
+from equipoise.log.rows import FactRow, Order
 from equipoise.replay.verification import GroupVerifier, Verdict
 from equipoise.statemachine.machine import AssignorLoader
 

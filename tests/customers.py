@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.log.kafka.envelope import partition_of
 
 OF_EACH_ADDED = 2
 

@@ -21,9 +21,9 @@ import msgpack
 from equipoise.assignors import registry
 from equipoise.events import codec, facts, fields, upcasters, wire
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.envelope import group_key, pack_fact, pack_payload, read_fact
 from equipoise.events.settings import GroupSettings, Scalar
 from equipoise.events.tasks import TaskId
+from equipoise.log.kafka.envelope import group_key, pack_fact, pack_payload, read_fact
 from equipoise.statemachine.member import MemberSession, MemberSettings
 
 # Settings

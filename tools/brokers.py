@@ -33,7 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 
 POM = Path(__file__).with_name("pom.xml")
 INSTALL = "apt-get install -y default-jdk-headless maven"

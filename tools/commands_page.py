@@ -16,7 +16,7 @@ from equipoise.cli import COMMANDS, main
 from equipoise.cli.command import CONTEXT_SETTINGS, command
 from equipoise.cli.settings_options import settings_options
 from equipoise.cli.spark import SPARK_COMMANDS
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 
 HEAD = """# Commands
 

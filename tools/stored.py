@@ -8,9 +8,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from equipoise.events.log import open_log
-from equipoise.events.log.parquet.parquet_log import ArchiveLog
 from equipoise.events.tasks import TaskId
+from equipoise.log import open_log
+from equipoise.log.parquet.parquet_log import ArchiveLog
 from equipoise.member.directory import StateDirectory
 from equipoise.member.stores import RocksStore
 from equipoise.replay.simulation.many_groups import Fleet, make_fleet

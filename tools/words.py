@@ -51,7 +51,7 @@ EXCEPTIONS = (
     ("", "knobs", "a stored field name and key, spelled so wherever the bytes or documents are"),
     ("changes/", "exogenous", "names what went"),
     ("changes/", "wrappedassignor", "names what went"),
-    ("tests/unit/events/test_log.py", "dislike", "parsers dislike a line"),
+    ("tests/unit/log/test_log.py", "dislike", "parsers dislike a line"),
     ("equipoise/member/stores.py", "arena", "RocksDB's name of an option"),
 )  # fmt: skip
 """Start of a path, word, reason."""

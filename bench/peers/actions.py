@@ -14,7 +14,7 @@ from bench.peers.feed import Load, Outside, feeding, load_state, make_topics
 from bench.peers.systems import Instance, System
 from bench.peers.waits import STILL_MS, Cost, cost_of
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 
 ACTIONS = ("restart", "join", "leave", "kill")
 START_S = 600.0

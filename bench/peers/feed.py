@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 
 from bench.peers.waits import Answer, TaskWaits
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import admin_client, reader, writer
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import admin_client, reader, writer
 
 VALUE_BYTES = 152
 """Of a value of the state, as in the recorded runs: 8 bytes of count, the rest as it was loaded."""

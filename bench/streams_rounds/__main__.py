@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.streams_rounds.silence import Window, read_spans, windows
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 from tests.live.group_clients import children_of
 from tests.live.kafka import admin_client, reader, writer
 from tests.live.streams import JAVA, assignor_classes

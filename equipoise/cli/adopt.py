@@ -13,7 +13,7 @@ from equipoise.cli.params import Number
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.connection import MISSING
+from equipoise.kafka.connection import MISSING
 from equipoise.live_settings import LiveSettings
 
 EXIT_NOT_DONE = 1

@@ -19,16 +19,16 @@ from equipoise.cli.params import WholeNumber, log_argument
 from equipoise.cli.restore import restore
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import InputError
-from equipoise.events.log import Log, is_archive_location, open_log
-from equipoise.events.log.stored import StoredLog
 from equipoise.events.records import UnreadRecord
+from equipoise.log import Log, is_archive_location, open_log
+from equipoise.log.stored import StoredLog
 from equipoise.output import same_place
 from equipoise.replay.bases import as_kafka
 from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
     from equipoise.broker_watch import BrokerWatch
-    from equipoise.events.log.kafka.kafka_log import KafkaLog
+    from equipoise.log.kafka.kafka_log import KafkaLog
 
 Advance = Callable[[int], None]
 _ROUND_S = 2.0
@@ -230,7 +230,7 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
     """`pairs`: partitions of a log in Kafka and of an archive, which the first round opens, and
     `opened` closes.
     """
-    from equipoise.events.log.kafka.kafka_log import KafkaLog
+    from equipoise.log.kafka.kafka_log import KafkaLog
 
     done.waiting = 0
     done.held_by.clear()
@@ -249,7 +249,7 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
         with open_log(location, "a") as target:
             _from_kafka(log, target, done, advance, facts_a_transaction=_FACTS_A_TRANSACTION, final=final)
     elif isinstance(log, StoredLog):
-        from equipoise.events.log.copying import copy_log
+        from equipoise.log.copying import copy_log
 
         with open_log(location, "a") as target:
             copied = copy_log(log, target, advance=advance)
@@ -263,7 +263,7 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
 
 
 def _from_kafka(source: KafkaLog, target: Log, done: _Done, advance: Advance, *, facts_a_transaction: int, final: bool) -> None:
-    from equipoise.events.log.kafka.log_archive import archive
+    from equipoise.log.kafka.log_archive import archive
 
     archived = archive(source, target, facts_a_transaction=facts_a_transaction, final=final, advance=advance)
     done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, done.waiting + archived.waiting
@@ -274,8 +274,8 @@ def _from_kafka(source: KafkaLog, target: Log, done: _Done, advance: Advance, *,
 
 
 def _compact(screen: Screen, location: str) -> int:
-    from equipoise.events.log.parquet.archive_stores import store_at
-    from equipoise.events.log.parquet.compact import compact
+    from equipoise.log.parquet.archive_stores import store_at
+    from equipoise.log.parquet.compact import compact
 
     if not is_archive_location(location):
         raise InputError(f"--compact: {location} is no archive; name a folder, as archive/, or s3://bucket/archive/")

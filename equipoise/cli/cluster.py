@@ -19,7 +19,7 @@ from equipoise.events.errors import InputError
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
-    from equipoise.events.log.kafka.connection import Connection
+    from equipoise.kafka.connection import Connection
     from equipoise.replay.importers.groups.cluster_reading import ClusterReader
     from equipoise.replay.importers.groups.observed import ClusterMember, ObservedGroup, ObservedGroups
 
@@ -163,7 +163,7 @@ def _row(group: ObservedGroup, seen: _Seen) -> dict[str, Any]:
 
 
 async def _read_cluster(place: str, remark: Callable[[str], None]) -> _Seen:
-    from equipoise.events.log.kafka.started_clients import NotAllowedError
+    from equipoise.kafka.started_clients import NotAllowedError
     from equipoise.replay.importers.groups.cluster_reading import ClusterReader
     from equipoise.replay.importers.groups.observed import ObservedGroups
 

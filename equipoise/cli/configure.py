@@ -175,7 +175,7 @@ class _Configure:
         little of it.
         """
         from equipoise.cli.what_if import answer_parts, document
-        from equipoise.events.log.kafka.kafka_log import KafkaLog, Place
+        from equipoise.log.kafka.kafka_log import KafkaLog, Place
         from equipoise.replay.whatif.advice import advise
         from equipoise.replay.whatif.evaluate import Configuration, what_if_recorded
         from equipoise.replay.whatif.recorded_costs import read_recording

@@ -17,7 +17,7 @@ import click
 from equipoise.cli.screen import hide_bars
 from equipoise.cli.visible import visible
 from equipoise.events.errors import EquipoiseError, StorageError
-from equipoise.events.log.storage import is_out_of_space
+from equipoise.log.storage import is_out_of_space
 
 EXIT_USAGE = 2
 EXIT_DEFECT = 70  # EX_SOFTWARE of sysexits.h

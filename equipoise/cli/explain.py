@@ -11,8 +11,8 @@ from equipoise.cli.command import command
 from equipoise.cli.group_tables import differs_line
 from equipoise.cli.params import AT_HELP, OFFSET, TASK, Moment, log_argument, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
-from equipoise.events.log import Log
 from equipoise.events.tasks import TaskId
+from equipoise.log import Log
 from equipoise.replay.wording import clock_text, counted, day_text, lag_text, reason_text, share_text, span_text
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from equipoise.cli.screen import Screen
 from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import VisibleFormatter
 from equipoise.events.errors import FieldError, InputError
-from equipoise.events.log.kafka.connection import MISSING, Connection
 from equipoise.json_logging import JsonFormatter
+from equipoise.kafka.connection import MISSING, Connection
 
 if TYPE_CHECKING:
     from equipoise.events.facts import GroupConfigured

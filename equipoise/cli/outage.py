@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from equipoise.broker_watch import BrokerWatch
 from equipoise.cli.screen import Screen
-from equipoise.events.log.kafka.aiokafka_log import hold_back_log
+from equipoise.kafka.aiokafka_log import hold_back_log
 
 
 @contextmanager

@@ -16,11 +16,11 @@ import click
 
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import FieldError, InputError
-from equipoise.events.log import Log, PartitionedLog, open_log
-from equipoise.events.log.kafka.declared_settings import variable
 from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord
 from equipoise.events.settings import LEAST_PROBING_INTERVAL_MS, GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
+from equipoise.kafka.declared_settings import variable
+from equipoise.log import Log, PartitionedLog, open_log
 
 F = TypeVar("F", bound=Callable[..., Any])
 SCHEME = "kafka://"
@@ -113,10 +113,10 @@ class _Task(click.ParamType):
 
 
 if TYPE_CHECKING:
-    from equipoise.events.log.kafka.connection import Connection
+    from equipoise.kafka.connection import Connection
 
 LOG = _LogToRead()
-"""``@click.argument("archive", type=LOG)`` gives an open `equipoise.events.log.Log`."""
+"""``@click.argument("archive", type=LOG)`` gives an open `equipoise.log.Log`."""
 
 log_argument = click.argument("log", type=LOG, metavar="[LOG]", default=_its_log, required=False, callback=_given)
 """Decorator: the argument LOG. Left out, it is the log at the brokers of EQUIPOISE_BOOTSTRAP."""

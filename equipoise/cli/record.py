@@ -93,7 +93,7 @@ async def _record(
     once: bool,
 ) -> Recorder:
     """Reconnects after each outage, and resumes at the recording's own positions."""
-    from equipoise.events.log.kafka.started_clients import NotAllowedError, admin_client
+    from equipoise.kafka.started_clients import NotAllowedError, admin_client
     from equipoise.replay.importers.groups.cluster_reading import ClusterReader
     from equipoise.replay.importers.groups.polled import LOST, PolledCluster
     from equipoise.replay.importers.groups.recorder import Recorded, Recorder

@@ -13,11 +13,11 @@ from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
 from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.connection import MISSING, Connection
+from equipoise.kafka.connection import MISSING, Connection
 from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
-    from equipoise.events.log.kafka.consumer_groups import GroupMember, MemberKey
+    from equipoise.kafka.consumer_groups import GroupMember, MemberKey
 
 T = TypeVar("T")
 EXIT_REFUSED = 1
@@ -64,7 +64,7 @@ def remove_member(
     if (client_id is None) != (host is None):
         raise click.UsageError("--client-id and --host: name both, because other hosts may use the same client id")
     try:
-        from equipoise.events.log.kafka.consumer_groups import MemberKey, normalised
+        from equipoise.kafka.consumer_groups import MemberKey, normalised
     except ImportError:
         raise InputError(MISSING) from None
     hosts = None if host is None else frozenset({normalised(host)})
@@ -107,13 +107,13 @@ class _Removal:
         return 0
 
     async def _members(self) -> list[GroupMember]:
-        from equipoise.events.log.kafka.consumer_groups import ConsumerGroup
+        from equipoise.kafka.consumer_groups import ConsumerGroup
 
         async with ConsumerGroup(self._connection, self._group) as group:
             return await self._answered(group.members)
 
     async def _remove(self, member: GroupMember) -> bool:
-        from equipoise.events.log.kafka.consumer_groups import ConsumerGroup
+        from equipoise.kafka.consumer_groups import ConsumerGroup
 
         async with ConsumerGroup(self._connection, self._group) as group:
             return await self._answered(lambda: group.remove(member))
@@ -122,7 +122,7 @@ class _Removal:
         """Raises InputError when the brokers do not answer, or refuse."""
         from aiokafka.errors import KafkaError
 
-        from equipoise.events.log.kafka.consumer_groups import repeated
+        from equipoise.kafka.consumer_groups import repeated
 
         try:
             return await repeated(attempt, ANSWERED_WITHIN_S)

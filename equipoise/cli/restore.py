@@ -7,8 +7,8 @@ import attrs
 from equipoise.cli.exit_codes import resumable
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import InputError
-from equipoise.events.log import Log
-from equipoise.events.log.stored import StoredLog
+from equipoise.log import Log
+from equipoise.log.stored import StoredLog
 from equipoise.replay.wording import counted
 
 
@@ -17,8 +17,8 @@ def restore(screen: Screen, log: Log, location: str, replication: int) -> None:
     run ended. `replication`: copies of each topic, 0: three, or one for each broker. Raises
     InputError.
     """
-    from equipoise.events.log.kafka.log_restore import restore
-    from equipoise.events.log.parquet.parquet_log import ArchiveLog
+    from equipoise.log.kafka.log_restore import restore
+    from equipoise.log.parquet.parquet_log import ArchiveLog
 
     if isinstance(log, ArchiveLog):
         sources: dict[int, StoredLog] = {partition: log.part(partition) for partition in log.partitions()}

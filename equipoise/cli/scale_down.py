@@ -20,8 +20,8 @@ from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import shortened, visible
 from equipoise.events.errors import InputError
-from equipoise.events.log import Log
 from equipoise.live_settings import LiveSettings
+from equipoise.log import Log
 from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 import click
 
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.declared_settings import variable
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.declared_settings import variable
 from equipoise.live_settings import read_settings
 
 

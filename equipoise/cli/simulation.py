@@ -12,8 +12,8 @@ from equipoise.changed_settings import with_settings
 from equipoise.cli.params import read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
-from equipoise.events.log import Log
 from equipoise.events.settings import GroupSettings
+from equipoise.log import Log
 from equipoise.output import SIMULATED, new_log, same_place
 from equipoise.replay.wording import counted, span_text
 

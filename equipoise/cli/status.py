@@ -21,8 +21,8 @@ from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import shortened
 from equipoise.events.errors import GroupHalted, InputError
-from equipoise.events.log import Log, open_log
 from equipoise.live_settings import LiveSettings
+from equipoise.log import Log, open_log
 from equipoise.replay.wording import groups_text
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def status(
       equipoise status group.db --at 2026-11-23T09:30
       equipoise status group.db --group orders --json | jq '.state.tasks[] | select(.owner == null)'
     """
-    from equipoise.events.log.kafka.kafka_log import KafkaLog, Place
+    from equipoise.log.kafka.kafka_log import KafkaLog, Place
 
     place = None if location is None or not location.startswith(SCHEME) else Place.parse(location)
     if place is not None:

@@ -17,8 +17,8 @@ from equipoise.cli.screen import Screen
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
-from equipoise.events.log import Log
 from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord
+from equipoise.log import Log
 from equipoise.replay.wording import begins_text, clock_text, groups_text
 
 _ROUND_S = 0.5

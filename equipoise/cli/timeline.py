@@ -12,7 +12,7 @@ from equipoise.cli.explain import moves_table
 from equipoise.cli.group_tables import differs_line
 from equipoise.cli.params import AT_HELP, OFFSET, Moment, log_argument, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
-from equipoise.events.log import Log
+from equipoise.log import Log
 from equipoise.output import Kind, check_files, write_file
 from equipoise.replay.wording import cause_text, clock_text, counted, day_text, span_text
 

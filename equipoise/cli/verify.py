@@ -15,8 +15,8 @@ from equipoise.cli.params import log_argument
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from equipoise.events import codec
 from equipoise.events.errors import InputError
-from equipoise.events.log import Log, open_log
 from equipoise.events.records import Entry
+from equipoise.log import Log, open_log
 from equipoise.replay.wording import begins_text, clock_text, counted, groups_text
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from equipoise.cli.params import NEW_LOG, F, Number, WholeNumber, groups_of, log
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.simulation import leader_value, write_simulation
 from equipoise.events.errors import EquipoiseError, InputError
-from equipoise.events.log import Log
+from equipoise.log import Log
 from equipoise.output import Kind, check_files, file_name, write_file
 from equipoise.replay.wording import counted, day_text, span_text
 

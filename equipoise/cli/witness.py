@@ -13,7 +13,7 @@ from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.connection import MISSING, Connection
+from equipoise.kafka.connection import MISSING, Connection
 
 if TYPE_CHECKING:
     from equipoise.witness.member_watch import MemberWatch
@@ -80,7 +80,7 @@ def _watch(settings: Connection | None, group: str | None, instance_id: str | No
     if settings is None or group is None:
         return None
     try:
-        from equipoise.events.log.kafka.consumer_groups import MemberKey
+        from equipoise.kafka.consumer_groups import MemberKey
         from equipoise.witness.member_watch import MemberWatch
     except ImportError:
         raise InputError(MISSING) from None

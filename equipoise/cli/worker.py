@@ -13,8 +13,8 @@ from equipoise.cli.screen import Screen
 from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import VisibleFormatter
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.connection import MISSING
 from equipoise.json_logging import JsonFormatter
+from equipoise.kafka.connection import MISSING
 from equipoise.runtime import collect_seldom
 from equipoise.worker.worker_settings import RELOADED, WorkerSettings
 

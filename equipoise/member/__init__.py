@@ -56,7 +56,7 @@ Modules, from the outside in:
 
 from __future__ import annotations
 
-from equipoise.events.log.kafka.client import Record
+from equipoise.kafka.client import Record
 from equipoise.member.embedded_member import Member
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask
 from equipoise.member.location import CopyLocation, KeyLocation

@@ -11,8 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.connection import Connection
 from equipoise.seat.held_group import MEMBER, RETRY_S, HeldGroup, Holders
 
 _LOG = logging.getLogger(__name__)

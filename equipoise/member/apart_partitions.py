@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.kafka.client import TopicPartition
 from equipoise.member.error_policy import error_text
 from equipoise.member.refusals import is_missing_right, name_topic
 

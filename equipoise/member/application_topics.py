@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.client import Admin, NewTopic
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import NOT_ALLOWED, NOT_SEEN, admin_client, reaching
+from equipoise.kafka.client import Admin, NewTopic
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import NOT_ALLOWED, NOT_SEEN, admin_client, reaching
 from equipoise.member.positions import PARTITIONS, SETTINGS, positions_topic
 from equipoise.member.processing import Processor
 

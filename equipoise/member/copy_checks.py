@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from equipoise.events.log.kafka.client import NO_EPOCH, Consumer, LeaderEnd, TopicPartition, call_off
+from equipoise.kafka.client import NO_EPOCH, Consumer, LeaderEnd, TopicPartition, call_off
 from equipoise.member.fencing import CopiedTopic, FencedStore
 
 _LOG = logging.getLogger(__name__)

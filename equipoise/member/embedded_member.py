@@ -19,9 +19,9 @@ from equipoise.broker_watch import BrokerWatch
 from equipoise.events import codec, fields
 from equipoise.events.errors import EquipoiseError, FieldError, InputError
 from equipoise.events.facts import TopologyDeclared
-from equipoise.events.log.kafka.client import partition_of_key
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import Lag, TaskId
+from equipoise.kafka.client import partition_of_key
+from equipoise.kafka.connection import Connection
 from equipoise.member.application_topics import (
     DEFAULT_PARTITIONS,
     check_processors,

@@ -9,7 +9,7 @@ import logging
 
 import attrs
 
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 from equipoise.replay.wording import names_text
 from equipoise.runtime import Runtime
 from equipoise.worker.app import Worker

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.kafka.client import TopicPartition
 
 _LOG = logging.getLogger(__name__)
 ASK_S = 10.0

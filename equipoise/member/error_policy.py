@@ -8,8 +8,8 @@ import attrs
 
 from equipoise.events import fields
 from equipoise.events.errors import FieldError
-from equipoise.events.log.kafka.client import ConsumedRecord, SentHeaders, Unsent
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import ConsumedRecord, SentHeaders, Unsent
 from equipoise.member.refusals import sentence
 
 LONGEST_BACKOFF_S = 60.0

@@ -20,7 +20,7 @@ import attrs
 import msgpack
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import NO_EPOCH, Row
+from equipoise.kafka.client import NO_EPOCH, Row
 from equipoise.member.origin import Origin, read_origin
 from equipoise.member.stores import Change, DamagedStoreError, StateStore
 

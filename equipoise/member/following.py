@@ -14,11 +14,11 @@ import attrs
 
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import partition_of
-from equipoise.events.log.kafka.log_opening import read_opening
-from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.envelope import partition_of
+from equipoise.log.kafka.log_opening import read_opening
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.member.location import KeyLocation, location_of
 from equipoise.runtime import Runtime
 from equipoise.statemachine.group_lead import GroupLead

@@ -14,14 +14,14 @@ import attrs
 from equipoise.broker_watch import AGAIN_S, BrokerWatch
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberJoined, TopologyDeclared
-from equipoise.events.log.kafka.bases_reading import newest_base
-from equipoise.events.log.kafka.client import LOG_COMPRESSION, ConsumedRecord, Consumer, Producer, TopicPartition, call_off, unless_abandoned
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import group_key, group_of, member_decision, pack_fact, partition_of, stored_decision
-from equipoise.events.log.kafka.log_opening import read_opening
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.started_clients import reaching
 from equipoise.events.records import DecisionRecord, UnreadDecision
+from equipoise.kafka.client import LOG_COMPRESSION, ConsumedRecord, Consumer, Producer, TopicPartition, call_off, unless_abandoned
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import reaching
+from equipoise.log.kafka.bases_reading import newest_base
+from equipoise.log.kafka.envelope import group_key, group_of, member_decision, pack_fact, partition_of, stored_decision
+from equipoise.log.kafka.log_opening import read_opening
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.member.error_policy import error_text
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.refusals import is_missing_right, name_topic

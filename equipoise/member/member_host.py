@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TaskParked, TopologyDeclared
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.connection import Connection
 from equipoise.member.beat import LoopBeat
 from equipoise.member.directory import StateDirectory
 from equipoise.member.error_policy import error_text

@@ -12,7 +12,7 @@ import attrs
 from equipoise.events import fields
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.log.kafka.log_topics import DEFAULT_PREFIX
+from equipoise.log.kafka.log_topics import DEFAULT_PREFIX
 from equipoise.member.callbacks import check_callback
 from equipoise.member.error_policy import ErrorPolicy
 from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
-from equipoise.events.log.kafka.client import Producer, TopicPartition, call_off
+from equipoise.kafka.client import Producer, TopicPartition, call_off
 
 _LOG = logging.getLogger(__name__)
 EVERY_S = 1.0

@@ -15,8 +15,8 @@ from typing import Any
 
 import attrs
 
-from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged
 from equipoise.member.fencing import FENCE_KEY, GIVEN_BACK, SOURCE_TOPICS_KEY, SOURCES_KEY, FencedStore
 from equipoise.member.permit import OvertakenError
 from equipoise.member.placing import SourcePlacing

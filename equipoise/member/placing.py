@@ -9,8 +9,8 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import NO_EPOCH, Producer, SentBatch, TopicPartition, Unsent, acknowledged
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import NO_EPOCH, Producer, SentBatch, TopicPartition, Unsent, acknowledged
 from equipoise.member.fencing import SOURCE_TOPICS_KEY
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.origin import Origin

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 import msgpack
 
-from equipoise.events.log.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, Producer, TopicPartition, Unsent, acknowledged
+from equipoise.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, Producer, TopicPartition, Unsent, acknowledged
 from equipoise.member.fencing import ChangelogOwner, claim
 from equipoise.member.origin import Origin, read_origin
 

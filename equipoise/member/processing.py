@@ -14,8 +14,8 @@ import attrs
 
 from equipoise.events import fields
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import ConsumedRecord, Record, TopicPartition
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import ConsumedRecord, Record, TopicPartition
 from equipoise.member.callbacks import awaitable, call, check_callback
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
 from equipoise.member.failures import Failures

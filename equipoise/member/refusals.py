@@ -10,7 +10,7 @@ from enum import StrEnum
 import attrs
 
 from equipoise.events.errors import EquipoiseError, InputError
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.kafka.client import TopicPartition
 from equipoise.member.sizes import RecordSizes, is_too_large
 
 PATIENCE_S = 10.0

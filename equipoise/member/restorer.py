@@ -19,10 +19,10 @@ from typing import Any
 import attrs
 
 from equipoise.broker_watch import BrokerWatch
-from equipoise.events.log.kafka.client import Consumer, Row, TopicPartition, size_bytes
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import reaching
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.kafka.client import Consumer, Row, TopicPartition, size_bytes
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import reaching
 from equipoise.member.apart_partitions import ApartPartitions
 from equipoise.member.copy_checks import CopyChecks
 from equipoise.member.copy_stores import CopyStores, put_down

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, Self
 
-from equipoise.events.log.kafka.client import Unsent, partition_of_key
+from equipoise.kafka.client import Unsent, partition_of_key
 
 
 class Outputs:

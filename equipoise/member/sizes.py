@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import MOST_REQUEST_BYTES, SentBatch, SentHeaders, batch_bytes
+from equipoise.kafka.client import MOST_REQUEST_BYTES, SentBatch, SentHeaders, batch_bytes
 
 BATCH_BYTES = 256 * 1024
 """Largest batch of several records. Of a partition one is on its way at a time, so a commit is as

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from equipoise.events.log.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, TopicPartition, call_off
+from equipoise.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, TopicPartition, call_off
 from equipoise.member.ends import ask_ends
 
 FETCH_WAIT_MS = 500

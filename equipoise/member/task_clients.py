@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from equipoise.events.log.kafka.client import Producer, TopicPartition, call_off
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import Producer, TopicPartition, call_off
+from equipoise.kafka.connection import Connection
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.offsets import ReportedOffsets
 from equipoise.member.origin import Origin, transactional_id

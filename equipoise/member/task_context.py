@@ -11,8 +11,8 @@ from typing import Any
 import msgpack
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import NO_EPOCH, SentHeaders, TopicPartition
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import NO_EPOCH, SentHeaders, TopicPartition
 from equipoise.member.changes import Changes
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCE_TOPICS_KEY, SOURCES_KEY
 from equipoise.member.gaps import Gaps

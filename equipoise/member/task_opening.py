@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
-from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, call_off
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import Producer, SentBatch, TopicPartition, call_off
 from equipoise.member.failures import Failures
 from equipoise.member.fencing import FENCE_KEY, FencedStore, Owners, claim, fence_value
 from equipoise.member.member_options import MemberOptions

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, SentBatch, TopicPartition, Unsent, acknowledged, call_off
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import CLOSE_S, ConsumedRecord, SentBatch, TopicPartition, Unsent, acknowledged, call_off
 from equipoise.member.callbacks import call
 from equipoise.member.commit_ticks import CommitTicks, CommitTurn
 from equipoise.member.error_policy import ParkedTask, error_text

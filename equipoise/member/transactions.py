@@ -27,8 +27,8 @@ from typing import Any
 
 import attrs
 
-from equipoise.events.log.kafka.client import CLOSE_S, Producer, SentBatch, TopicPartition, Unsent, call_off
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import CLOSE_S, Producer, SentBatch, TopicPartition, Unsent, call_off
 from equipoise.member.raised import is_cancelled
 from equipoise.member.refusals import ForGood, refused_by
 from equipoise.member.writer import partitions_of

@@ -11,8 +11,8 @@ from itertools import chain, repeat
 import attrs
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged, partition_of_key
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged, partition_of_key
 from equipoise.member.origin import Headers, Origin
 from equipoise.member.refusals import name_topic
 from equipoise.member.sent_records import Outputs

@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.started_clients import NotAllowedError, admin_client, reaching
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.started_clients import NotAllowedError, admin_client, reaching
 from equipoise.live_settings import LiveSettings
 from equipoise.member.fencing import SOURCES_KEY, ChangelogFence
 from equipoise.member.positions import PositionsReader, positions_topic

@@ -12,10 +12,10 @@ from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import GroupConfigured, LogOpened
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import partition_of, published
-from equipoise.events.log.kafka.log_opening import read_opening
-from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.envelope import partition_of, published
+from equipoise.log.kafka.log_opening import read_opening
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.partition import Folded, PartitionLead
 from equipoise.worker.log_reading import PartitionReading, next_fact

@@ -12,11 +12,11 @@ from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.facts import DealRequested, Fact, GroupConfigured, ProbingTick
-from equipoise.events.log.kafka.client import LOG_COMPRESSION, Producer
-from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
-from equipoise.events.log.kafka.started_clients import reaching
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.kafka.client import LOG_COMPRESSION, Producer
+from equipoise.kafka.started_clients import reaching
 from equipoise.live_settings import LiveSettings
+from equipoise.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.operations.follower import Follower
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.group_lead import GroupLead

@@ -16,9 +16,9 @@ from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGrou
 
 from equipoise.assignors.common.java_order import FEWEST_BUCKETS, text_hash
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.consumer_groups import ConsumerGroup
-from equipoise.events.log.kafka.group_requests import DescribeGroups, LeaveGroup, ListGroups
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import ConsumerGroup
+from equipoise.kafka.group_requests import DescribeGroups, LeaveGroup, ListGroups
 from equipoise.seat.seat_protocol import TopicPartition, write_subscription
 
 CLIENT_ID = "equipoise-lead"

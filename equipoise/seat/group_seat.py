@@ -16,10 +16,10 @@ from typing import TypeVar
 import attrs
 from aiokafka import errors
 
-from equipoise.assignors.adapters.fetching import LagFetcher
+from equipoise.aiokafka.fetching import LagFetcher
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 from equipoise.seat.generation import JoinedClient, SeatSettings, answer, read_members
 from equipoise.seat.group_client import COOPERATIVE, COUNTING_PROTOCOLS, PROTOCOLS, DescribedMember, Generation, GroupClient, ahead, seat_bucket
 from equipoise.seat.metadata import MetadataClient

@@ -15,7 +15,7 @@ import attrs
 from aiokafka import errors
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 from equipoise.seat.group_client import SESSION_MS, GroupClient
 from equipoise.seat.seat_protocol import read_assignment, read_subscription
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.consumer_groups import connected
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import connected
 from equipoise.seat.group_client import CLIENT_ID
 
 

@@ -9,8 +9,8 @@ from typing import Any, Unpack
 
 import attrs
 
-from equipoise.events.log.kafka.client import Record, Unsent
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import Record, Unsent
 from equipoise.member.callbacks import call
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.member_options import MemberKeywords, MemberOptions, refuse_unknown

@@ -20,8 +20,8 @@ from typing import Any, Self, Unpack
 import attrs
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import TopicPartition, partition_of_key
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import TopicPartition, partition_of_key
 from equipoise.member.embedded_member import Member
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.member_options import MemberKeywords, MemberOptions

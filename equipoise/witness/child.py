@@ -174,7 +174,7 @@ async def append(options: dict[str, Any], topic: str, partition: int, key: str, 
     """Appends the facts, which leave the list. Returns why not; "": they are appended."""
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-    from equipoise.events.log.kafka.aiokafka_metadata import forbid_topic_creation
+    from equipoise.kafka.aiokafka_metadata import forbid_topic_creation
 
     consumer, producer = AIOKafkaConsumer(**options), AIOKafkaProducer(**options, acks="all")
     forbid_topic_creation(consumer._client)
@@ -228,7 +228,7 @@ async def leave(options: dict[str, Any], group: str, member_id: str) -> None:
 def _options(connection: dict[str, Any]) -> dict[str, Any]:
     if connection["security_protocol"] == "PLAINTEXT":
         return {"bootstrap_servers": connection["bootstrap"]}
-    from equipoise.events.log.kafka.connection import Connection
+    from equipoise.kafka.connection import Connection
 
     return Connection(**connection).options()
 

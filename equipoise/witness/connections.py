@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from equipoise.events.log.kafka.consumer_groups import normalised
+from equipoise.kafka.consumer_groups import normalised
 
 Endpoint = tuple[str, int]
 """Address in the form of `normalised`, and port."""

@@ -14,8 +14,8 @@ import attrs
 from aiokafka.errors import KafkaError
 
 from equipoise.events.errors import EquipoiseError
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.consumer_groups import ConsumerGroup, GroupMember, MemberKey, repeated
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import ConsumerGroup, GroupMember, MemberKey, repeated
 from equipoise.replay.wording import counted
 from equipoise.witness.child import say
 from equipoise.witness.connections import are_only_clients, own_addresses

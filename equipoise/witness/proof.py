@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import attrs
 
 from equipoise.events.facts import MemberEnded
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import group_key, pack_fact
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.envelope import group_key, pack_fact
 from equipoise.witness.child import request_timeout_ms
 
 
@@ -58,7 +58,7 @@ class MemberProof:
         """The same append as bytes; None: it takes Kafka's client."""
         if self.leader is None or not self.topic_id or self.connection.security_protocol != "PLAINTEXT":
             return None
-        from equipoise.events.log.kafka.prepared_append import prepared_append
+        from equipoise.kafka.prepared_append import prepared_append
 
         place, values = TopicPartition(self.topic, self.partition), list(map(bytes.fromhex, facts))
         made = prepared_append(self.leader, place, self.topic_id, group_key(self.group), values, timeout_ms=request_timeout_ms(self.within_s))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import call_off
+from equipoise.kafka.client import call_off
 from equipoise.witness.parent import SOCKET_VARIABLE
 from equipoise.witness.server import WitnessServer
 

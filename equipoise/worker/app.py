@@ -26,8 +26,8 @@ import attrs
 from equipoise.broker_watch import BrokerWatch
 from equipoise.console.recent import Recent
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.connection import MISSING
-from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.kafka.connection import MISSING
+from equipoise.log.kafka.envelope import partition_of
 from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.witness.proof import ConsumerProof

@@ -18,11 +18,11 @@ import attrs
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import BaseRequested, Fact, LogOpened
-from equipoise.events.log.kafka.bases_reading import read_bases
-from equipoise.events.log.kafka.bases_topic import Base, Bases, Place, halted_record, state_records
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.log_opening import open_bases
-from equipoise.events.log.kafka.started_clients import admin_client, reader
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.started_clients import admin_client, reader
+from equipoise.log.kafka.bases_reading import read_bases
+from equipoise.log.kafka.bases_topic import Base, Bases, Place, halted_record, state_records
+from equipoise.log.kafka.log_opening import open_bases
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.snapshots import FORM

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from equipoise.events.log.kafka.envelope import group_key, pack_decision
 from equipoise.events.records import DecisionRecord
+from equipoise.log.kafka.envelope import group_key, pack_decision
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.worker.base_storing import RECORD_BYTES, Written
 from equipoise.worker.checkpoint_storing import CheckpointKeeper

@@ -43,7 +43,7 @@ class FaustGroup:
         """Joins the group. `folder`: for Faust's files. Raises what Faust raises."""
         import faust
 
-        from equipoise.events.log.kafka.aiokafka_metadata import forbid_topic_creation
+        from equipoise.kafka.aiokafka_metadata import forbid_topic_creation
 
         settings = self._settings
         app = faust.App(

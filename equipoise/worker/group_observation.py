@@ -13,7 +13,7 @@ from equipoise.assignors.common.source_lag import auto_offset_reset
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.fact_parts import observed_in_parts
-from equipoise.events.log.kafka.started_clients import NOT_SEEN
+from equipoise.kafka.started_clients import NOT_SEEN
 from equipoise.replay.trouble import unread
 from equipoise.runtime import Runtime
 from equipoise.statemachine.group_lead import GroupLead

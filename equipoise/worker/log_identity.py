@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from equipoise.events.facts import LogOpened
-from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.worker.broker_answers import answered
 from equipoise.worker.log_reading import FactReader
 

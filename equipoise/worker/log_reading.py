@@ -15,11 +15,13 @@ from equipoise.events import codec
 from equipoise.events.decisions import Checkpointed, EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError, InputError, UnknownEventError, UnknownKindError, UnsoundError
 from equipoise.events.facts import LogOpened
-from equipoise.events.log.kafka.bases_reading import read_bases
-from equipoise.events.log.kafka.bases_topic import Bases, beginning
-from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import (
+from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.kafka.client import ConsumedRecord, Consumer, TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import reader
+from equipoise.log.kafka.bases_reading import read_bases
+from equipoise.log.kafka.bases_topic import Bases, beginning
+from equipoise.log.kafka.envelope import (
     NoRecord,
     StoredDecision,
     decision_record,
@@ -29,10 +31,8 @@ from equipoise.events.log.kafka.envelope import (
     published,
     read_fact,
 )
-from equipoise.events.log.kafka.fact_checks import APPEND_TIME, check_append_time, fill_holes
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.started_clients import reader
-from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.log.kafka.fact_checks import APPEND_TIME, check_append_time, fill_holes
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.partition import Folded, PartitionLead
 from equipoise.statemachine.published import UnreadIdentity, identity_of

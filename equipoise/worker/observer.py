@@ -9,12 +9,12 @@ import contextlib
 from collections.abc import Container, Iterable, Mapping
 from weakref import WeakKeyDictionary
 
-from equipoise.assignors.adapters.lags import source_lags
+from equipoise.aiokafka.lags import source_lags
 from equipoise.events.facts import TopologyDeclared
-from equipoise.events.log.kafka.client import Admin, Consumer, TopicPartition
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.started_clients import NOT_ALLOWED, admin_client, reader
+from equipoise.kafka.client import Admin, Consumer, TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import NOT_ALLOWED, admin_client, reader
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.state import GroupState
 

@@ -16,8 +16,8 @@ from equipoise.broker_watch import BrokerWatch
 from equipoise.console.recent import Recent
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, LogOpened
-from equipoise.events.log.kafka.client import LOG_COMPRESSION
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.kafka.client import LOG_COMPRESSION
 from equipoise.replay.wording import names_text
 from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.statemachine.machine import GroupMachine

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import attrs
 
-from equipoise.events.log.kafka.bases_topic import Base
+from equipoise.log.kafka.bases_topic import Base
 
 MOST_INTERVALS = 2
 """Between two bases the log's clock counts for at most so many intervals, so that a broker with a

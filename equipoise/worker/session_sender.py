@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from equipoise.events.facts import Fact
-from equipoise.events.log.kafka.client import Producer
-from equipoise.events.log.kafka.envelope import group_key, pack_fact
+from equipoise.kafka.client import Producer
+from equipoise.log.kafka.envelope import group_key, pack_fact
 
 
 class SendFailedError(Exception):

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import GroupConfigured, LogOpened, RoundAsked
-from equipoise.events.log.kafka.client import ConsumedRecord, size_bytes
-from equipoise.events.log.kafka.envelope import NoRecord, rejected_record
 from equipoise.events.records import FactRecord
+from equipoise.kafka.client import ConsumedRecord, size_bytes
+from equipoise.log.kafka.envelope import NoRecord, rejected_record
 from equipoise.worker.asked_rounds import AskedRounds
 from equipoise.worker.base_storing import RECORD_BYTES, BaseKeeper, Written
 from equipoise.worker.broker_answers import answered

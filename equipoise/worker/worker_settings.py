@@ -6,7 +6,7 @@ import attrs
 
 from equipoise.events import fields
 from equipoise.events.errors import FieldError
-from equipoise.events.log.kafka.declared_settings import setting
+from equipoise.kafka.declared_settings import setting
 from equipoise.live_settings import LiveSettings
 
 RELOADED = ("log_level", "log_format", "observe_interval_ms", "checkpoint_facts", "metrics_groups")

@@ -18,11 +18,11 @@ from equipoise.assignors import registry
 from equipoise.events import fields
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, Subtopology, TopologyDeclared
-from equipoise.events.log.parquet.archive_stores import store_at
-from equipoise.events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, covering, is_archive, make_archive
-from equipoise.events.log.parquet.parquet_log import ArchiveLog, clear
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
+from equipoise.log.parquet.archive_stores import store_at
+from equipoise.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, covering, is_archive, make_archive
+from equipoise.log.parquet.parquet_log import ArchiveLog, clear
 from equipoise.replay.parallel import in_processes
 from equipoise.replay.simulation import ClusterConfig, ProcessSettings, RestoreModel, SimulatedCluster
 from equipoise.replay.simulation.world import steady

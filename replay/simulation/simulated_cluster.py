@@ -34,7 +34,7 @@ from equipoise.statemachine.partition import MachineFactory, real_machine
 
 
 class Sink(Protocol):
-    """Receives a complete log: `equipoise.events.log.Log` is one."""
+    """Receives a complete log: `equipoise.log.Log` is one."""
 
     def append_fact(self, group: str, append_ms: int, event: Fact) -> FactRecord: ...
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None: ...

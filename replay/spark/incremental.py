@@ -12,10 +12,10 @@ import attrs
 
 from equipoise.events import codec
 from equipoise.events.errors import InputError
-from equipoise.events.log.parquet.archive_stores import split_location
-from equipoise.events.log.parquet.files import Part, rows_of_groups
-from equipoise.events.log.parquet.parquet_log import ArchiveLog
-from equipoise.events.log.stored import BrokenStoreError
+from equipoise.log.parquet.archive_stores import split_location
+from equipoise.log.parquet.files import Part, rows_of_groups
+from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.stored import BrokenStoreError
 from equipoise.replay.spark.groups import Numbers, Unit, over_groups
 from equipoise.replay.spark.pieces import Targets
 from equipoise.replay.spark.pieces import schema as of_rows

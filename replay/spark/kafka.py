@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.bases_topic import BaseStart
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.kafka_log import KafkaLog
-from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.bases_topic import BaseStart
+from equipoise.log.kafka.kafka_log import KafkaLog
+from equipoise.log.kafka.log_topics import Topics
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 MOST_RECORDS = 200_000

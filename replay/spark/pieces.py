@@ -16,12 +16,12 @@ from typing import Any
 import attrs
 
 from equipoise.events.errors import DamagedError, GapError, InputError, LogError, RepeatError
-from equipoise.events.log.parquet.archive_stores import split_location, store_at
-from equipoise.events.log.parquet.files import COLUMNS, Part, part_of
-from equipoise.events.log.parquet.store import ArchivePartition, Offsets, entries_of, row_of
-from equipoise.events.log.rows import Order, Row
-from equipoise.events.log.stored import BrokenStoreError, MissingRowError, as_damage
 from equipoise.events.records import Entry
+from equipoise.log.parquet.archive_stores import split_location, store_at
+from equipoise.log.parquet.files import COLUMNS, Part, part_of
+from equipoise.log.parquet.store import ArchivePartition, Offsets, entries_of, row_of
+from equipoise.log.rows import Order, Row
+from equipoise.log.stored import BrokenStoreError, MissingRowError, as_damage
 
 SCHEMA = (
     "bucket int, place int, seq bigint, `group` string, partition int, offset bigint, append_ms bigint, kind int, version int, payload binary, "
@@ -248,7 +248,7 @@ def schema() -> Any:
     """Returns SCHEMA as a pyarrow.Schema."""
     import pyarrow as pa
 
-    from equipoise.events.log.parquet.files import schema as of_archive
+    from equipoise.log.parquet.files import schema as of_archive
 
     heads = [("bucket", pa.int32()), ("place", pa.int32()), ("seq", pa.int64())]
     return pa.schema([*heads, *(pa.field(each.name, each.type) for each in of_archive())])

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.parquet.archive_stores import is_remote_location, store_at
+from equipoise.log.parquet.archive_stores import is_remote_location, store_at
 from equipoise.replay.importers.groups.cluster_recording import ClusterRecording, is_recording, open_recording
 
 ROW_SCHEMA = "bucket int, place int, unit string, part int, seq bigint, payload binary"

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.parquet.archive_stores import store_at
+from equipoise.log.parquet.archive_stores import store_at
 from equipoise.replay.spark.groups import Unit, left, unpacked
 from equipoise.replay.spark.pieces import BEFORE
 from equipoise.replay.spark.results import FILE, sorted_batches, write_table

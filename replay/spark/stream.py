@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.bases_topic import BaseStart
+from equipoise.log.kafka.bases_topic import BaseStart
 from equipoise.replay.watch import Alert, Arrived, Watch
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -25,7 +25,7 @@ _DESCRIBE = f"""
 import attrs, json, equipoise.events
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.log.kafka.envelope import pack_fact
+from equipoise.log.kafka.envelope import pack_fact
 from equipoise.events.settings import GroupSettings
 from equipoise.worker.worker_settings import WorkerSettings
 best = registry.latest("high_availability")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from equipoise.events.log.kafka import started_clients
+from equipoise.kafka import started_clients
 
 admin_client: Any = started_clients.admin_client
 reader: Any = started_clients.reader

@@ -13,13 +13,13 @@ from typing import Any
 from equipoise.events.decisions import Decision
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, PartitionsObserved, ProbingTick, TopologyDeclared
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import group_key, pack_decision, pack_fact, partition_of, read_fact
-from equipoise.events.log.kafka.log_opening import open_partitions
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.started_clients import reader
-from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import reader
+from equipoise.log.kafka.envelope import group_key, pack_decision, pack_fact, partition_of, read_fact
+from equipoise.log.kafka.log_opening import open_partitions
+from equipoise.log.kafka.log_topics import Topics
+from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.statemachine.machine import GroupMachine
 
 TICK_S = 0.3
@@ -39,7 +39,7 @@ class Leader:
         self._producer: Any = None
 
     async def open(self, config: GroupConfigured, topology: TopologyDeclared, partitions: int = 1) -> None:
-        from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
+        from equipoise.kafka.aiokafka_producer import DeployedProducer
 
         await ensure_topics(self.connection, self.topics, partitions=partitions)
         opened = await open_partitions(self.connection, self.topics)

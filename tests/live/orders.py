@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.settings import GroupSettings
+from equipoise.kafka.connection import Connection
 from examples.orders.produce import make_topics, produce
 from examples.orders.recount import NOT_COUNTED, Recount, recount
 from tests.live.builds import THIS_BUILD, started

@@ -29,8 +29,8 @@ from typing import Any
 from aiokafka.admin import NewPartitions
 
 from equipoise import Connection, Member, Processor, Record, TaskContext
-from equipoise.events.log.kafka.client import NewTopic, TopicPartition
-from equipoise.events.log.kafka.started_clients import admin_client, reader
+from equipoise.kafka.client import NewTopic, TopicPartition
+from equipoise.kafka.started_clients import admin_client, reader
 from tests.groups import configured
 from tests.live import kafka
 from tests.live.builds import started

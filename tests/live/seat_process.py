@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from equipoise.events.log import open_log
+from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from tests.live.group_clients import ROOT
 

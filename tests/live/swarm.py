@@ -17,16 +17,16 @@ from aiokafka import TopicPartition
 
 from equipoise.events.decisions import BalanceEvaluated
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
-from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
-from equipoise.events.log.kafka.client import LOG_COMPRESSION
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import group_key, member_decision, pack_fact, partition_of, published
-from equipoise.events.log.kafka.log_opening import read_opening
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.started_clients import reader
 from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.aiokafka_client import DeployedConsumer
+from equipoise.kafka.aiokafka_producer import DeployedProducer
+from equipoise.kafka.client import LOG_COMPRESSION
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import reader
+from equipoise.log.kafka.envelope import group_key, member_decision, pack_fact, partition_of, published
+from equipoise.log.kafka.log_opening import read_opening
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.statemachine.member import MemberSession, MemberSettings, Reception
 from equipoise.statemachine.session_state import End
 

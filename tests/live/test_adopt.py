@@ -21,9 +21,9 @@ from aiokafka.errors import InconsistentGroupProtocolError
 from equipoise import Member, Record, TaskContext
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.settings import GroupSettings
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.operations.doctor.access import Acl, needs
 from equipoise.operations.doctor.access import Application as Parts
 from tests.live.group_clients import ROOT, GroupClient, confluent_kafka_command

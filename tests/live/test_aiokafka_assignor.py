@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 from aiokafka.admin import NewTopic
 
-from equipoise.assignors.adapters.aiokafka import LagAwareAssignor, LagFetcher
-from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
-from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import admin_client
+from equipoise.aiokafka import LagAwareAssignor, LagFetcher
+from equipoise.kafka.aiokafka_client import DeployedConsumer
+from equipoise.kafka.aiokafka_producer import DeployedProducer
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import admin_client
 
 SOON_S = 30.0
 

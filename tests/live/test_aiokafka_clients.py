@@ -21,9 +21,9 @@ from aiokafka.admin import NewTopic
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import ProducerFenced
 
-from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
-from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.aiokafka_client import DeployedConsumer
+from equipoise.kafka.aiokafka_producer import DeployedProducer
+from equipoise.kafka.connection import Connection
 from equipoise.worker.observer import Observer
 from tests.live.conftest import open_connections
 from tests.live.kafka import admin_client, reader, writer

@@ -13,8 +13,8 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import NewTopic
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-from equipoise.assignors.adapters.aiokafka import BalancedAssignor, LoadBalancedAssignor, LoadFetcher
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.aiokafka import BalancedAssignor, LoadBalancedAssignor, LoadFetcher
+from equipoise.kafka.connection import Connection
 from tests.live.kafka import admin_client, writer
 from tests.live.test_restorer import until
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 from tests.live.kafka import reader
 from tests.unit.test_applications_docs import files
 
@@ -59,7 +59,7 @@ async def test_three_members_add_up_every_order_and_leave_on_sigterm(bootstrap: 
 
 
 async def until_topics(bootstrap: str, *topics: str) -> None:
-    from equipoise.events.log.kafka.topic_making import partition_count
+    from equipoise.log.kafka.topic_making import partition_count
 
     async with asyncio.timeout(MOST_S):
         while not all([await partition_count(Connection(bootstrap=bootstrap), topic) for topic in topics]):  # noqa: ASYNC110

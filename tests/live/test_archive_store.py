@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.events.log.parquet.archive_stores import store_at
-from equipoise.events.log.parquet.files import all_parts
+from equipoise.log.parquet.archive_stores import store_at
+from equipoise.log.parquet.files import all_parts
 from tests.live.test_kafka_log import document
 from tests.live.test_restore import rows_in
 from tests.object_store import BUCKET, serving

@@ -21,16 +21,16 @@ from click.testing import CliRunner
 from equipoise.cli import main
 from equipoise.events.errors import UnknownKindError
 from equipoise.events.facts import ProbingTick
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.bases_topic import Bases, state_records
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.envelope import StoredDecision, fact_row, pack_fact, pack_payload, read_fact
-from equipoise.events.log.kafka.kafka_log import KafkaLog
-from equipoise.events.log.kafka.log_opening import open_partitions
-from equipoise.events.log.kafka.started_clients import admin_client, writer
-from equipoise.events.log.kafka.topic_making import ensure_topics
-from equipoise.events.log.rows import FactRow
 from equipoise.events.records import FactRecord
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.started_clients import admin_client, writer
+from equipoise.log import open_log
+from equipoise.log.kafka.bases_topic import Bases, state_records
+from equipoise.log.kafka.envelope import StoredDecision, fact_row, pack_fact, pack_payload, read_fact
+from equipoise.log.kafka.kafka_log import KafkaLog
+from equipoise.log.kafka.log_opening import open_partitions
+from equipoise.log.kafka.topic_making import ensure_topics
+from equipoise.log.rows import FactRow
 from equipoise.member.link import Link
 from equipoise.operations.follower import Follower
 from equipoise.replay.bases import read_as_one, stored_bases

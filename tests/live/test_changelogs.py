@@ -16,8 +16,8 @@ import pytest
 
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import TopologyDeclared
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.envelope import partition_of
 from equipoise.member import Member, MemoryStore, TaskContext
 from equipoise.member.fencing import FENCE_KEY, TOPIC_KEY, ChangelogRecord, FencedStore
 from equipoise.member.origin import Origin, read_origin

@@ -20,9 +20,9 @@ from click.testing import CliRunner, Result
 from equipoise import Connection, Member, Record, TaskContext
 from equipoise.cli import main
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.started_clients import reader, writer
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.started_clients import reader, writer
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.operations.doctor import examination
 from equipoise.operations.doctor.access import Acl, Application, Need, needs
 from equipoise.operations.doctor.examination import Examined, examine

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 from tests.live.kafka import reader
 from tests.live.test_restorer import make_topic, producing
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from equipoise.events.decisions import RoundPlanned
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.faust.copies import worker_name
+from equipoise.kafka.connection import Connection
+from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from tests.live.faust_app import PARTITIONS, TABLE
 from tests.live.group_clients import ROOT

@@ -14,9 +14,9 @@ from aiokafka import TopicPartition
 
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import MemberJoined
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.connection import Connection
+from equipoise.log import open_log
 from equipoise.member import TaskContext
 from equipoise.member.origin import Origin
 from equipoise.replay.timelines import build_timeline

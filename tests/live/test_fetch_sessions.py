@@ -12,11 +12,11 @@ import pytest
 from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
 
-from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher
-from equipoise.events.log.kafka.aiokafka_sessions import FetchSession
-from equipoise.events.log.kafka.client import Record, TopicPartition
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import writer
+from equipoise.kafka.aiokafka_fetcher import FairFetcher
+from equipoise.kafka.aiokafka_sessions import FetchSession
+from equipoise.kafka.client import Record, TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import writer
 from tests.live.test_restorer import make_topic, producing
 
 PARTITIONS = 20

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from equipoise.events.facts import MemberJoined
-from equipoise.events.log import open_log
 from equipoise.events.records import FactRecord
+from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings

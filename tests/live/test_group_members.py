@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.consumer_groups import ConsumerGroup, GroupMember, repeated
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import ConsumerGroup, GroupMember, repeated
 from equipoise.witness import member_watch
 from tests.json_schemas import Coverage
 from tests.live import group_clients

@@ -25,8 +25,8 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.events.log.kafka.client import NewTopic
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.client import NewTopic
+from equipoise.kafka.connection import Connection
 from equipoise.replay.importers.groups.cluster_reading import ClusterReader
 from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedGroups

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaError
 
-from equipoise.events.log.kafka.client import NewTopic, TopicPartition
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.consumer_groups import connected
-from equipoise.events.log.kafka.log_opening import NotThereError, read_opening
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.started_clients import admin_client, reader, writer
-from equipoise.events.log.kafka.topic_making import described_topics, partition_count
+from equipoise.kafka.client import NewTopic, TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import connected
+from equipoise.kafka.started_clients import admin_client, reader, writer
+from equipoise.log.kafka.log_opening import NotThereError, read_opening
+from equipoise.log.kafka.log_topics import Topics
+from equipoise.log.kafka.topic_making import described_topics, partition_count
 
 
 async def _is_there(connection: Connection, topic: str) -> bool:

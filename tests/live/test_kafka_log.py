@@ -16,10 +16,10 @@ from click.testing import CliRunner, Result
 from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened, MemberLeft, Undecodable
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.envelope import pack_fact, pack_payload, partition_of
-from equipoise.events.log.kafka.started_clients import writer
 from equipoise.events.records import FactRecord
+from equipoise.kafka.started_clients import writer
+from equipoise.log import open_log
+from equipoise.log.kafka.envelope import pack_fact, pack_payload, partition_of
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
@@ -115,7 +115,7 @@ async def test_readers_print_the_same_for_a_kafka_log_and_its_archive(bootstrap:
 
 
 async def test_interrupted_archive_continues_where_it_stopped(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    from equipoise.events.log.kafka import log_archive as archiving
+    from equipoise.log.kafka import log_archive as archiving
 
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0)
     async with Worker(settings), Swarm(settings, settings.topics) as swarm:

@@ -16,11 +16,11 @@ import pytest
 
 from equipoise.assignors import registry
 from equipoise.events.facts import DealRequested, GroupConfigured, LagReported, PartitionsObserved, Subtopology, TopologyDeclared
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.connection import Connection
+from equipoise.log import open_log
 from equipoise.member import Member, TaskContext
 from equipoise.operations.live_group import AnsweredFact
 from equipoise.replay.explanation import explain
@@ -58,7 +58,7 @@ class Group:
         """As the group's members would have, before any is there."""
         from aiokafka import TopicPartition
 
-        from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
+        from equipoise.kafka.aiokafka_client import DeployedConsumer
 
         consumer = DeployedConsumer(bootstrap_servers=self.bootstrap, group_id=self.prefix, enable_auto_commit=False)
         await consumer.start()

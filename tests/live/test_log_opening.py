@@ -9,12 +9,12 @@ import pytest
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import pack_fact
-from equipoise.events.log.kafka.log_opening import NotThereError, first_record, open_partitions, read_opening
-from equipoise.events.log.kafka.log_topics import MUST_BE, Topics
-from equipoise.events.log.kafka.started_clients import admin_client, writer
-from equipoise.events.log.kafka.topic_making import ensure_topics, partition_count
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import admin_client, writer
+from equipoise.log.kafka.envelope import pack_fact
+from equipoise.log.kafka.log_opening import NotThereError, first_record, open_partitions, read_opening
+from equipoise.log.kafka.log_topics import MUST_BE, Topics
+from equipoise.log.kafka.topic_making import ensure_topics, partition_count
 
 
 @pytest.mark.smoke

@@ -15,11 +15,11 @@ import pytest
 from aiokafka import TopicPartition
 
 from equipoise.events.facts import MemberLeft
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import stored_decision
-from equipoise.events.log.kafka.log_opening import open_partitions
-from equipoise.events.log.kafka.log_topics import MUST_BE, Topics
-from equipoise.events.log.kafka.topic_making import ensure_topics
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.envelope import stored_decision
+from equipoise.log.kafka.log_opening import open_partitions
+from equipoise.log.kafka.log_topics import MUST_BE, Topics
+from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.member import Member
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import Index, index_records

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.events.log.kafka.client import NO_EPOCH, LeaderEnd, TopicPartition
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.client import NO_EPOCH, LeaderEnd, TopicPartition
+from equipoise.kafka.connection import Connection
 from equipoise.member.directory import StateDirectory
 from equipoise.member.stores import RocksStore
 from tests.live.kafka import reader

@@ -22,8 +22,8 @@ from equipoise.assignors import registry
 from equipoise.events.decisions import EventRejected, MemberExpired
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured, Subtopology, TaskParked, TopologyDeclared
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.settings import GroupSettings
+from equipoise.kafka.connection import Connection
 from equipoise.member import Member, SupersededError, TaskContext
 from equipoise.member.origin import read_origin
 from equipoise.runtime import DeployedRuntime

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.log.kafka.client import TopicPartition, acknowledged
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import writer
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import TopicPartition, acknowledged
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import writer
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.task_clients import MemberClients, TaskClients

@@ -19,9 +19,9 @@ import pytest
 
 from equipoise.cli.spark.stream import _metrics as stream_metrics
 from equipoise.events.facts import Fact
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import group_key, pack_fact
-from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.envelope import group_key, pack_fact
+from equipoise.log.kafka.log_topics import Topics
 from examples.orders.produce import make_topics, produce
 from tests.groups import configured
 from tests.live.builds import started

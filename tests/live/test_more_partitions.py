@@ -11,8 +11,8 @@ from aiokafka.admin import NewPartitions
 
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import TopologyDeclared
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.connection import Connection
 from tests.live.kafka import admin_client
 from tests.live.leader import leading
 from tests.live.test_member import BOTH, PARTITIONS, Application

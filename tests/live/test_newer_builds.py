@@ -15,11 +15,11 @@ import pytest
 from equipoise.events import codec
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.facts import MemberJoined, MemberLeft
-from equipoise.events.log.kafka.envelope import group_key
-from equipoise.events.log.kafka.log_opening import open_partitions
-from equipoise.events.log.kafka.started_clients import writer
-from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.events.records import DecisionRecord
+from equipoise.kafka.started_clients import writer
+from equipoise.log.kafka.envelope import group_key
+from equipoise.log.kafka.log_opening import open_partitions
+from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.member import member_host
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings

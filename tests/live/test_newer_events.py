@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.envelope import group_key, pack_fact, pack_payload, partition_of
-from equipoise.events.log.kafka.started_clients import writer
 from equipoise.events.records import UnreadRecord
+from equipoise.kafka.started_clients import writer
+from equipoise.log import open_log
+from equipoise.log.kafka.envelope import group_key, pack_fact, pack_payload, partition_of
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured, joined, topology

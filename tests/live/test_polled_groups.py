@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from equipoise.cli import main
-from equipoise.events.log.kafka.client import NewTopic
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.client import NewTopic
+from equipoise.kafka.connection import Connection
 from equipoise.operations.doctor.access import Acl
 from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup

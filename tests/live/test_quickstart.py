@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from equipoise.events.facts import LeaveRequested, MemberJoined, MemberLeft
-from equipoise.events.log import open_log
 from equipoise.events.records import FactRecord
+from equipoise.log import open_log
 from tests.typed import Block, blocks, clone, run
 from tools.brokers import free_ports
 

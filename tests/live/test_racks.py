@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
+from equipoise.aiokafka import LagAwareAssignor
 from equipoise.assignors import registry
-from equipoise.assignors.adapters.aiokafka import LagAwareAssignor
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import admin_client
 from equipoise.events.settings import GroupSettings
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import admin_client
 from equipoise.member import Member, TaskContext
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings
@@ -221,7 +221,7 @@ async def test_ordinary_consumer_group_is_balanced_by_lag_and_reads_from_its_rac
     """
     from aiokafka.admin import NewTopic
 
-    from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
+    from equipoise.kafka.aiokafka_client import DeployedConsumer
 
     topic, near = "ordinary", {0: 1, 1: 0, 2: 1, 3: 0}
     async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 from examples.orders.produce import make_topics
 from examples.orders.recount import recount
 from tests.live.test_restorer import producing

@@ -21,11 +21,11 @@ from equipoise.assignors import registry
 from equipoise.events.decisions import BalanceEvaluated
 from equipoise.events.errors import FieldError
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_decision, stored_decision
-from equipoise.events.log.kafka.started_clients import writer
-from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.events.records import DecisionRecord
+from equipoise.kafka.started_clients import writer
+from equipoise.log import open_log
+from equipoise.log.kafka.envelope import decision_record, group_key, pack_decision, stored_decision
+from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.operations.follower import Follower
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.rejections import refused_fact

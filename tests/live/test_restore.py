@@ -13,16 +13,16 @@ import pytest
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened
-from equipoise.events.log.kafka.client import NewTopic, TopicPartition
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import StoredDecision, pack_fact, pack_payload, partition_of
-from equipoise.events.log.kafka.kafka_log import KafkaLog
-from equipoise.events.log.kafka.log_restore import stored_rows
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.started_clients import admin_client, reader, writer
-from equipoise.events.log.kafka.topic_making import ensure_topics, partition_count
-from equipoise.events.log.parquet.parquet_log import ArchiveLog, next_offsets
-from equipoise.events.log.rows import BaseRow, FactRow
+from equipoise.kafka.client import NewTopic, TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import admin_client, reader, writer
+from equipoise.log.kafka.envelope import StoredDecision, pack_fact, pack_payload, partition_of
+from equipoise.log.kafka.kafka_log import KafkaLog
+from equipoise.log.kafka.log_restore import stored_rows
+from equipoise.log.kafka.log_topics import Topics
+from equipoise.log.kafka.topic_making import ensure_topics, partition_count
+from equipoise.log.parquet.parquet_log import ArchiveLog, next_offsets
+from equipoise.log.rows import BaseRow, FactRow
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
@@ -111,7 +111,7 @@ async def test_restored_log_is_led_on_to_the_byte(bootstrap: str, prefix: str, m
 
 RESTORER = """
 import sys
-from equipoise.events.log.kafka import log_restore
+from equipoise.log.kafka import log_restore
 log_restore._ROWS_A_BATCH = 3
 from equipoise.__main__ import run
 sys.argv = ["equipoise", "archive", sys.argv[1], "--to", sys.argv[2]]

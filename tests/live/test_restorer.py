@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.connection import Connection
 from equipoise.member.directory import StateDirectory
 from equipoise.member.fencing import FENCE_KEY, TOPIC_KEY, ChangelogOwner, FencedStore
 from equipoise.member.origin import Origin

@@ -14,8 +14,8 @@ from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGrou
 
 from equipoise.assignors.common.java_order import FEWEST_BUCKETS
 from equipoise.cli.lead import configuration
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.consumer_groups import ConsumerGroup, repeated
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import ConsumerGroup, repeated
 from equipoise.seat.generation import SeatSettings
 from equipoise.seat.group_client import GroupClient as SeatClient
 from equipoise.seat.group_client import bucket

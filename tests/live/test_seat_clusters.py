@@ -14,8 +14,8 @@ import pytest
 from aiokafka.admin import NewTopic
 from aiokafka.errors import KafkaError
 
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.consumer_groups import ConsumerGroup
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import ConsumerGroup
 from equipoise.operations.doctor.access import Acl
 from tests.live.group_clients import GroupClient, confluent_kafka_command, java_command
 from tests.live.kafka import admin_client

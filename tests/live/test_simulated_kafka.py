@@ -26,8 +26,8 @@ from aiokafka.protocol.transaction import (
 )
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from equipoise.events.log.kafka.client import Clients, NewTopic, TopicPartition
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.client import Clients, NewTopic, TopicPartition
+from equipoise.kafka.connection import Connection
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster

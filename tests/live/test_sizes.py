@@ -18,14 +18,14 @@ import pytest
 from equipoise.events.codec import MOST_EVENT_BYTES, fits
 from equipoise.events.decisions import AssignmentIssued, MemberAssigned
 from equipoise.events.facts import Fact, MemberLeft, ProbingTick
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
-from equipoise.events.log.kafka.envelope import MOST_REJECTED_BYTES, group_key, pack_fact, pack_payload
-from equipoise.events.log.kafka.kafka_log import KafkaLog
-from equipoise.events.log.kafka.log_archive import archive
-from equipoise.events.log.kafka.started_clients import writer
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord
+from equipoise.kafka.aiokafka_producer import DeployedProducer
+from equipoise.kafka.started_clients import writer
+from equipoise.log import open_log
+from equipoise.log.kafka.envelope import MOST_REJECTED_BYTES, group_key, pack_fact, pack_payload
+from equipoise.log.kafka.kafka_log import KafkaLog
+from equipoise.log.kafka.log_archive import archive
 from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings

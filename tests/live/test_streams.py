@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 from tests.live.kafka import admin_client, reader, writer
 from tests.live.streams import StreamsApplication, changelog_of
 

@@ -19,12 +19,12 @@ from aiokafka.admin import NewTopic
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, PartitionsObserved, TopologyDeclared
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
-from equipoise.events.log.kafka.aiokafka_producer import DeployedProducer
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import admin_client, reader
 from equipoise.events.records import FactRecord
+from equipoise.kafka.aiokafka_client import DeployedConsumer
+from equipoise.kafka.aiokafka_producer import DeployedProducer
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import admin_client, reader
+from equipoise.log import open_log
 from equipoise.replay.importers.kafka_streams.broker_reading import StreamsGroup, offsets_partition
 from equipoise.replay.verification import Verdict, verify
 from tests.json_schemas import check

@@ -14,9 +14,9 @@ import attrs
 import pytest
 
 from equipoise.events.decisions import RoundPlanned
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.parts import whole
+from equipoise.kafka.connection import Connection
+from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.state import GroupState
 from equipoise.worker.app import Worker

@@ -15,7 +15,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import NewTopic
 
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 from equipoise.replay.verification import Verdict
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings

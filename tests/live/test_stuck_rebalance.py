@@ -15,8 +15,8 @@ from typing import Any
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from equipoise.events.log.kafka.client import NewTopic
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.client import NewTopic
+from equipoise.kafka.connection import Connection
 from tests.live.kafka import admin_client
 
 ROOT = Path(__file__).parents[2]

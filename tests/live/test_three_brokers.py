@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_opening import open_partitions, read_opening
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.topic_making import ensure_topics, partition_count
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.log_opening import open_partitions, read_opening
+from equipoise.log.kafka.log_topics import Topics
+from equipoise.log.kafka.topic_making import ensure_topics, partition_count
 from equipoise.member import TaskContext
 from equipoise.operations.doctor.examination import Examined, examine
 from equipoise.worker.app import Worker

@@ -20,12 +20,12 @@ import pytest
 
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import MemberEnded
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import read_fact
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.events.settings import GroupSettings
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.envelope import read_fact
+from equipoise.log.kafka.log_topics import Topics
+from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.witness import child
 from equipoise.witness.proof import MemberProof
 from tests.live.cut import Relays

@@ -23,12 +23,12 @@ import pytest
 from equipoise.events.decisions import AssignmentIssued, EventRejected, MemberExpired
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, MemberLeft
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, partition_of, stored_decision
-from equipoise.events.log.kafka.log_opening import open_partitions
-from equipoise.events.log.kafka.started_clients import writer
-from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.kafka.started_clients import writer
+from equipoise.log import open_log
+from equipoise.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, partition_of, stored_decision
+from equipoise.log.kafka.log_opening import open_partitions
+from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.replay.group_view import show as show_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.group_lead import StoredCheckpoint
@@ -358,7 +358,7 @@ async def test_worker_names_a_port_in_use_and_a_topic_of_others(settings: Worker
 async def test_worker_appends_end_offsets_as_facts(settings: WorkerSettings) -> None:
     from aiokafka.admin import NewTopic
 
-    from equipoise.events.log.kafka.started_clients import admin_client
+    from equipoise.kafka.started_clients import admin_client
 
     async with admin_client(settings) as admin:
         await admin.create_topics([NewTopic(f"{settings.prefix}log", 2, 1)])

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from equipoise.events.errors import InputError
-from equipoise.events.log import open_log
+from equipoise.log import open_log
 from equipoise.replay.timelines import build_timeline
 from equipoise.replay.verification import Verdict
 from equipoise.worker.app import Worker

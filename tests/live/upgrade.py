@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Self
 
 from equipoise.events.decisions import MemberExpired
-from equipoise.events.log.kafka.envelope import group_key, partition_of
-from equipoise.events.log.kafka.log_opening import read_opening
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.started_clients import writer
+from equipoise.kafka.started_clients import writer
+from equipoise.log.kafka.envelope import group_key, partition_of
+from equipoise.log.kafka.log_opening import read_opening
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from examples.orders.recount import Recount, recount
 from tests.live.builds import THIS_BUILD, Build, described, other_build, run_in, started

@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from equipoise.events.decisions import MemberAssigned
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.log import open_log
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.testing.scenarios import run_file
 from tests.model import lease, trace

@@ -9,7 +9,7 @@ from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.events.log.kafka.aiokafka_sessions import FIRST_EPOCH, NO_SESSION, FetchSession, SessionRequest
+from equipoise.kafka.aiokafka_sessions import FIRST_EPOCH, NO_SESSION, FetchSession, SessionRequest
 
 SESSION_NOT_FOUND, WRONG_EPOCH = 70, 71
 Place = tuple[str, int]

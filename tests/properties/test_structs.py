@@ -13,7 +13,7 @@ from aiokafka.protocol.types import Array, Bytes, Int8, Int16, Int32, Int64, Sch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.events.log.kafka.aiokafka_structs import quick
+from equipoise.kafka.aiokafka_structs import quick
 
 VERSIONS = [*FetchRequest._CLASSES, *ProduceRequest._CLASSES]
 BITS = {Int8: 8, Int16: 16, Int32: 32, Int64: 64}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.log_topics import MADE_WITH, MUST_BE
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import TopicPartition
+from equipoise.log.kafka.log_topics import MADE_WITH, MUST_BE
 from equipoise.testing.simulated.simulated_machines import SimulatedProcess
 from tests.simulated.deployment import BROKERS, LATEST_S, LOG_PARTITIONS, SESSION_MS, TOPIC, Deployment, Seat, WorkerSeat
 from tests.simulated.faults import fault

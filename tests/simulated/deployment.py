@@ -20,12 +20,12 @@ from equipoise import Member, SupersededError, TaskContext
 from equipoise.events import codec, forms
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.envelope import pack_decision, pack_fact, pack_payload
-from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.records import DecisionRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import TopicPartition
+from equipoise.log.kafka.envelope import pack_decision, pack_fact, pack_payload
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.member.task_context import State, read_sources
 from equipoise.testing.simulated.kafka.broker_network import BrokerConnection, Network
 from equipoise.testing.simulated.kafka.cluster_state import BrokerPartition

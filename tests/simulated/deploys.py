@@ -23,7 +23,7 @@ import attrs
 import click
 
 from equipoise import Processor, Record, TaskContext
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.kafka.client import TopicPartition
 from equipoise.testing import Group
 from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.partition_log import Batch, PartitionLog

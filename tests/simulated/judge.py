@@ -14,12 +14,12 @@ from typing import Any
 import attrs
 
 from equipoise.events.facts import LogOpened
-from equipoise.events.log.kafka.client import Clients, TopicPartition
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import pack_fact, read_fact
-from equipoise.events.log.kafka.log_opening import read_opening
-from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import Clients, TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.envelope import pack_fact, read_fact
+from equipoise.log.kafka.log_opening import read_opening
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.member.fencing import RESERVED_PREFIX, ChangelogFence, ChangelogRecord
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.worker.log_reading import PartitionReading, next_fact

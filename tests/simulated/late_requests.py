@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.kafka.client import TopicPartition
 
 SETTLE_S = 0.1
 

@@ -9,8 +9,8 @@ import attrs
 from aiokafka.errors import NotLeaderForPartitionError
 
 from equipoise.events.facts import AssignmentObserved, DealRequested, Fact, GroupConfigured, LeaveRequested
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
+from equipoise.kafka.client import TopicPartition
+from equipoise.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.testing.simulated.kafka.cluster_state import BrokerPartition
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from tests import faults

@@ -16,7 +16,7 @@ from unittest import mock
 
 import attrs
 
-from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.member import link
 from equipoise.member.task_runner import TaskRunner
 from equipoise.testing.simulated.virtual_loops import S_US

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError
 
-from equipoise.events.log.kafka.client import Clients, Consumer, NewTopic, Producer, TopicPartition, acknowledged
+from equipoise.kafka.client import Clients, Consumer, NewTopic, Producer, TopicPartition, acknowledged
 
 LIMIT_BYTES = 2_000
 SETTLE_S = 0.05

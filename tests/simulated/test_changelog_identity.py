@@ -14,8 +14,8 @@ from unittest import mock
 import pytest
 from aiokafka.errors import UnsupportedCodecError
 
-from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import TopicPartition
 from equipoise.member.directory import StateDirectory
 from equipoise.member.fencing import TOPIC_KEY
 from equipoise.member.restorer import ChangelogRestorer

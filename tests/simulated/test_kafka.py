@@ -20,7 +20,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from equipoise.events.log.kafka.client import Clients, NewTopic, TopicPartition, acknowledged
+from equipoise.kafka.client import Clients, NewTopic, TopicPartition, acknowledged
 from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
 from equipoise.testing.simulated.kafka.producer import SimulatedProducer
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.kafka.client import TopicPartition
+from equipoise.log.kafka.envelope import partition_of
 from tests.simulated.deployment import GROUP, LOG_PARTITIONS, Deployment, FaultyNetwork
 from tests.simulated.faults import SESSION_S, Fault
 from tests.simulated.run import describe, simulate

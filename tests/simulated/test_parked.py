@@ -8,7 +8,7 @@ from aiokafka.errors import RequestTimedOutError
 
 from equipoise import Record, TaskContext
 from equipoise.events.facts import Fact, TaskParked
-from equipoise.events.log.kafka.envelope import pack_fact
+from equipoise.log.kafka.envelope import pack_fact
 from equipoise.member import link
 from equipoise.member.sources import ENDS_EVERY_S, SET_ASIDE
 from equipoise.testing.simulated.kafka.partition_log import Batch

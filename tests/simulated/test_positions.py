@@ -9,7 +9,7 @@ import pytest
 
 from equipoise import Processor, Record, TaskContext
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import NO_EPOCH, TopicPartition
+from equipoise.kafka.client import NO_EPOCH, TopicPartition
 from equipoise.member.fencing import SOURCE_TOPICS_KEY
 from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.connected import ConnectedClient

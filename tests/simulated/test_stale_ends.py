@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import errors
 
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.kafka.client import TopicPartition
 from equipoise.testing.simulated.kafka.cluster_state import Fetched
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 from tests.simulated.deployment import MEMBERS, TOPIC, Deployment

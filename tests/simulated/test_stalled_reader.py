@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from equipoise.events.facts import LeaveRequested
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.envelope import pack_fact, partition_of
+from equipoise.kafka.client import TopicPartition
+from equipoise.log.kafka.envelope import pack_fact, partition_of
 from tests.simulated.deployment import GROUP, LOG_PARTITIONS, Deployment, FaultyNetwork
 from tests.simulated.faults import Fault
 from tests.simulated.operator_faults import write

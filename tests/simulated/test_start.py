@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from equipoise import Member, MemoryStore, Record, TaskContext
-from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import TopicPartition
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster

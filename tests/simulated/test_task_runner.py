@@ -18,8 +18,8 @@ from aiokafka.errors import KafkaError, UnknownError
 import equipoise.member.task_clients
 import equipoise.member.task_runner
 from equipoise import ErrorPolicy, Record
-from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import TopicPartition
 from equipoise.member.commit_ticks import CommitTicks
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.member_options import MemberOptions

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError, ProducerClosed, UnknownTopicOrPartitionError
 
-from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, Unsent
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import Producer, SentBatch, TopicPartition, Unsent
 from equipoise.member.transactions import TransactionPart, Transactions
 
 FIRST, SECOND = TaskId(0, 0), TaskId(0, 1)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from aiokafka.errors import UnknownError
 
-from equipoise.events.log.kafka.client import Producer, TopicPartition, acknowledged
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import Producer, TopicPartition, acknowledged
 from equipoise.member import transactions
 from equipoise.member.commit_ticks import CommitTicks
 from equipoise.member.error_policy import ParkedTask

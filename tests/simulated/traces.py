@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.envelope import member_decision, partition_of, read_fact, stored_decision
-from equipoise.events.log.kafka.log_topics import Topics
 from equipoise.events.records import DecisionRecord
+from equipoise.kafka.client import TopicPartition
+from equipoise.log.kafka.envelope import member_decision, partition_of, read_fact, stored_decision
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.testing.simulated.kafka.partition_log import StoredRecord
 from tests.model.trace import Followed, Happened, follow
 from tests.simulated.deployment import GROUP, LOG_PARTITIONS, Deployment

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.kafka.client import TopicPartition
+from equipoise.log.kafka.envelope import partition_of
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from tests.simulated.deployment import BROKERS, GROUP, LOG_PARTITIONS, TASKS, TOPIC, Deployment, Seat
 from tests.simulated.faults import _member, fault

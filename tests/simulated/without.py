@@ -19,8 +19,8 @@ import click
 
 from equipoise.events import codec
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka import envelope
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.kafka.client import TopicPartition
+from equipoise.log.kafka import envelope
 from equipoise.member import fencing, link, open_task, placing, task_context
 from equipoise.member.copy_checks import CopyChecks
 from equipoise.member.directory import StateDirectory

@@ -15,12 +15,12 @@ import pyarrow.dataset as ds
 
 from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import Fact
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import group_key, pack_decision, pack_fact, partition_of, read_fact
-from equipoise.events.log.kafka.log_opening import open_partitions
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.topic_making import ensure_topics
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.envelope import group_key, pack_decision, pack_fact, partition_of, read_fact
+from equipoise.log.kafka.log_opening import open_partitions
+from equipoise.log.kafka.log_topics import Topics
+from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.statemachine.machine import GroupMachine
 from tests.live.kafka import writer
 from tests.unit.replay.lived import lived

@@ -26,12 +26,12 @@ from equipoise.events import codec
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ProbingTick
-from equipoise.events.log import open_log
-from equipoise.events.log.parquet.archive_stores import store_at
-from equipoise.events.log.parquet.archive_writing import Writer
-from equipoise.events.log.parquet.files import all_parts
-from equipoise.events.log.parquet.store import ArchivePartition
-from equipoise.events.log.rows import DecisionRow, FactRow, Row
+from equipoise.log import open_log
+from equipoise.log.parquet.archive_stores import store_at
+from equipoise.log.parquet.archive_writing import Writer
+from equipoise.log.parquet.files import all_parts
+from equipoise.log.parquet.store import ArchivePartition
+from equipoise.log.rows import DecisionRow, FactRow, Row
 from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.incident import history_of, incidents
 from equipoise.replay.spans import ALWAYS, Span

@@ -24,10 +24,10 @@ from pyarrow import parquet
 from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened, ProbingTick
-from equipoise.events.log import open_log
-from equipoise.events.log.parquet.archive_stores import remote_store, store_at
-from equipoise.events.log.parquet.files import all_parts
 from equipoise.events.records import Entry
+from equipoise.log import open_log
+from equipoise.log.parquet.archive_stores import remote_store, store_at
+from equipoise.log.parquet.files import all_parts
 from equipoise.replay.spark.groups import units_of
 from equipoise.replay.spark.verify import verify_group
 from tests.spark.test_batch import collected
@@ -102,7 +102,7 @@ def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 COPIER = """
 import sys
-from equipoise.events.log import copying
+from equipoise.log import copying
 copying._ROWS_A_TRANSACTION = 80
 from equipoise.__main__ import run
 sys.argv = ["equipoise", "archive", sys.argv[1], "--to", sys.argv[2]]
@@ -150,7 +150,7 @@ def test_verdicts_and_results_over_hdfs_are_those_of_the_folder(spark: Any, flee
 DYING = """
 import os, signal, sys
 import hdfs_native, pyarrow.parquet
-from equipoise.events.log.parquet import hdfs
+from equipoise.log.parquet import hdfs
 from tests.spark.test_batch import collected
 from tests.unit.equipoise.test_delta_tables import NAMES, put
 

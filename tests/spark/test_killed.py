@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.log import open_log
+from equipoise.log import open_log
 from equipoise.replay.spark.groups import units_of
 from equipoise.replay.spark.verify import verify_group
 from tests.spark.conftest import settings

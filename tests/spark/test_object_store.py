@@ -16,11 +16,11 @@ from pyarrow.fs import FileSystem, LocalFileSystem, copy_files
 
 from bench.many_groups import ManyGroups, make
 from equipoise.cli import main
-from equipoise.events.log import open_log
-from equipoise.events.log.parquet import objects
-from equipoise.events.log.parquet.archive_stores import store_at
-from equipoise.events.log.parquet.files import all_parts
-from equipoise.events.log.parquet.parquet_log import next_offsets
+from equipoise.log import open_log
+from equipoise.log.parquet import objects
+from equipoise.log.parquet.archive_stores import store_at
+from equipoise.log.parquet.files import all_parts
+from equipoise.log.parquet.parquet_log import next_offsets
 from equipoise.replay.spark.groups import units_of
 from equipoise.replay.spark.timeline import TABLES
 from equipoise.replay.spark.verify import spark_verify, verify_group

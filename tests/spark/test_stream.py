@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from equipoise.cli import main
 from equipoise.cli.spark.stream import _metrics
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.log import open_log
+from equipoise.log.kafka.envelope import partition_of
 from equipoise.replay.spark.groups import units_of
 from equipoise.replay.spark.timeline import spark_timeline
 from equipoise.replay.spark.verify import spark_verify

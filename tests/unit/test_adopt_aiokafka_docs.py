@@ -17,9 +17,9 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from equipoise.assignors.adapters.aiokafka import BalancedAssignor, LagAwareAssignor, LagFetcher, LoadBalancedAssignor, PartitionLags
+from equipoise.aiokafka import BalancedAssignor, LagAwareAssignor, LagFetcher, LoadBalancedAssignor, PartitionLags
 from tests.pages import read_page
-from tests.unit.assignors.test_aiokafka_adapter import cluster
+from tests.unit.aiokafka.test_aiokafka_adapter import cluster
 
 PAGE = read_page("adopt-aiokafka.md")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.assignors.adapters.aiokafka import LagAwareAssignor
+from equipoise.aiokafka import LagAwareAssignor
 from equipoise.assignors.assign_json import assign_line
 from tests import vectors
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from equipoise.assignors.load_balanced.weights import DEFAULT_WEIGHTS, weights
 from equipoise.cli import main
-from equipoise.events.log import open_log
+from equipoise.log import open_log
 from equipoise.replay.inputs_reader import read_recorded_inputs
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.wording import share_text

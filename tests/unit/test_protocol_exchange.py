@@ -11,8 +11,8 @@ import msgpack
 
 from equipoise.events.codec import kind_of
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, TasksRevoked
-from equipoise.events.log.kafka.envelope import group_key, pack_decision, pack_fact, read_fact
 from equipoise.events.tasks import TaskId
+from equipoise.log.kafka.envelope import group_key, pack_decision, pack_fact, read_fact
 from equipoise.statemachine.member import MemberSession, MemberSettings, Reception
 from equipoise.statemachine.partition import PartitionLead
 from tests.groups import configured, joined, topology

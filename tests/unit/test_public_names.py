@@ -15,7 +15,7 @@ import pytest
 
 import equipoise
 from equipoise import replay
-from equipoise.events.log import open_log
+from equipoise.log import open_log
 from equipoise.replay.importers.kafka_streams import import_history
 
 ROOT = Path(__file__).parents[2]

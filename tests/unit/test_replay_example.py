@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from equipoise import replay
-from equipoise.events.log import open_log
+from equipoise.log import open_log
 from equipoise.replay.simulation.many_groups import Fleet, make_fleet
 from equipoise.replay.verification import Verdict
 from examples.replay.__main__ import GROUP, main

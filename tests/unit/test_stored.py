@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.events.log import open_log
-from equipoise.events.log.parquet.parquet_log import ArchiveLog
+from equipoise.log import open_log
+from equipoise.log.parquet.parquet_log import ArchiveLog
 from equipoise.member.directory import StateDirectory
 from equipoise.member.stores import RocksStore
 from equipoise.replay.timelines import build_timeline

@@ -15,8 +15,8 @@ import attrs
 from bench.peers.apps.given import Given, answer_to, counted, given
 from equipoise import Member, Record, TaskContext
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.settings import GroupSettings
+from equipoise.kafka.connection import Connection
 
 _LOG = logging.getLogger(__name__)
 PROBING_INTERVAL_MS = 60_000

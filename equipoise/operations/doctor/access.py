@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.member.positions import positions_topic
 
 ROLES = ("worker", "member", "reader")

@@ -18,11 +18,11 @@ from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.conn import create_conn
 from aiokafka.protocol.admin import ApiVersionRequest, DescribeConfigsRequest
 
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.consumer_groups import repeated
-from equipoise.events.log.kafka.group_requests import DescribeGroups
-from equipoise.events.log.kafka.topic_ids import DescribeTopics
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import repeated
+from equipoise.kafka.group_requests import DescribeGroups
+from equipoise.kafka.topic_ids import DescribeTopics
 
 OPERATIONS = {3: "Read", 4: "Write", 5: "Create", 6: "Delete", 8: "Describe", 10: "DescribeConfigs"}
 """Kafka's codes of operations, by which bits of an answer are numbered."""

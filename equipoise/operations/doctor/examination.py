@@ -11,9 +11,9 @@ import attrs
 from aiokafka import errors
 
 from equipoise.events.errors import EquipoiseError
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.log_topics import MUST_BE
-from equipoise.events.log.kafka.started_clients import reader
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.started_clients import reader
+from equipoise.log.kafka.log_topics import MUST_BE
 from equipoise.member.positions import positions_topic
 from equipoise.operations.doctor import brokers, directory_findings, group_findings, topic_findings
 from equipoise.operations.doctor.access import Acl, Application, Need, needs

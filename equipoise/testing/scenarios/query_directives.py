@@ -13,9 +13,9 @@ from equipoise.assignors import registry
 from equipoise.assignors.common.ranking import rank as rank_of
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import InputError, LogError
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry
 from equipoise.events.tasks import TaskId, parse_task
+from equipoise.log import open_log
 from equipoise.replay.verification import verify
 from equipoise.replay.wording import counted, share_text
 from equipoise.statemachine.round_problem import build_problem

@@ -8,10 +8,10 @@ import attrs
 
 from equipoise.events import codec
 from equipoise.events.facts import Fact, LagReported
-from equipoise.events.log.kafka.envelope import StoredDecision, member_decision
-from equipoise.events.log.rows import DecisionRow
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import TaskId
+from equipoise.log.kafka.envelope import StoredDecision, member_decision
+from equipoise.log.rows import DecisionRow
 from equipoise.statemachine.member import MemberSession, Reception
 from equipoise.testing.scenarios.render import member_text
 from equipoise.testing.scenarios.transcript import Transcript

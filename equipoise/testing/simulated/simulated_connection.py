@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
-from equipoise.events.log.kafka.client import Clients
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.client import Clients
+from equipoise.kafka.connection import Connection
 from equipoise.worker.worker_settings import WorkerSettings
 
 

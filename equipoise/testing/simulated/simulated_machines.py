@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import attrs
 
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.envelope import group_key
+from equipoise.kafka.client import TopicPartition
+from equipoise.log.kafka.envelope import group_key
 from equipoise.machine_load import HostShares
 from equipoise.testing.simulated.virtual_loops import MS_US, S_US, Scheduler, VirtualLoop, VirtualThread
 from equipoise.witness.child import append_with

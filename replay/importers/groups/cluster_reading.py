@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from equipoise.events.log.kafka.client import ConsumedRecord, TopicPartition
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.started_clients import admin_client, reaching, reader
-from equipoise.events.log.kafka.topic_making import partition_count
+from equipoise.kafka.client import ConsumedRecord, TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import admin_client, reaching, reader
+from equipoise.log.kafka.topic_making import partition_count
 from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 
 OFFSETS_TOPIC = "__consumer_offsets"

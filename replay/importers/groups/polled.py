@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Any
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, StreamsGroupDescribe
-from equipoise.events.log.kafka.started_clients import admin_client, reaching
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, StreamsGroupDescribe
+from equipoise.kafka.started_clients import admin_client, reaching
 from equipoise.replay.importers.groups.cluster_reading import ClusterReader
 from equipoise.replay.importers.groups.cluster_recording import ClusterRecording
 from equipoise.replay.importers.groups.described import read_streams_groups, records_of_consumers, records_of_streams, topics_of

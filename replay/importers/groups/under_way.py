@@ -10,9 +10,9 @@ from typing import Any
 
 import attrs
 
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.group_requests import DescribeGroups
-from equipoise.events.log.kafka.started_clients import admin_client, reaching
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.group_requests import DescribeGroups
+from equipoise.kafka.started_clients import admin_client, reaching
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, classic_kind
 
 REBALANCING = {"PreparingRebalance": "joining", "CompletingRebalance": "syncing", "AwaitingSync": "syncing"}

@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.connection import Connection, connection_to
-from equipoise.events.log.kafka.started_clients import admin_client, reaching, reader
-from equipoise.events.log.kafka.topic_making import partition_count
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.connection import Connection, connection_to
+from equipoise.kafka.started_clients import admin_client, reaching, reader
+from equipoise.log.kafka.topic_making import partition_count
 from equipoise.replay.importers.kafka_streams.offsets_records import READABLE, GroupMetadata, decode_record, other_kind
 from equipoise.replay.importers.kafka_streams.scan import processes
 from equipoise.replay.importers.kafka_streams.source import HeldSource

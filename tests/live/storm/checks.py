@@ -16,9 +16,9 @@ from typing import Any
 import attrs
 
 from equipoise.events.decisions import Decision, EventRejected, MemberExpired
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import decision_record, stored_decision
-from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.envelope import decision_record, stored_decision
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.member.fencing import AT_LEAST_ONCE, FENCE_KEY, SOURCES_KEY
 from equipoise.member.origin import Origin, read_origin
 from examples.orders.count import MOST_UNCOMMITTED_RECORDS

@@ -19,12 +19,12 @@ import attrs
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import AssignmentObserved
-from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
-from equipoise.events.log.kafka.log_opening import read_opening
-from equipoise.events.log.kafka.log_topics import Topics
-from equipoise.events.log.kafka.started_clients import writer
-from equipoise.events.log.kafka.topic_making import partition_count
 from equipoise.events.settings import GroupSettings
+from equipoise.kafka.started_clients import writer
+from equipoise.log.kafka.envelope import group_key, pack_fact, partition_of
+from equipoise.log.kafka.log_opening import read_opening
+from equipoise.log.kafka.log_topics import Topics
+from equipoise.log.kafka.topic_making import partition_count
 from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from tests import faults
 from tests.customers import placed_customers

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.log_topics import Topics
 from examples.orders.recount import everything
 
 MOST_S = 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 
 MOST_S = 2.0
 
@@ -21,7 +21,7 @@ class Transactions:
         self._consumers: list[Any] = []
 
     async def start(self) -> None:
-        from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
+        from equipoise.kafka.aiokafka_client import DeployedConsumer
 
         for isolation_level in ("read_committed", "read_uncommitted"):
             consumer = DeployedConsumer(**self._connection.options(), enable_auto_commit=False, isolation_level=isolation_level)

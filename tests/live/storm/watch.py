@@ -7,8 +7,8 @@ import contextlib
 import time
 
 from equipoise.events.errors import EquipoiseError
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.log_topics import Topics
+from equipoise.kafka.connection import Connection
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.operations.follower import Follower
 from equipoise.statemachine.state import GroupState
 

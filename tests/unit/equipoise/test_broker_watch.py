@@ -25,7 +25,7 @@ from aiokafka.errors import (
 )
 
 from equipoise.broker_watch import AGAIN_S, CALM_S, BrokerWatch
-from equipoise.events.log.kafka.aiokafka_log import CONSEQUENCES, FAILURES, IN_ERRORS, LOGGERS, FailedConnections, hold_back_log
+from equipoise.kafka.aiokafka_log import CONSEQUENCES, FAILURES, IN_ERRORS, LOGGERS, FailedConnections, hold_back_log
 
 NO_NODE = "Unable connect to node with id %s: %s"
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from equipoise.cli import main
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import TopicPartition
 from equipoise.live_settings import LiveSettings
 from equipoise.operations.adopting import Adopting
 from equipoise.seat.held_group import Holders

@@ -23,7 +23,7 @@ import equipoise
 from equipoise._build import COMMIT, commit, version_text
 from equipoise.cli import COMMANDS, main
 from equipoise.cli.screen import Screen, Table, plain
-from equipoise.events.log import open_log
+from equipoise.log import open_log
 from tests.unit.equipoise.command_group_under_test import group
 from tests.unit.replay.lived import lived, write
 

@@ -19,9 +19,9 @@ from equipoise.cli.screen import Screen
 from equipoise.cli.simulation import overridden
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened, ProbingTick
-from equipoise.events.log import Log, open_log
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
+from equipoise.log import Log, open_log
 
 opened: list[Log] = []
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 from equipoise.live_settings import read_settings
 
 NOBODY = "127.0.0.1:1"

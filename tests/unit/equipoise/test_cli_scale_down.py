@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from equipoise.assignors import registry
 from equipoise.cli import main
 from equipoise.events.facts import GroupConfigured, LogOpened, MemberJoined, PartitionsObserved, Subtopology, TopologyDeclared
-from equipoise.events.log import open_log
 from equipoise.events.settings import GroupSettings
+from equipoise.log import open_log
 from equipoise.statemachine.machine import GroupMachine
 
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from equipoise.cli import main
 from equipoise.events.facts import LogOpened
-from equipoise.events.log import open_log
 from equipoise.events.records import FactRecord
+from equipoise.log import open_log
 from equipoise.replay.whatif.evaluate import FACTUAL
 from tests.unit.replay.lived import lived, write
 

@@ -24,8 +24,8 @@ from equipoise.cli import COMMANDS, MOVED, SECTIONS, main
 from equipoise.cli.spark import SPARK_COMMANDS
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import GroupConfigured, LeaveIntended, MemberJoined
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
+from equipoise.log import open_log
 from tests.unit.replay.lived import lived, write
 from tools.commands_page import count
 

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from equipoise.events.facts import Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.log_topics import MADE_WITH, MUST_BE, Topics
+from equipoise.log.kafka.log_topics import MADE_WITH, MUST_BE, Topics
 from equipoise.operations.doctor import brokers, directory_findings
 from equipoise.operations.doctor.access import ROLES, Acl, Application, Need, needs
 from equipoise.operations.doctor.asking import BrokerAddress, TopicFound

@@ -18,9 +18,9 @@ from equipoise.cli import COMMANDS, main
 from equipoise.cli.spark import SPARK_COMMANDS
 from equipoise.events.decisions import MemberAssigned, MemberExpired
 from equipoise.events.facts import GroupConfigured, LeaveIntended, LogOpened, TaskParked
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import parse_task
+from equipoise.log import open_log
 from tests.group_logs import EXAMPLE
 from tests.json_schemas import NOT_MET, SHARED, Coverage, check, closed_objects, properties_of, references_in, schemas
 from tests.pages import rows_of

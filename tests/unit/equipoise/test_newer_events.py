@@ -14,12 +14,12 @@ import pytest
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import MemberLeft
-from equipoise.events.log import Log, open_log
-from equipoise.events.log.parquet.parquet_log import ArchiveLog
-from equipoise.events.log.parquet.store import ArchivePartition
-from equipoise.events.log.rows import DecisionRow, FactRow, Row
-from equipoise.events.log.stored import StoredLog
 from equipoise.events.records import UnreadRecord
+from equipoise.log import Log, open_log
+from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.store import ArchivePartition
+from equipoise.log.rows import DecisionRow, FactRow, Row
+from equipoise.log.stored import StoredLog
 from equipoise.replay import verify
 from equipoise.replay.spark.groups import units_of
 from equipoise.replay.spark.timeline import timeline_group

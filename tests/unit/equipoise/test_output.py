@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 from equipoise.cli import main
 from equipoise.events.errors import InputError, StorageError
 from equipoise.events.facts import LogOpened
-from equipoise.events.log import open_log
+from equipoise.log import open_log
 from equipoise.output import IMPORTED, SIMULATED, Kind, check_files, file_name, new_log, rewrite_file, same_place, write_file
 from equipoise.output_tables import new_tables
 from equipoise.replay.interrupts import undisturbed

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from equipoise.events.log import open_log
+from equipoise.log import open_log
 from equipoise.statemachine.partition import real_machine
 from tests.unit.equipoise.test_commands import run
 from tests.unit.statemachine.test_refused_configuration import TYPO, lead, log, stored

@@ -24,8 +24,8 @@ from equipoise.assign import assign
 from equipoise.cli import main
 from equipoise.cli.params import Number, WholeNumber
 from equipoise.events.facts import LogOpened
-from equipoise.events.log import open_log
 from equipoise.events.records import FactRecord
+from equipoise.log import open_log
 from equipoise.testing.scenarios.__main__ import scenario
 from tests.unit.replay.lived import lived, write
 from tools.brokers import main as broker

@@ -14,10 +14,10 @@ from equipoise.events import codec, decisions
 from equipoise.events.decisions import EventRejected, MemberAsked, MemberAssigned, MemberAssignedPart, MemberExpired
 from equipoise.events.errors import DamagedError, UnsoundError
 from equipoise.events.facts import MemberLeft
-from equipoise.events.log.kafka import envelope
-from equipoise.events.log.rows import DecisionRow
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import TaskId
+from equipoise.log.kafka import envelope
+from equipoise.log.rows import DecisionRow
 from tests.strategies import any_event
 
 KINDS = {kind: shape for kind, (_, shape) in codec.KINDS.items() if kind >= codec.FIRST_DECISION_KIND}

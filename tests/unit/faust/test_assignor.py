@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from faust.assignor.partition_assignor import PartitionAssignor
 
 from equipoise.cli import main
-from equipoise.events.log import open_log
 from equipoise.faust import FaustAssignor
+from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from tests.unit.faust.group import Group
 

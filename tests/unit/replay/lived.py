@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 from equipoise.assignors import registry
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, Subtopology, TopologyDeclared
-from equipoise.events.log import Log
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
+from equipoise.log import Log
 from equipoise.replay.simulation.member_process import ProcessSettings
 from equipoise.replay.simulation.simulated_cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.world import steady

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from equipoise.cli import main
 from equipoise.events.decisions import Checkpointed, MemberAssigned
 from equipoise.events.errors import InputError
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.bases_topic import BaseStart
-from equipoise.events.log.rows import BaseRow, FactRow
 from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord
 from equipoise.events.tasks import TaskId
+from equipoise.log import open_log
+from equipoise.log.kafka.bases_topic import BaseStart
+from equipoise.log.rows import BaseRow, FactRow
 from equipoise.replay.bases import StoredBases, read_as_one, stored_bases
 from equipoise.replay.explanation import explain
 from equipoise.replay.group_view import show
@@ -166,7 +166,7 @@ def test_watch_from_a_base_verifies_what_follows() -> None:
     assert isinstance(opened, FactRecord)
     assert isinstance(base, BaseState)
     (first, *arrived) = arrivals([opened, *rest])
-    from equipoise.events.log.kafka.envelope import fact_row
+    from equipoise.log.kafka.envelope import fact_row
 
     start = BaseStart(fact_row(first.key, first.value, 0, first.append_ms), (row_of(base),), base.begins_offset, 0)
     groups: dict[str, bytes] = {}

@@ -10,9 +10,9 @@ import pytest
 from equipoise.events.decisions import AssignmentIssued, EventRejected, MemberExpired
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import LagReported, MemberJoined, ProbingTick
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
+from equipoise.log import open_log
 from equipoise.replay.inputs_reader import read_recorded_inputs
 from equipoise.replay.recorded_inputs import ProcessStarted
 from equipoise.replay.simulation import NetworkSettings, SimulatedCluster

@@ -16,8 +16,8 @@ from equipoise.assignors import AssignmentProblem, Assignor, DelegatingAssignor,
 from equipoise.cli import main
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry
+from equipoise.log import open_log
 from equipoise.replay.simulation.member_process import ProcessSettings
 from equipoise.replay.simulation.simulated_cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.world import steady

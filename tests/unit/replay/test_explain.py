@@ -24,9 +24,9 @@ from equipoise.events.facts import (
     Subtopology,
     TopologyDeclared,
 )
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.events.tasks import TaskId
+from equipoise.log import open_log
 from equipoise.replay.explanation import explain
 from equipoise.replay.history import Condition
 from equipoise.replay.importers.kafka_streams.importer import import_history

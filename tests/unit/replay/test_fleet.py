@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from equipoise.events.errors import FieldError, InputError
-from equipoise.events.log import open_log
-from equipoise.events.log.parquet.archive_stores import store_at
-from equipoise.events.log.parquet.files import all_parts
-from equipoise.events.log.parquet.parquet_log import ArchiveLog
+from equipoise.log import open_log
+from equipoise.log.parquet.archive_stores import store_at
+from equipoise.log.parquet.files import all_parts
+from equipoise.log.parquet.parquet_log import ArchiveLog
 from equipoise.replay.simulation.many_groups import Fleet, check_location, make_fleet
 from equipoise.replay.verification import verify
 

@@ -15,11 +15,11 @@ import pytest
 from bench.many_groups import ManyGroups, make
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ProbingTick
-from equipoise.events.log.parquet.archive_stores import store_at
-from equipoise.events.log.parquet.compact import compact
-from equipoise.events.log.parquet.files import all_parts
-from equipoise.events.log.parquet.parquet_log import ArchiveLog
-from equipoise.events.log.rows import Row
+from equipoise.log.parquet.archive_stores import store_at
+from equipoise.log.parquet.compact import compact
+from equipoise.log.parquet.files import all_parts
+from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.rows import Row
 from equipoise.replay.spark.groups import left, units_of, unpacked
 from equipoise.replay.spark.incremental import plan_of
 from equipoise.replay.spark.results import FILE, write_rows

@@ -27,9 +27,9 @@ import pytest
 from equipoise.events.decisions import AssignmentProposed, EventRejected
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOpened, MemberJoined, TopologyDeclared
-from equipoise.events.log import open_log
 from equipoise.events.records import FactRecord
 from equipoise.events.tasks import LagSentinel, TaskId
+from equipoise.log import open_log
 from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, WireError, import_history, options_of
 from equipoise.replay.importers.kafka_streams.manifest import MOST_MANIFEST_CHARS
 from equipoise.replay.importers.kafka_streams.scan import scan
@@ -141,7 +141,7 @@ def test_import_twice_writes_equal_logs(run: str, form: str, tmp_path: Path) -> 
 
 
 def test_import_is_same_under_another_hash_seed(tmp_path: Path) -> None:
-    script = "import sys; from pathlib import Path; from equipoise.events.log import open_log\n"
+    script = "import sys; from pathlib import Path; from equipoise.log import open_log\n"
     script += "from equipoise.replay.importers.kafka_streams import import_history\n"
     script += "with open_log(sys.argv[2], 'w') as log: import_history(Path(sys.argv[1]), log)"
     contents = []

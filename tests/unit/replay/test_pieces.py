@@ -14,10 +14,10 @@ import pytest
 
 from bench.many_groups import ManyGroups, copy, make
 from equipoise.events.errors import GapError, InputError, RepeatError
-from equipoise.events.log.parquet.archive_stores import store_at
-from equipoise.events.log.parquet.archive_writing import Writer
-from equipoise.events.log.parquet.files import all_parts
-from equipoise.events.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.archive_stores import store_at
+from equipoise.log.parquet.archive_writing import Writer
+from equipoise.log.parquet.files import all_parts
+from equipoise.log.parquet.parquet_log import ArchiveLog
 from equipoise.replay.spark.groups import _places_of, units_of
 from equipoise.replay.spark.pieces import pieces_of
 from equipoise.replay.spark.verify import verify_group

@@ -16,8 +16,8 @@ import pytest
 from equipoise.events.decisions import AssignmentIssued
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured, PartitionsObserved
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.log import open_log
 from equipoise.replay.importers.kafka_streams import import_history
 from equipoise.replay.inputs_reader import read_recorded_inputs
 from equipoise.replay.recorded_inputs import PartitionsPlaced, ProcessEnded, ProcessStarted, RecordedInputs
@@ -172,7 +172,7 @@ def test_simulate_twice_writes_one_log_that_verifies(recorded: dict[str, Recorde
 
 WRITE = """
 import sys
-from equipoise.events.log import open_log
+from equipoise.log import open_log
 from equipoise.replay.inputs_reader import read_recorded_inputs
 from equipoise.replay.simulation.run import Simulation, simulate
 with open_log(sys.argv[1]) as log:

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ProbingTick
-from equipoise.events.log import open_log
 from equipoise.events.records import Entry, FactRecord
+from equipoise.log import open_log
 from equipoise.replay import spans
 from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.groups import Unit, _places_of, units_of

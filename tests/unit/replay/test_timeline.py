@@ -19,8 +19,8 @@ from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.shares import Shares
 from equipoise.events.decisions import AssignmentIssued, MemberExpired
 from equipoise.events.facts import AssignmentObserved, MemberJoined, MemberLeft
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
+from equipoise.log import open_log
 from equipoise.replay.history import Condition
 from equipoise.replay.importers.kafka_streams.importer import import_history
 from equipoise.replay.replayer import Replayer

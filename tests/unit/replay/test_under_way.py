@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.cli.cluster import _note_under_way, _uneven, _waiting
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 from equipoise.replay.importers.groups.cluster_reading import ClusterReader
 from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, ObservedGroups

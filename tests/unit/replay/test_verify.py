@@ -16,8 +16,8 @@ from equipoise.events.codec import make_record
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Checkpointed, MemberAssigned, MemberExpired
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import LagReported, LogOpened, MemberJoined
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
+from equipoise.log import open_log
 from equipoise.replay.simulation.simulated_cluster import MemorySink
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.machine import GroupMachine

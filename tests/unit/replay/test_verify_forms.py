@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from equipoise.cli import main
 from equipoise.events.decisions import Checkpointed, MemberAssigned
 from equipoise.events.facts import Subtopology, TopologyDeclared
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry
+from equipoise.log import open_log
 from equipoise.replay.simulation.member_process import ProcessSettings
 from equipoise.replay.simulation.simulated_cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.world import steady

@@ -11,8 +11,8 @@ import attrs
 import pytest
 
 from equipoise.events.decisions import MemberAssigned
-from equipoise.events.log.kafka.envelope import group_key, pack_decision, pack_fact
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
+from equipoise.log.kafka.envelope import group_key, pack_decision, pack_fact
 from equipoise.replay.verification import GroupVerifier, Verdict, verify
 from equipoise.replay.watch import Alert, Arrived, Watch
 from tests.unit.replay.lived import lived

@@ -12,7 +12,7 @@ import pytest
 from equipoise import group_log
 from equipoise.cli.lead import configuration
 from equipoise.events.errors import InputError
-from equipoise.events.log import open_log
+from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.seat import seat_log
 from equipoise.seat.generation import Answer, JoinedClient, SeatSettings, answer, without_doubles

@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from equipoise.cli.lead import configuration
-from equipoise.events.log import open_log
+from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.seat.generation import SeatSettings, answer, read_members
 from equipoise.seat.metadata import SeatTopicMetadata

@@ -11,8 +11,8 @@ import pytest
 
 from equipoise.events.codec import checksum_of
 from equipoise.events.decisions import BalanceEvaluated, Checkpointed
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord
+from equipoise.log import open_log
 from equipoise.replay.group_view import show
 from equipoise.statemachine.published import (
     OTHER_FORM,

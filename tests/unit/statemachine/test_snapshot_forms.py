@@ -17,8 +17,8 @@ import msgpack
 import pytest
 
 from equipoise.events.decisions import Checkpointed
-from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
+from equipoise.log import open_log
 from equipoise.statemachine import snapshots
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.published import Match, compare

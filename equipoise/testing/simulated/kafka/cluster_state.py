@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import attrs
 
-from equipoise.events.log.kafka.client import NO_EPOCH, TopicPartition
+from equipoise.kafka.client import NO_EPOCH, TopicPartition
 from equipoise.testing.simulated.kafka.broker_network import BrokerConnection, Reply
 from equipoise.testing.simulated.kafka.partition_log import LeaderEpochs, PartitionLog, StoredRecord
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiokafka import errors
 
-from equipoise.events.log.kafka.client import CLOSE_S, TopicPartition
+from equipoise.kafka.client import CLOSE_S, TopicPartition
 from equipoise.testing.simulated.kafka.broker_network import BrokerConnection, Handler, Reply
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 

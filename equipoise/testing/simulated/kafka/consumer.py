@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from aiokafka import errors
 
-from equipoise.events.log.kafka.client import NO_EPOCH, LeaderEnd, TopicPartition
+from equipoise.kafka.client import NO_EPOCH, LeaderEnd, TopicPartition
 from equipoise.testing.simulated.kafka.broker_network import Handler
 from equipoise.testing.simulated.kafka.cluster_state import Fetched, FetchLimits
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
@@ -49,7 +49,7 @@ class _Assigned:
 
 
 class SimulatedConsumer(ConnectedClient):
-    """Implements `equipoise.events.log.kafka.client.Consumer`. With a `rack` it reads what another
+    """Implements `equipoise.kafka.client.Consumer`. With a `rack` it reads what another
     replica than the leader knows by then; the leader stands in for that replica.
     """
 

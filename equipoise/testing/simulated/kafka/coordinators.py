@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from aiokafka import errors
 
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.kafka.client import TopicPartition
 from equipoise.testing.simulated.kafka.broker_network import Reply
 from equipoise.testing.simulated.kafka.partition_log import Batch
 

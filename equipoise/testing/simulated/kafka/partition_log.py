@@ -10,7 +10,7 @@ from typing import NamedTuple
 import attrs
 from aiokafka.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
 
-from equipoise.events.log.kafka.client import Headers
+from equipoise.kafka.client import Headers
 
 BATCH_OVERHEAD = 61
 RECORD_OVERHEAD = 8

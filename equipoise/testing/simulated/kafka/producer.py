@@ -15,8 +15,8 @@ import attrs
 from aiokafka import errors
 from aiokafka.partitioner import DefaultPartitioner
 
-from equipoise.events.log.kafka.aiokafka_producer import REFUSED
-from equipoise.events.log.kafka.client import MOST_REQUEST_BYTES, SentBatch, SentHeaders, TopicPartition, Unsent, batch_bytes, not_sent_behind
+from equipoise.kafka.aiokafka_producer import REFUSED
+from equipoise.kafka.client import MOST_REQUEST_BYTES, SentBatch, SentHeaders, TopicPartition, Unsent, batch_bytes, not_sent_behind
 from equipoise.testing.simulated.kafka.broker_network import Handler
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
 from equipoise.testing.simulated.kafka.coordinators import GROUP, TRANSACTION
@@ -79,7 +79,7 @@ class _PendingBatch:
 
 
 class SimulatedProducer(ConnectedClient):
-    """Implements `equipoise.events.log.kafka.client.Producer`."""
+    """Implements `equipoise.kafka.client.Producer`."""
 
     def __init__(
         self,

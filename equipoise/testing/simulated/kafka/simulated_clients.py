@@ -9,7 +9,7 @@ from typing import Any
 
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
-from equipoise.events.log.kafka.client import BrokerFailures, NewTopic, TopicPartition
+from equipoise.kafka.client import BrokerFailures, NewTopic, TopicPartition
 from equipoise.testing.simulated.kafka.broker_network import Handler
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
 from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
@@ -21,7 +21,7 @@ _UNKNOWN_TOPIC = 3
 
 
 class SimulatedAdmin(ConnectedClient):
-    """Implements `equipoise.events.log.kafka.client.Admin`."""
+    """Implements `equipoise.kafka.client.Admin`."""
 
     async def _ask_any(self, name: str, handler: Handler) -> Any:
         gone: Exception = KafkaConnectionError("no broker is known")
@@ -83,7 +83,7 @@ class SimulatedAdmin(ConnectedClient):
 
 
 class SimulatedClients:
-    """Implements `equipoise.events.log.kafka.client.Clients` for the process named `process`."""
+    """Implements `equipoise.kafka.client.Clients` for the process named `process`."""
 
     def __init__(self, cluster: Cluster, process: str) -> None:
         self._cluster = cluster

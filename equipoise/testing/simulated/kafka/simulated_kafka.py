@@ -14,8 +14,8 @@ from typing import Any
 
 from aiokafka import errors
 
-from equipoise.events.log.kafka.aiokafka_producer import InvalidRecordError
-from equipoise.events.log.kafka.client import LeaderEnd, NewTopic, TopicPartition
+from equipoise.kafka.aiokafka_producer import InvalidRecordError
+from equipoise.kafka.client import LeaderEnd, NewTopic, TopicPartition
 from equipoise.testing.simulated.kafka.broker_network import CallsLater, Network, Reply
 from equipoise.testing.simulated.kafka.cluster_state import (
     BrokerPartition,

@@ -17,9 +17,9 @@ from equipoise.events import codec
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import Fact, LogOpened, MemberJoined, TaskReady
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.connection import Connection
 from equipoise.member.link import Link
 from equipoise.member.member_options import MemberOptions
 from equipoise.runtime import DEPLOYED

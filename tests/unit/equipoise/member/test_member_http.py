@@ -17,8 +17,8 @@ import pytest
 
 from equipoise import Connection, Member
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.aiokafka_log import LOGGERS
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.aiokafka_log import LOGGERS
 from equipoise.member.beat import LoopBeat
 from equipoise.member.figures import Done, MemberFigures
 from equipoise.member.member_http import MemberServer

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.events.errors import EquipoiseError, InputError
-from equipoise.events.log.kafka.client import TopicPartition, Unsent, partition_of_key
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import TopicPartition, Unsent, partition_of_key
 from equipoise.member.fencing import FENCE_KEY, SOURCES_KEY
 from equipoise.member.member_options import MemberKeywords, MemberOptions
 from equipoise.member.sent_records import Outputs

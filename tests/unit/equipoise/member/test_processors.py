@@ -10,7 +10,7 @@ import pytest
 
 from equipoise import ErrorPolicy, Member, Processor
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import Record, TopicPartition
+from equipoise.kafka.client import Record, TopicPartition
 from equipoise.member.origin import Origin
 from equipoise.member.positions import Position, Positions, position_record, positions_topic
 

@@ -11,9 +11,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from equipoise import Processor
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.aiokafka_producer import InvalidRecordError
-from equipoise.events.log.kafka.client import TopicPartition, batch_bytes
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.aiokafka_producer import InvalidRecordError
+from equipoise.kafka.client import TopicPartition, batch_bytes
 from equipoise.member.refusals import PATIENCE_S, SORTED, ForGood, TaskRefusals, name_topic, refused_by, sentence
 from equipoise.member.sizes import OversizedError
 from equipoise.member.stores import MemoryStore

@@ -27,7 +27,7 @@ PATIENCE_S = 20.0
 NOBODY = "127.0.0.1:1"
 WATCHED = """
 import os, subprocess, sys, time
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.kafka.connection import Connection
 from equipoise.runtime import FileLock
 from equipoise.witness.parent import ChildWitness
 from equipoise.witness.proof import MemberProof
@@ -242,7 +242,7 @@ def test_system_without_pidfds_has_no_witness(monkeypatch: pytest.MonkeyPatch) -
 
 
 def proof() -> Any:
-    from equipoise.events.log.kafka.connection import Connection
+    from equipoise.kafka.connection import Connection
     from equipoise.witness.proof import MemberProof
 
     return MemberProof(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from equipoise.events.log.kafka.consumer_groups import GroupMember, MemberKey, normalised
+from equipoise.kafka.consumer_groups import GroupMember, MemberKey, normalised
 from equipoise.witness.member_watch import SeenMembers
 
 HERE = frozenset({"10.0.0.1"})

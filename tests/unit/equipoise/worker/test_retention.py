@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from equipoise.events.log.kafka.bases_topic import Base
+from equipoise.log.kafka.bases_topic import Base
 from equipoise.worker.retention import Retention, deletion
 
 HOUR_MS = 3_600_000

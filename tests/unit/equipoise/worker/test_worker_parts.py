@@ -18,11 +18,11 @@ from equipoise.events.codec import make_record
 from equipoise.events.decisions import Checkpointed, Decision, MemberAsked
 from equipoise.events.errors import DamagedError, InputError
 from equipoise.events.facts import Fact, LogOpened, MemberJoined, MemberLeft, ProbingTick, Subtopology, TopologyDeclared
-from equipoise.events.log import open_log
-from equipoise.events.log.kafka.envelope import StoredDecision, fact_row, pack_decision, stored_decision
-from equipoise.events.log.rows import DecisionRow
 from equipoise.events.records import DecisionRecord
 from equipoise.live_settings import LiveSettings, read_settings
+from equipoise.log import open_log
+from equipoise.log.kafka.envelope import StoredDecision, fact_row, pack_decision, stored_decision
+from equipoise.log.rows import DecisionRow
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.published import OTHER_FORM, UnreadIdentity, identity_of
@@ -128,7 +128,7 @@ def test_record_without_a_group_keeps_its_offset_and_is_not_read(tmp_path: Path,
 
 
 def test_record_without_a_group_at_a_wrong_place_is_damage(tmp_path: Path) -> None:
-    from equipoise.events.log.rows import Order
+    from equipoise.log.rows import Order
 
     order = Order()
     with pytest.raises(DamagedError):

@@ -1,3 +1,0 @@
-"""Assignors as plugins of Kafka clients. Only these modules of `assignors` use network, clock and
-threads.
-"""

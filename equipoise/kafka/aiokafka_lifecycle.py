@@ -1,0 +1,145 @@
+"""Starts and stops clients of aiokafka, within a time and whatever they wait for, so that no task
+keeps running and no connection stays open.
+
+aiokafka closes its connections last. When an earlier step fails, hangs on a silent broker or is
+cancelled, connections stay open and a task that reconnects may keep running. There is no public way
+to finish the shutdown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from aiokafka.conn import AIOKafkaConnection
+
+from equipoise.kafka.client import CLOSE_S
+
+_LOG = logging.getLogger(__name__)
+_WHOLE_START_S = 1.0
+AGAIN_S = 0.1
+_ENDING: set[asyncio.Task[None]] = set()
+"""Keeps tasks alive: a task without a reference may be collected before its end."""
+
+
+def retrieve_error(sent: asyncio.Future[Any]) -> BaseException | None:
+    """The error. Once retrieved, asyncio does not warn when nobody waits for it any more."""
+    return None if sent.cancelled() else sent.exception()
+
+
+async def start_client(client: Any, start: Callable[[], Awaitable[None]], close: Callable[[], Awaitable[None]]) -> None:
+    """Starts a client. Closes it if the start fails or is cancelled.
+
+    A cancelled start is finished first, if brokers answer within a second. After that, only the
+    connection over which it asks for the brokers of the cluster may stay open, until they answer or
+    aiokafka's time for that is over.
+    """
+    connected = _connected(client)
+    connected.bootstrap = partial(_bootstrap, client, connected.bootstrap)
+    starting = asyncio.ensure_future(start())
+    try:
+        await asyncio.shield(starting)
+    except BaseException:
+        ending = asyncio.ensure_future(_call_off(client, starting, close))
+        _ENDING.add(ending)
+        ending.add_done_callback(_ENDING.discard)
+        await asyncio.shield(ending)  # which goes on should this be called off once more
+        raise
+
+
+async def _bootstrap(client: Any, bootstrap: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """aiokafka loses its connection if this is cancelled while it waits for the answer."""
+    asking = asyncio.ensure_future(bootstrap())
+    try:
+        await asyncio.shield(asking)
+    except asyncio.CancelledError:
+        _ENDING.add(asking)
+        asking.add_done_callback(partial(_end_bootstrap, client))
+        raise
+
+
+def _end_bootstrap(client: Any, asking: asyncio.Task[None]) -> None:
+    _ENDING.discard(asking)
+    retrieve_error(asking)
+    cut_connections(client)
+
+
+async def _call_off(client: Any, starting: asyncio.Future[None], close: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.wait((starting,), timeout=_WHOLE_START_S)
+    starting.cancel()
+    await close()
+    await wait_for_end(client, [starting])
+
+
+async def stop_client(client: Any, stop: Callable[[], Awaitable[None]], within_s: float) -> None:
+    """Stops a client. When cancelled, stops it at once."""
+    # In a task of its own: closing a client during a request may raise CancelledError, which must
+    # not look like a cancellation of the caller.
+    stopping = asyncio.ensure_future(stop())
+    try:
+        await asyncio.wait((stopping,), timeout=within_s)
+        if stopping.done() and not stopping.cancelled() and stopping.exception() is not None:
+            _LOG.debug("a client was not closed cleanly: %r", stopping.exception())
+    finally:
+        stopping.cancel()
+        tasks = cut_connections(client)
+        client._closed = True  # if stopping was called off before it began, the client would say so when it is collected
+    await wait_for_end(client, [*tasks, stopping])
+
+
+def cut_connections(client: Any) -> list[asyncio.Task[Any]]:
+    """Ends all tasks and connections as far as possible without waiting. Returns the tasks that
+    still have to end.
+    """
+    connected = _connected(client)
+    connected.cluster._brokers.clear()  # so that nothing reconnects
+    connected.cluster._bootstrap_brokers.clear()
+    connected._conns = _OfStopped(connected._conns)
+    running = [task for task in (connected._sync_task, *_tasks(client)) if task is not None and not task.done()]
+    for task in running:
+        task.cancel()
+    for connection in list(connected._conns.values()):
+        writer = connection._writer
+        connection.close()
+        if writer is not None:
+            writer.transport.abort()  # closing waits until the broker has taken what was written
+    return running
+
+
+class _OfStopped(dict[Any, AIOKafkaConnection]):
+    """Connections of a stopped client. What a question in flight still connects is closed."""
+
+    def __setitem__(self, node: Any, connection: AIOKafkaConnection) -> None:
+        connection.close()
+        super().__setitem__(node, connection)
+
+
+def _connected(client: Any) -> Any:
+    return client.client if hasattr(client, "client") else client._client
+
+
+async def wait_for_end(client: Any, tasks: Sequence[asyncio.Future[Any]]) -> None:
+    end_s = time.monotonic() + CLOSE_S
+    while (running := [task for task in tasks if not task.done()]) and time.monotonic() < end_s:
+        await asyncio.wait(running, timeout=AGAIN_S)
+        for task in running:
+            task.cancel()  # a sender that is called off calls off one of its requests at a time
+        cut_connections(client)
+    cut_connections(client)  # what the last of them opened on its way
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not report it
+
+
+def _tasks(client: Any) -> Iterator[asyncio.Task[Any] | None]:
+    fetcher, coordinator, sender = (getattr(client, name, None) for name in ("_fetcher", "_coordinator", "_sender"))
+    if fetcher is not None:
+        yield fetcher._fetch_task
+        yield from fetcher._pending_tasks
+    for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task"):
+        yield getattr(coordinator, name, None)
+    yield getattr(sender, "sender_task", None)

@@ -1,0 +1,49 @@
+"""Metadata: requests that make no topic, and what a client knows of a partition.
+
+By default brokers make a topic when a client asks for it by name (`auto.create.topics.enable`),
+with their own settings and number of partitions. aiokafka's clients allow that with each request
+and have no option against it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiokafka
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.metadata import MetadataRequest
+
+from equipoise.kafka.client import TopicPartition
+
+
+def forbid_topic_creation(client: AIOKafkaClient) -> None:
+    """From here on no request of `client` makes a topic. A topic that does not exist is unknown to
+    it, as on brokers without automatic creation.
+    """
+    connect = client._get_conn
+
+    async def connection(*place: Any, **options: Any) -> Any:
+        found = await connect(*place, **options)
+        if found is not None and "send" not in vars(found):  # connections are kept, and found again
+            send = found.send
+
+            def send_without_creation(request: Any, *expects: Any, **options: Any) -> Any:
+                if isinstance(request, MetadataRequest):
+                    request._allow_auto_topic_creation = False
+                return send(request, *expects, **options)
+
+            found.send = send_without_creation
+        return found
+
+    client._get_conn = connection
+
+
+def leader_address(client: Any, partition: TopicPartition) -> tuple[str, int] | None:
+    """Host and port of the broker that leads a partition; None: not known."""
+    broker = client.cluster.broker_metadata(client.cluster.leader_for_partition(partition))
+    return None if broker is None else (broker.host, broker.port)
+
+
+def aiokafkas_place(partition: TopicPartition) -> Any:
+    """A partition, as aiokafka names it."""
+    return aiokafka.TopicPartition(*partition)

@@ -1,0 +1,279 @@
+"""Consumer groups as their coordinator knows them: lists the members of a group, and takes one out
+on its behalf. For groups of the classic protocol and of KIP-848, whatever client their members use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import re
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import attrs
+from aiokafka import errors
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+
+from equipoise.events.errors import InputError
+from equipoise.kafka.aiokafka_metadata import forbid_topic_creation
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, LastHeartbeat, LeaveGroup
+
+RETRY_S = 0.2
+REQUEST_TIMEOUT_MS = 3_000
+REASON = "its process has ended; removed on its behalf by equipoise"
+
+UNSUPPORTED_VERSION, UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND, FENCED_INSTANCE_ID = 35, 25, 69, 82
+_NO_MEMBER_NOW = {UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND, FENCED_INSTANCE_ID}
+"""Answers which say that this member id is out of the group already."""
+_OTHER_PROTOCOL = {UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND}
+_CLASSIC_MEMBER = 0
+"""Type of a member that uses the classic protocol in a group of KIP-848."""
+
+MemberProtocol = Literal["classic", "consumer"]
+T = TypeVar("T")
+
+
+@attrs.frozen(kw_only=True)
+class GroupMember:
+    """A member as the coordinator knows it. `member_id`: given by the coordinator or, with KIP-848,
+    by the client; a process that joins again has another one. `instance_id`: group.instance.id;
+    None: it has none. `host`: address of the client as the broker sees it. `protocol`: how it takes
+    part: ``consumer`` is KIP-848.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    protocol: MemberProtocol
+
+    def __str__(self) -> str:
+        instance = "" if self.instance_id is None else f"instance id {self.instance_id}, "
+        return f"{self.member_id} ({instance}client id {self.client_id}, host {self.host})"
+
+
+@attrs.frozen(kw_only=True)
+class MemberKey:
+    """What a member is found by: all that is not None must be equal. `hosts`: one of them. In
+    `instance_id` and `client_id` a ``*`` stands for any text, so that one process may have several
+    members, each with an id of its own.
+    """
+
+    member_id: str | None = None
+    instance_id: str | None = None
+    client_id: str | None = None
+    hosts: frozenset[str] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Returns whether every member matches."""
+        return self == MemberKey()
+
+    @property
+    def is_pattern(self) -> bool:
+        return "*" in f"{self.instance_id}{self.client_id}"
+
+    def matches(self, member: GroupMember) -> bool:
+        wanted = ((self.instance_id, member.instance_id), (self.client_id, member.client_id))
+        is_it = self.member_id in (None, member.member_id) and all(_fits(key, value) for key, value in wanted)
+        return is_it and (self.hosts is None or member.host in self.hosts)
+
+    def __str__(self) -> str:
+        parts = (("member id", self.member_id), ("instance id", self.instance_id), ("client id", self.client_id))
+        hosts = [] if self.hosts is None else [f"host {' or '.join(sorted(self.hosts)) or 'unknown'}"]
+        return ", ".join([*(f"{name} {value}" for name, value in parts if value is not None), *hosts])
+
+
+def _fits(key: str | None, value: str | None) -> bool:
+    if key is None or value is None:
+        return key is None
+    return re.fullmatch(".*".join(map(re.escape, key.split("*"))), value, re.DOTALL) is not None
+
+
+def normalised(host: str) -> str:
+    """An address in one form: brokers write ``/127.0.0.1``, ``name/127.0.0.1`` or
+    ``/0:0:0:0:0:0:0:1``. What is no address stays as it is.
+    """
+    text = host.rpartition("/")[2].partition("%")[0]
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return text
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+async def connected(options: Mapping[str, Any]) -> Any:
+    """An AIOKafkaClient that knows the cluster. Raises KafkaError or OSError."""
+    client = AIOKafkaClient(**options)
+    forbid_topic_creation(client)
+    try:
+        await client.bootstrap()
+    except BaseException:
+        await client.close()
+        raise
+    return client
+
+
+class ConsumerGroup:
+    """One group, through its coordinator, while this is open. Nothing is connected before the first
+    request. A request is made once, and raises KafkaError or OSError when it fails; see `repeated`.
+    `quiet`: aiokafka's own log is switched off, because who asks says in one line what failed; not
+    in an application's process.
+    """
+
+    def __init__(
+        self, connection: Connection, group: str, *, request_timeout_ms: int = REQUEST_TIMEOUT_MS, client_id: str = "equipoise", quiet: bool = True
+    ) -> None:
+        self.group = group
+        self._quiet = quiet
+        self._options = connection.options() | {"request_timeout_ms": request_timeout_ms, "client_id": client_id}
+        self._client: Any = None
+        self._coordinator: int | None = None
+        self._protocol: MemberProtocol = "classic"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def members(self) -> list[GroupMember]:
+        """The present members; empty when there is no such group."""
+        other: MemberProtocol = "consumer" if self._protocol == "classic" else "classic"
+        for protocol in (self._protocol, other):
+            found = await (self._classic_members() if protocol == "classic" else self._consumer_members())
+            if found is not None:
+                self._protocol = protocol
+                return found
+        return []
+
+    async def remove(self, member: GroupMember) -> bool:
+        """Takes the member out of the group. False: this member id was out already."""
+        if member.protocol == "consumer":
+            code = (await self.send(LastHeartbeat(self.group, member.member_id, member.instance_id))).error_code
+        else:
+            answer = await self.send(LeaveGroup(self.group, [(member.member_id, member.instance_id)], REASON))
+            code = answer.error_code or answer.members[0][2]
+        if code in _NO_MEMBER_NOW:
+            return False
+        self.check(code)
+        return True
+
+    async def coordinator(self) -> frozenset[tuple[str, int]]:
+        """Addresses and port at which clients of this machine reach the coordinator. Raises
+        StaleMetadata while the coordinator is unknown.
+        """
+        node = await self._found_coordinator()
+        broker = self._client.cluster.broker_metadata(node)
+        if broker is None:
+            raise errors.StaleMetadata("the coordinator is unknown")
+        found = await asyncio.get_running_loop().getaddrinfo(broker.host, broker.port, type=socket.SOCK_STREAM)
+        return frozenset((normalised(str(each[4][0])), broker.port) for each in found)
+
+    async def _classic_members(self) -> list[GroupMember] | None:
+        """None: it is no group of the classic protocol."""
+        try:
+            answer = await self.send(DescribeGroups(self.group))
+        except NotImplementedError:
+            raise InputError("the brokers do not name static members; Kafka 2.4 or later is needed") from None
+        (group,) = answer.to_object()["groups"]
+        if group["error_code"] == GROUP_ID_NOT_FOUND or group["state"] == "Dead":
+            return None
+        self.check(group["error_code"])
+        return [_classic_member(each) for each in group["members"]]
+
+    async def _consumer_members(self) -> list[GroupMember] | None:
+        """None: it is no group of KIP-848."""
+        described = await self.describe_consumers()
+        return None if described is None else [_consumer_member(each) for each in described]
+
+    async def describe_consumers(self) -> list[Any] | None:
+        """The members as ConsumerGroupDescribe shows them; None: it is no group of KIP-848."""
+        try:
+            answer = await self.send(ConsumerGroupDescribe(self.group))
+        except errors.IncompatibleBrokerVersion:  # brokers before 3.7
+            return None
+        (group,) = answer.to_object()["groups"]
+        if group["error_code"] in _OTHER_PROTOCOL:
+            return None
+        self.check(group["error_code"])
+        return list(group["members"])
+
+    def check(self, code: int) -> None:
+        """Raises the KafkaError of an error code; 0 is none."""
+        if code:
+            self.forget_coordinator()
+            raise _error_of(code)(f"group {self.group}, error code {code}")
+
+    async def send(self, request: Any) -> Any:
+        """Sends a request to the coordinator. Raises KafkaError or OSError."""
+        node = await self._found_coordinator()
+        try:
+            return await self._client.send(node, request, group=ConnectionGroup.COORDINATION)
+        except (errors.KafkaError, OSError):
+            self.forget_coordinator()
+            raise
+
+    def forget_coordinator(self) -> None:
+        """The next request looks for it again."""
+        self._coordinator = None
+
+    async def _found_coordinator(self) -> int:
+        if self._client is None:
+            if self._quiet:
+                logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+            self._client = await connected(self._options)
+        if self._coordinator is None:
+            found: int = await self._client.coordinator_lookup(CoordinationType.GROUP, self.group)
+            self._coordinator = found
+        return self._coordinator
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+
+async def repeated(attempt: Callable[[], Awaitable[T]], within_s: float) -> T:
+    """Repeats `attempt` while it fails for a reason that may pass. Raises the last KafkaError or
+    OSError after `within_s`, and another one at once.
+    """
+    by_s = time.monotonic() + within_s
+    while True:
+        try:
+            return await attempt()
+        except (errors.KafkaError, OSError) as error:
+            if time.monotonic() >= by_s or not (isinstance(error, OSError) or error.retriable):
+                raise
+        await asyncio.sleep(RETRY_S)
+
+
+def _error_of(code: int) -> type[Exception]:
+    found: type[Exception] = errors.for_code(code)
+    return found
+
+
+def _classic_member(found: dict[str, Any]) -> GroupMember:
+    return GroupMember(
+        member_id=found["member_id"],
+        instance_id=found["group_instance_id"],
+        client_id=found["client_id"],
+        host=normalised(found["client_host"]),
+        protocol="classic",
+    )
+
+
+def _consumer_member(found: dict[str, Any]) -> GroupMember:
+    return GroupMember(
+        member_id=found["member_id"],
+        instance_id=found["instance_id"],
+        client_id=found["client_id"],
+        host=normalised(found["client_host"]),
+        protocol="classic" if found.get("member_type") == _CLASSIC_MEMBER else "consumer",
+    )

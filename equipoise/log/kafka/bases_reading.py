@@ -1,0 +1,83 @@
+"""Reads the topic of bases: all of it, the newest base, or the first record of a log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from equipoise.kafka.client import ConsumedRecord, Consumer, TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import reaching, reader
+from equipoise.log.kafka.bases_topic import Base, Bases, opening_row
+from equipoise.log.kafka.log_topics import (
+    Topics,
+)
+from equipoise.log.kafka.topic_making import partition_count
+from equipoise.log.rows import FactRow
+
+_FIRST_LOOK_BACK = 300
+"""Last records of the bases' topic that are searched first for a base."""
+
+
+async def opening_in_bases(connection: Connection, topics: Topics, partition: int) -> FactRow | None:
+    """Returns LogOpened as the first fact of a partition, which is at the beginning of the topic of
+    bases; None: it is not there.
+    """
+    async for record in _records_of_bases(connection, topics, partition, 0):
+        row = opening_row(record.key, record.value)
+        if row is not None:
+            return row
+    return None
+
+
+async def read_bases(connection: Connection, topics: Topics, partition: int, bases: Bases, start: int = 0) -> int:
+    """Gives `bases` the records of its topic from offset `start` to the present end, and returns
+    the offset behind the last one. A log without the topic has none. Raises KafkaError.
+    """
+    async for record in _records_of_bases(connection, topics, partition, start):
+        bases.take(record.key, record.value)
+        start = record.offset + 1
+    return start
+
+
+async def newest_base(connection: Connection, topics: Topics, log_id: str, partition: int) -> Base | None:
+    """Returns the newest base that is stored; None: there is none. Searches from the end, so it
+    does not read all states. Raises KafkaError, InputError.
+    """
+    if not await partition_count(connection, topics.bases, must_be_seen=True):
+        return None
+    tp = TopicPartition(topics.bases, partition)
+    async with reader(connection) as consumer:
+        consumer.assign([tp])
+        begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+        back = _FIRST_LOOK_BACK
+        while True:
+            start = max(begin, end - back)
+            bases = Bases(log_id, keep_states=False)
+            async for record in records_to_end(consumer, tp, start, end):
+                bases.take(record.key, record.value)
+            if bases.stored or start == begin:
+                return bases.stored[-1] if bases.stored else None
+            back *= 8
+
+
+async def _records_of_bases(connection: Connection, topics: Topics, partition: int, start: int) -> AsyncIterator[ConsumedRecord]:
+    if not await partition_count(connection, topics.bases):
+        return
+    tp = TopicPartition(topics.bases, partition)
+    async with reader(connection, max_poll_records=1_000) as consumer:
+        consumer.assign([tp])
+        with reaching(connection):
+            begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+            async for record in records_to_end(consumer, tp, max(begin, start), end):
+                yield record
+
+
+async def records_to_end(consumer: Consumer, tp: TopicPartition, start: int, end: int) -> AsyncIterator[ConsumedRecord]:
+    """The records of a partition from offset `start` to before `end`."""
+    consumer.seek(tp, start)
+    position = start
+    while position < end:
+        for record in (await consumer.getmany(tp, timeout_ms=1_000)).get(tp, ()):
+            if record.offset < end:
+                yield record
+        position = await consumer.position(tp)

@@ -1,0 +1,377 @@
+"""One partition of an archive as a log that stores rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from typing import Any, TypeVar
+
+from equipoise.events.errors import DamagedError, GapError, InputError, RepeatError
+from equipoise.events.fields import INT64_MAX
+from equipoise.events.records import Entry
+from equipoise.log.parquet.archive_stores import Lock, Store
+from equipoise.log.parquet.archive_writing import Writer, appender
+from equipoise.log.parquet.files import (
+    COLUMNS,
+    Part,
+    all_parts,
+    batches,
+    by_partition,
+    counted,
+    covering,
+    from_row,
+    last_numbers,
+    rows_of_groups,
+    until_day,
+)
+from equipoise.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Order, Row
+from equipoise.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
+
+T = TypeVar("T")
+_MOST_LISTINGS = 1_000
+"""Most times that a reader lists the files again because a compaction removed one."""
+
+
+class ArchivePartition(StoredLog):
+    """One partition of an archive. `equipoise.log.parquet.files` describes its files.
+
+    A reading of one group checks only the offsets of other groups' rows, so damage to one group's
+    rows does not keep others from being read. `parts`: its files, if they are known. `last_day`:
+    files that are entirely after it are not read; None: all are.
+    """
+
+    def __init__(
+        self, store: Store, partition: int, mode: Mode, location: str, parts: Sequence[Part] | None = None, last_day: str | None = None
+    ) -> None:
+        super().__init__(location, mode)
+        self._last_day = last_day
+        self.store = store
+        self.partition: int = partition
+        self._lock: Lock | None = None
+        self._writer: Writer | None = None
+        self._known_rows = 0
+        """Rows after which `_order` is the order."""
+        try:
+            if mode != "r":
+                refusal = f"{location}: another process appends to it; a log has one writer, so close the other one"
+                self._lock = store.lock(appender(partition), refusal)
+                self._sweep(everything=mode == "w")
+            self._parts: list[Part] = list(parts or ())
+            with self._as_damage():
+                if parts is None:
+                    self._parts = self._list()
+                if mode != "r":
+                    self._order = self._last_order()
+        except BaseException:
+            self._close()
+            raise
+
+    def _list(self) -> list[Part]:
+        return until_day(covering(by_partition(all_parts(self.store)).get(self.partition, [])), self._last_day)
+
+    def _sweep(self, *, everything: bool) -> None:
+        """Removes unfinished files of a killed writer; with `everything`, also all rows, for a new
+        log.
+        """
+        self.store.sweep(appender(self.partition))
+        if everything:
+            for part in by_partition(all_parts(self.store)).get(self.partition, []):
+                self.store.remove(part.name)
+
+    # -------------------------------------------------------------------------------------- reading
+
+    def _first_row(self, from_offset: int) -> int:
+        """A row at or before the fact at `from_offset`, at the beginning of a file."""
+        return max((part.first_row for part in self._parts if part.first_offset <= from_offset and part.next_offset > part.first_offset), default=0)
+
+    def _batches(self, from_offset: int) -> Iterator[Any]:
+        """Batches of all rows from `_first_row` on."""
+        if self.mode == "r":
+            self._parts = self._list()
+        return self.batches_between(self._first_row(from_offset), self._parts[-1].next_row if self._parts else 0)
+
+    def batches_between(self, row: int, last: int) -> Iterator[Any]:
+        """Yields batches of the rows from `row` up to, but not including, `last`. Raises
+        BrokenStoreError. Raises MissingRowError for rows that no file has.
+        """
+        listings = 0
+        while row < last:
+            part = next((part for part in self._parts if part.first_row <= row < part.next_row), None)
+            if part is None:
+                raise MissingRowError(f"row {row} of partition {self.partition}")
+            skip = row - part.first_row
+            try:
+                for batch in batches(part):
+                    taken = batch.slice(skip, max(0, last - row))
+                    skip = max(0, skip - batch.num_rows)
+                    row += taken.num_rows
+                    if taken.num_rows:
+                        yield taken
+            except FileNotFoundError:
+                listings += 1
+                if listings > _MOST_LISTINGS:
+                    raise BrokenStoreError(f"its files change faster than they can be read, {part.file_name} among them") from None
+                self._parts = self._list()
+
+    def _rows(self, from_offset: int) -> Iterator[Row]:
+        reached = from_offset == 0
+        for batch in self._batches(from_offset):
+            for row in _rows_of(batch, self.partition):
+                reached = reached or (isinstance(row, FactRow) and row.offset == from_offset)
+                if reached:
+                    yield row
+
+    def _read(self, from_offset: int, group: str | None) -> Iterator[Entry]:
+        if group is None:
+            yield from super()._read(from_offset, None)
+            return
+        order = Order(from_offset)
+        found = 0
+        with self._as_damage(order):
+            order.log_id = self._log_id() if from_offset else ""
+            for entry in entries_of(self._rows_of_group(from_offset, group), order, self.partition):
+                found += 1
+                yield entry
+        if from_offset and not found and from_offset > self.position():
+            raise InputError(f"{self.location}: offset {from_offset} is past the end of the log (next offset {self.position()})")
+
+    def _rows_of_group(self, from_offset: int, group: str) -> Iterator[Row]:
+        offsets = Offsets(0 if not from_offset else None)
+        for batch in self._batches(from_offset):
+            sound, problem = offsets.check(batch)
+            for row in _rows_of(_of_group(sound, group), self.partition):
+                if not (isinstance(row, FactRow) and (row.offset < from_offset or row.belongs_to_no_group)):
+                    yield row
+            if problem is not None:
+                raise problem
+
+    def groups(self) -> dict[str, int]:
+        """Returns group -> its number of records, facts and decisions, read from one column. Raises
+        DamagedError.
+        """
+        counts, problems = self.readable_groups()
+        if problems:
+            raise DamagedError(-1, f"{self.location} cannot be read: {problems[0]}; restore the log from a copy")
+        return counts
+
+    def readable_groups(self) -> tuple[dict[str, int], list[str]]:
+        """Returns `groups` of the readable files, and the problems of the others. Of files that say
+        what they hold, only that is read.
+        """
+        counts: dict[str, int] = {}
+        problems: list[str] = []
+        row = 0
+        for part in self._parts:
+            skip, row = row - part.first_row, part.next_row
+            try:
+                found = rows_of_groups(part) if not skip else counted(from_row(batches(part, ("group",), 65_536), skip))
+            except BrokenStoreError as error:
+                problems.append(str(error))
+            else:
+                for group, rows in found.items():
+                    counts[group] = counts.get(group, 0) + rows
+        return dict(sorted(counts.items())), problems
+
+    def _last_order(self) -> Order:
+        while True:
+            self._known_rows = self._count()
+            order = self._order = self._order_after(self._stored_position())
+            if self._count() == self._known_rows:  # else files were listed again meanwhile, and another process has appended
+                return order
+
+    def _order_after(self, position: int) -> Order:
+        if not position:
+            return Order()
+        begun = self._begun()
+        if position == begun.position:
+            return begun
+        order = self._order = Order(position - 1, self._log_id())
+        for row in self._rows(position - 1):
+            order.take(row)
+        order.begins_offset, order.bases = begun.begins_offset, begun.bases
+        order.numbers = {**begun.numbers, **self._of_files(_numbers)}
+        order.from_the_middle = False
+        return order
+
+    def _begun(self) -> Order:
+        """The order behind LogOpened and the states that the partition begins with."""
+        order = Order()
+        for row in self._rows(0):
+            if isinstance(row, DecisionRow) or (isinstance(row, FactRow) and row.offset > 0):
+                break
+            order.take(row)
+        return order
+
+    def _of_files(self, read: Callable[[list[Part]], T]) -> T:
+        """Returns what `read` finds in the files, and lists them again when a compaction removes
+        one.
+        """
+        for _ in range(_MOST_LISTINGS):
+            with contextlib.suppress(FileNotFoundError):
+                return read(self._parts)
+            self._parts = self._list()
+        raise BrokenStoreError("its files change faster than they can be read")
+
+    def _stored_position(self) -> int:
+        if self._writer is not None:
+            return self._writer.next_offset
+        return self._parts[-1].next_offset if self._parts else 0
+
+    def _count(self) -> int:
+        if self._writer is not None:
+            return self._writer.next_row
+        return self._parts[-1].next_row if self._parts else 0
+
+    # ------------------------------------------------------------------------------------ appending
+
+    def _begin(self) -> None:
+        self._parts = self._list()
+        if self._count() != self._known_rows:  # in a store without locks another process archives the same log
+            self._order = self._last_order()
+        latest_ms = self._of_files(_latest_ms)
+        self._writer = Writer(self.store, self.partition, self._count(), self._stored_position(), latest_ms, numbers=self._order.numbers)
+
+    def _store(self, row: Row) -> None:
+        assert self._writer is not None, "rows are stored within a transaction"
+        self._writer.add(row)
+
+    def _commit(self) -> None:
+        assert self._writer is not None, "a transaction has begun"
+        self._writer.publish()
+        self._known_rows = self._writer.next_row
+        self._writer = None
+        self._parts = self._list()
+
+    def _roll_back(self) -> None:
+        if self._writer is not None:
+            self._writer.discard()
+            self._writer = None
+        self._parts = self._list()
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.discard()
+        if self._lock is not None:
+            self._lock.release()
+
+
+def _latest_ms(parts: list[Part]) -> int:
+    """The latest append time, or a later time of the last file's day."""
+    latest = 0
+    for part in parts[-1:]:
+        for batch in batches(part, ("append_ms",), 65_536):
+            latest = max(latest, *(each for each in batch.column(0).to_pylist() if each is not None), 0)
+    return latest
+
+
+def _numbers(parts: list[Part]) -> dict[str, int]:
+    """Group -> number of its last decision: as the last file says, or the last one that says it and
+    the rows behind that.
+    """
+    numbers: dict[str, int] = {}
+    rest: list[Part] = []
+    for part in reversed(parts):
+        saved = last_numbers(part)
+        if saved is not None:
+            numbers = saved
+            break
+        rest.append(part)
+    for part in reversed(rest):
+        for batch in batches(part, ("group", "number"), 65_536):
+            for group, number in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                if number is not None and number != BASE_NUMBER:
+                    numbers[group] = number
+    return numbers
+
+
+def _rows_of(batch: Any, partition: int) -> Iterator[Row]:
+    """Yields the rows of a batch. Raises BrokenStoreError when columns are set that this kind of
+    record does not have; `Order` checks the rest.
+    """
+    return (row_of(values, partition) for values in zip(*(batch.column(name).to_pylist() for name in COLUMNS), strict=True))
+
+
+def row_of(values: Sequence[Any], partition: int) -> Row:
+    """Returns the row with these values of COLUMNS. Raises what `_rows_of` raises."""
+    group, of, offset, append_ms, kind, version, payload, number, caused_by, index, checksum = values
+    if of != partition:
+        raise BrokenStoreError(f"a row of partition {of!r:.20} is in a file of partition {partition}")
+    if number is None and caused_by is None and index is None:
+        return FactRow(group, offset, append_ms, kind, version, payload, checksum)
+    if (offset, kind, version, number, index) == (None, BASE_KIND, BASE_VERSION, BASE_NUMBER, 0):
+        return BaseRow(group, caused_by, append_ms, payload, checksum)
+    if offset is None and append_ms is None:
+        return DecisionRow(group, number, caused_by, index, kind, version, payload, checksum)
+    raise BrokenStoreError("a row is neither a fact nor a decision")
+
+
+def entries_of(rows: Iterator[Row], order: Order, partition: int) -> Iterator[Entry]:
+    """Yields the entries of one group of a partition. `rows`: its own and LogOpened, in order;
+    those of other groups between them are there, and not checked.
+    """
+    for row in rows:
+        if isinstance(row, FactRow):
+            order.position = row.offset
+        elif not order.started:
+            continue  # of a fact before the first of `rows`
+        order.take(row)
+        yield order.entry(row, partition)
+
+
+def _of_group(batch: Any, group: str) -> Any:
+    """The rows of one group, and of none."""
+    import pyarrow.compute as pc
+
+    named = batch.column("group")  # a dictionary: `batches` reads it as one. A scalar made of a Python string would import pandas
+    wanted = [named.dictionary[at] for at, name in enumerate(named.dictionary.to_pylist()) if name in (group, "")]
+    if not wanted:
+        return batch.slice(0, 0)
+    return batch.filter(reduce(pc.or_, (pc.equal(named, each) for each in wanted)))
+
+
+class Offsets:
+    """Checks, batch by batch and without building rows, that each offset of a partition occurs once
+    and in order. `due`: the first one; None: whichever comes first.
+    """
+
+    def __init__(self, due: int | None) -> None:
+        self.due = due
+        self._begins: int | None = None
+        """First fact of a log that begins at a base, which follows LogOpened."""
+
+    def check(self, batch: Any) -> tuple[Any, GapError | RepeatError | None]:
+        """Returns the batch up to the first wrong offset, and the error there."""
+        import numpy as np
+
+        there = batch.column("offset").drop_null()
+        if not len(there):
+            return batch, None
+        offsets = np.frombuffer(there.buffers()[1], np.int64, len(there), there.offset * 8)  # to_numpy() would import pandas, for its 60 MB
+        if self.due is None:
+            self.due = int(offsets[0])
+        if self._begins is None and self.due <= 1:
+            self._begins = _begins_in(batch)
+        due_offsets = self.due + np.arange(len(offsets))
+        if self._begins is not None and self.due <= 1:
+            due_offsets[1 - self.due :] += self._begins - 1
+        wrong = np.flatnonzero(offsets != due_offsets)
+        if not len(wrong):
+            self.due = min(int(offsets[-1]) + 1, INT64_MAX)
+            return batch, None
+        first = int(wrong[0])
+        due, came = int(due_offsets[first]), int(offsets[first])
+        at = [row for row, offset in enumerate(batch.column("offset").to_pylist()) if offset is not None]
+        kept = batch.slice(0, at[first])
+        if came > due:
+            return kept, GapError(due, f"is missing; the next record has offset {came}. Restore the log from a copy")
+        return kept, RepeatError(came, f"came again where offset {due} was due; restore the log from a copy")
+
+
+def _begins_in(batch: Any) -> int | None:
+    """First fact of the log whose states at a base are in the batch; None: there is none."""
+    numbers = batch.column("number").to_pylist()
+    if BASE_NUMBER not in numbers:
+        return None
+    row = next(_rows_of(batch.slice(numbers.index(BASE_NUMBER), 1), batch.column("partition")[0].as_py()))
+    return row.entry().begins_offset if isinstance(row, BaseRow) else None

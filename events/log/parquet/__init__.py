@@ -1,3 +1,0 @@
-"""An archive: a Parquet dataset that is a log, partitioned by date. See
-`equipoise.events.log.parquet.parquet_log`.
-"""
