@@ -25,8 +25,11 @@ _DESCRIBE = f"""
 import attrs, json, equipoise.events
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured
-from equipoise.log.kafka.envelope import pack_fact
 from equipoise.events.settings import GroupSettings
+try:
+    from equipoise.log.kafka.envelope import pack_fact
+except ModuleNotFoundError:  # builds of November 2026 and before
+    from equipoise.events.log.kafka.envelope import pack_fact
 from equipoise.worker.worker_settings import WorkerSettings
 best = registry.latest("high_availability")
 config = GroupConfigured(assignor=best.name, behaviour_version=best.version, solver=best.solver, knobs=GroupSettings(**{SETTINGS}))
