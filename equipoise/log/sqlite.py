@@ -287,12 +287,12 @@ def _connect(path: Path, mode: Mode) -> sqlite3.Connection:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
                 return connection  # its header asks for what SQLite does not know: damaged, as below
+            connection.close()
             ahead = Path(f"{path}-wal")
             if ahead.exists() and ahead.stat().st_size:
                 raise
             # A closed log on a read-only medium or a full disk: nothing writes there, so SQLite can
             # read the file alone.
-            connection.close()
             connection = sqlite3.connect(f"{name}?mode=ro&immutable=1", uri=True, isolation_level=None, check_same_thread=False)
         except _FAILURES:
             pass  # no database, or a damaged one: `_prepare` meets the same, and says so

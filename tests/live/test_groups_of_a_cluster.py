@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import json
 import random
 import signal
@@ -197,7 +198,7 @@ async def test_every_kind_of_group_is_read_as_the_broker_and_its_members_have_it
 
 def check_recording(recording: str, prefix: str, mine: list[RawRecord], into: str) -> None:
     """What a recorder has kept that was killed once: each record about a group once, and all."""
-    with sqlite3.connect(recording) as db:
+    with contextlib.closing(sqlite3.connect(recording)) as db, db:
         assert db.execute("SELECT count(*) - count(DISTINCT partition || '/' || offset) FROM records").fetchone() == (0,)
     with open_recording(recording) as kept:
         places = {(each.partition, each.offset) for each in kept.records()}

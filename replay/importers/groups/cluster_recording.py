@@ -202,21 +202,23 @@ def open_recording(location: str, *, write: bool = False) -> ClusterRecording:
         raise InputError(f"{location}: is a folder, and no recording of groups; name a file")
     if not is_new and not is_recording(path):  # before SQLite touches it
         raise InputError(f"{location}: is no recording of groups; name a file that equipoise record wrote")
-    try:
-        connection = sqlite3.connect(path, isolation_level=None)
-        if is_new:  # before the write-ahead log, so that the file itself has the header from the beginning
-            with connection:
-                connection.execute("BEGIN IMMEDIATE")
-                for statement in _SCHEMA:
-                    connection.execute(statement)
-        connection.execute("PRAGMA journal_mode = WAL")
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.Error as error:
-        if is_new:
-            raise StorageError(location, f"the recording cannot be made: {error}", "free space there, or name another file") from None
-        raise InputError(f"{location}: the recording cannot be opened: {error}; restore it from a copy, or name another file") from None
-    if version != SCHEMA_VERSION:
-        raise InputError(f"{location}: is a recording of form {version}, and this build reads {SCHEMA_VERSION}; use the build that wrote it")
+    with contextlib.ExitStack() as opened:
+        try:
+            connection = opened.enter_context(contextlib.closing(sqlite3.connect(path, isolation_level=None)))
+            if is_new:  # before the write-ahead log, so that the file itself has the header from the beginning
+                with connection:
+                    connection.execute("BEGIN IMMEDIATE")
+                    for statement in _SCHEMA:
+                        connection.execute(statement)
+            connection.execute("PRAGMA journal_mode = WAL")
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.Error as error:
+            if is_new:
+                raise StorageError(location, f"the recording cannot be made: {error}", "free space there, or name another file") from None
+            raise InputError(f"{location}: the recording cannot be opened: {error}; restore it from a copy, or name another file") from None
+        if version != SCHEMA_VERSION:
+            raise InputError(f"{location}: is a recording of form {version}, and this build reads {SCHEMA_VERSION}; use the build that wrote it")
+        opened.pop_all()  # it stays open
     return ClusterRecording(path, connection)
 
 

@@ -4,6 +4,7 @@ code 2, and never a traceback.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
@@ -67,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "huge.jsonl").write_bytes(b"{" + b"a" * 1_000_000)
     for name in ("dir", "dir.db"):
         (place / name).mkdir()
-    with sqlite3.connect(place / "other.db") as other:
+    with contextlib.closing(sqlite3.connect(place / "other.db")) as other, other:
         other.execute("CREATE TABLE x (y)")
     other.close()
     return place

@@ -4,6 +4,7 @@ rows.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
@@ -87,7 +88,7 @@ def put(path: Path, rows: Iterable[Row]) -> None:
         path.write_bytes(b"".join(render(row) + b"\n" for row in rows))
         return
     SqliteLog(path, "w").close()
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         loosen(database)
         for at, row in enumerate(rows, 1):
             assert not isinstance(row, BaseRow)

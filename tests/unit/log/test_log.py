@@ -414,7 +414,7 @@ def test_open_foreign_file_is_refused_and_left_unchanged(path: Path, content: by
 
 def test_open_foreign_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "group.db"
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE diary (day TEXT)")
     database.close()
     for mode in MODES:
@@ -425,7 +425,7 @@ def test_open_foreign_database_is_refused(tmp_path: Path) -> None:
 def test_open_other_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     fill(path)
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA user_version = 3")
         database.execute(seal.UNSEAL)
     database.close()

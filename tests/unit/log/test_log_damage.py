@@ -4,6 +4,7 @@ reported, never guessed at.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def flips(value: object) -> list[tuple[str, object]]:
 def test_sqlite_every_flipped_bit_of_a_column_is_found(tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     written = small(path)
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         loosen(database)
     database.close()
     with SqliteLog(path, "r") as log:
@@ -103,7 +104,7 @@ def test_sqlite_every_flipped_bit_of_a_column_is_found(tmp_path: Path) -> None:
 def test_values_of_another_type_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     small(path)
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         columns = "id INTEGER PRIMARY KEY, 'group', partition, offset, append_ms, kind, version, payload, number, caused_by, 'index', checksum"
         plain = f"CREATE TABLE records ({columns})"
         database.executescript(f"ALTER TABLE records RENAME TO strict; {plain}; INSERT INTO records SELECT * FROM strict")
@@ -181,7 +182,7 @@ def test_check_structure_finds_index_damage(tmp_path: Path) -> None:
     with open_log(path, check_structure=True) as log:
         assert list(log.read()) == written
     data = bytearray(path.read_bytes())
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         root = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'facts'").fetchone()[0]
     database.close()
     at = (root - 1) * 4096 + 4_095  # within the last key of the index: the row it leads to

@@ -47,7 +47,7 @@ def checked(path: Path) -> list[Entry]:
 
 def is_sealed(path: Path) -> bool:
     there = path.read_bytes()[PLACE]
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         assert database.execute("SELECT sha256 FROM seal").fetchall() == [(there,)]
     database.close()
     return there != UNSEALED

@@ -334,7 +334,7 @@ def test_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("orders")
     with pytest.raises(InputError, match="is no recording"):
         open_recording(str(tmp_path / "text.db"))
-    with sqlite3.connect(tmp_path / "other.db") as db:
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as db, db:
         db.execute("CREATE TABLE t (a)")
     with pytest.raises(InputError, match="is no recording of groups"):
         open_recording(str(tmp_path / "other.db"))

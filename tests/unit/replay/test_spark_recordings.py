@@ -4,6 +4,7 @@ finds, group by group, however a recording ends.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 from collections.abc import Sequence
@@ -108,7 +109,7 @@ def test_a_group_of_kafka_connect_has_what_its_sinks_read(tmp_path: Path) -> Non
 def test_a_damaged_recording_says_so_and_tells_nothing_half(cluster: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.db"
     shutil.copy(cluster, damaged)
-    with sqlite3.connect(damaged) as database:
+    with contextlib.closing(sqlite3.connect(damaged)) as database, database:
         database.execute("UPDATE ends SET data = x'00' WHERE at_ms = (SELECT max(at_ms) FROM ends)")
     rows = on_tasks([damaged, cluster])
     heads = check_every_group([row["groups"] for row in rows])
@@ -121,7 +122,7 @@ def test_incident_names_a_damaged_recording(cluster: Path, tmp_path: Path) -> No
     for number, (statement, group) in enumerate((("UPDATE commits SET data = x'00'", "orders"), ("UPDATE ends SET data = x'c1'", "payments"))):
         damaged = tmp_path / f"damaged{number}.db"
         shutil.copy(cluster, damaged)
-        with sqlite3.connect(damaged) as database:
+        with contextlib.closing(sqlite3.connect(damaged)) as database, database:
             database.execute(statement)
         for words in (["--all"], ["--group", group]):
             result = CliRunner().invoke(main, ["incident", str(damaged), *words])
