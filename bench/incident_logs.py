@@ -264,7 +264,8 @@ def keep_logs(folder: Path, chosen: Sequence[str]) -> None:
     with ExitStack() as running:
         broker = running.enter_context(brokers.Brokers(1, java=("-Xms64m", "-Xmx512m", f"-Xbootclasspath/a:{logger}", *TIMES), **settings))
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result()
+        for made in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (TOPIC, "counts")]).values():
+            made.result()
         over = threading.Event()
         feeding = threading.Thread(target=feed, args=(broker.bootstrap, over))
         feeding.start()

@@ -133,7 +133,8 @@ class BrokerStory:
                 self._loaded(each)
             case _:
                 pass
-        self._last_ms = each.at_ms
+        if said is not Said.UNLOADED:  # a broker that begins may say it of groups that it has not loaded yet
+            self._last_ms = each.at_ms
 
     def finish(self, at_ms: int) -> None:
         """Ends with the last statement: a rebalance that goes on is told as far as it is known."""
@@ -266,7 +267,7 @@ class BrokerStory:
         detail = ""
         if start is not None:
             detail = _began_again(start, each.at_ms)
-            if self._unloaded is None:
+            if self._unloaded is None or self._unloaded[0] >= start.at_ms:
                 begin_ms, place = start.stopped_ms if start.stopped_ms >= 0 else start.at_ms, start.place
         self._unloaded = None
         is_cut = self._open is not None and start is not None and self._open.begin_ms < start.at_ms

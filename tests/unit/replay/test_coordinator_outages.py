@@ -69,6 +69,14 @@ def test_broker_that_was_killed_was_away_from_its_next_beginning_on(tmp_path: Pa
     assert (again.cause, again.took_ms, again.detail) == (AWAY, 0, "")  # it came back to this broker, which had not begun then
 
 
+def test_broker_that_begins_may_let_a_group_go_before_it_has_it(tmp_path: Path) -> None:
+    """Kafka 4.3.1 does, when the leadership of the offsets topic changes while it begins."""
+    early = lines(("07:30,000", f"{MANAGER} [GroupId=g] Unloading group metadata for generation 4."))
+    text = server().replace(lines(("07:32,000", f"{MANAGER} Loaded classic group g with 1 members.")), early + lines(("07:32,000", f"{MANAGER} Loaded classic group g with 1 members.")))
+    was_away = rebalances(told(tmp_path, server=text))[1]
+    assert (was_away.cause, was_away.took_ms, "it was killed" in was_away.detail) == (AWAY, 22_000, True)
+
+
 def test_broker_that_was_stopped_was_away_from_then_on(tmp_path: Path) -> None:
     was_away = rebalances(told(tmp_path, server=server(stopped=True)))[1]
     assert (was_away.cause, was_away.took_ms, was_away.detail) == (AWAY, 32_000, "the broker was stopped and started again, and had the group 32.0 s later")
