@@ -302,6 +302,7 @@ class ClientStory:
 
     def _join(self, process: ClientProcess, each: Statement) -> None:
         text = each.detail.text.strip("'")
+        process.number = max(process.number, each.number)
         if not text:
             process.asked_ms = each.at_ms
         if process.is_back and process.began_ms < 0:

@@ -18,7 +18,7 @@ NEEDLE = b"roup"
 """Nearly every line about a group has it."""
 SELDOM = (
     b"poll", b"POLL", b"stream-", b"ession expired", b"member_id", b".ms = ", b"CONSUMER-ID", b"FencedInstance", b"nknown member", b"ommitFailed",
-    b"WorkerS", b"SESSTMOUT", b"fresh process id", b"signal handlers", b"uncaught exception",
+    b"WorkerS", b"SESSTMOUT", b"fresh process id", b"signal handlers", b"uncaught exception", b"is not known in",
 )  # fmt: skip
 """The others have one of these."""
 _NOISE = b" expired offsets in "

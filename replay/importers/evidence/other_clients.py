@@ -69,6 +69,7 @@ PYTHON = (
     pattern("Coordinator for GROUP", None, "Coordinator for GROUP"),
     pattern("uto offset commit failed", Said.COMMIT_FAILED, rf"[Aa]uto offset commit failed(?: for {_FOR})?: (?P<text>.*)"),
     # Faust's own words, beside those of aiokafka
+    pattern("-+ for group", None, r"^\+[-+]+\+ for group"),
     pattern("livelock", Said.POLL_TIMEOUT, r"\[\^-+\w*Consumer.*livelock"),
     pattern("Timed out waiting for", Said.SESSION_OVER, r"\[\^-+.*Timed out waiting for .*rebalanc"),
 )  # fmt: skip
@@ -77,13 +78,15 @@ _IS = r"(?:: |=|\":)\"?"
 _KEY = rf"\"?[;,]? ?\"?group{_IS}(?P<group>[^,\s\"]+)\"?"
 GO = (
     pattern("beginning to manage the group lifecycle", Said.JOINING, rf"beginning to manage the group lifecycle{_KEY}", text=BEGINS),
-    pattern("next-gen group lifecycle", Said.JOINING, rf"beginning to manage the next-gen group lifecycle{_KEY}", kind="consumer", text=BEGINS),
-    pattern("initial heartbeat received assignment", Said.TRANSITION,
-            rf"initial heartbeat received assignment{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+).*?generation{_IS}(?P<number>[0-9]+)", kind="consumer", state="STABLE"),
+    pattern("next-gen group lifecycle", None, "beginning to manage the next-gen group lifecycle"),
+    pattern("initial heartbeat received assignment", Said.JOINING,
+            rf"initial heartbeat received assignment{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+).*?generation{_IS}(?P<number>[0-9]+)", kind="consumer", text=BEGINS),
+    pattern("saw a change in group status", Said.REBALANCING, rf"heartbeat saw a change in group status; partitions were added or lost{_KEY}", kind="consumer"),
     pattern("detected an updated assignment", Said.TRANSITION,
-            rf"detected an updated assignment[^;,]*?{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+).*?generation{_IS}(?P<number>[0-9]+)", kind="consumer", state="RECONCILING"),
+            rf"detected an updated assignment.*?{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+).*?generation{_IS}(?P<number>[0-9]+)", kind="consumer", state="STABLE"),
     pattern("abandoning assignment and rejoining", Said.UNKNOWN_MEMBER,
             rf"abandoning assignment and rejoining(?: with new member id)?{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+)", kind="consumer"),
+    pattern("unable to commit offset", Said.COMMIT_FAILED, rf"unable to commit offsets? for topic partition{_KEY}(?P<text>.*)"),
     pattern("leaving next-gen group", Said.LEAVING, rf"leaving next-gen group{_KEY}(?:,? ?\"?member_id{_IS}(?P<member>[^,\s\"]+))?", kind="consumer"),
     pattern("joining group", Said.JOINING, rf"(?<!re)joining group{_KEY}"),
     pattern("joined, balancing group", Said.JOINED, rf"joined, balancing group{_KEY}.*?member_id{_IS}(?P<member>[^,\s\"]+).*?generation{_IS}(?P<number>[0-9]+)"),
@@ -91,7 +94,7 @@ GO = (
     pattern("synced", Said.GIVEN, rf"synced{_KEY},? ?\"?assigned{_IS}(?P<work>.*)", state="all"),
     pattern("new group session begun", Said.GIVEN, rf"new group session begun{_KEY},? ?\"?added{_IS}(?P<work>.*?),? ?lost"),
     pattern("revoking prior assigned partitions", Said.REVOKED, rf"revoking prior assigned partitions.*?{_KEY},? ?\"?revoking{_IS}(?P<work>.*)"),
-    pattern("calling onRevoke at the end of a session", Said.REVOKED, rf"calling onRevoke at the end of a session{_KEY},? ?lost (?P<work>.*?),? ?stage"),
+    pattern("calling onRevoke at the end of a session", Said.REVOKED, rf"calling onRevoke at the end of a session{_KEY},? ?\"?lost(?:{_IS}| )(?P<work>.*?),? ?\"?stage"),
     pattern("heartbeat errored", Said.UNKNOWN_MEMBER, rf"heartbeat errored{_KEY},? ?\"?err{_IS}(?P<text>.*)", refine=one_of(
         {"rebalanc": Said.REBALANCING, "instance": Said.INSTANCE_TAKEN, "unknown_member": Said.UNKNOWN_MEMBER, "illegal_generation": Said.UNKNOWN_MEMBER,
          "fenced": Said.UNKNOWN_MEMBER}, Said.AWAY)),
@@ -103,9 +106,11 @@ GO = (
     pattern("consumergroup/", Said.LOST, r"consumergroup/(?P<group>[^:\s]+): lost ownership of (?P<work>map\[.*?\]\]?) due to (?P<text>.*)"),
     pattern("consumergroup/session/", Said.COMMIT_FAILED, r"consumergroup/session/(?P<member>\S+?)/(?P<number>[0-9]+) (?P<text>heartbeat loop stopped.*|.*)", refine=one_of(
         {"fenced": Said.INSTANCE_TAKEN, "heartbeat": Said.REBALANCING, "released": Said.REBALANCING}, Said.COMMIT_FAILED)),
+    pattern("is not known in the current", Said.UNKNOWN_MEMBER, "kafka server: The provided member is not known in the current generation"),
+    pattern("loop check partition number goroutine will exit", Said.STATE, r"consumergroup/(?P<group>\S+) loop check"),
     pattern("changed from", Said.TOPICS, r"consumergroup/(?P<group>\S+) loop check partition number .*changed from"),
     pattern("has been fenced", Said.INSTANCE_TAKEN, r"JoinGroup failed: group instance id (?P<instance>\S+) has been fenced"),
-    pattern("group", None, r"(?:syncing|beginning (?:heartbeat|autocommit) loop|fetching offsets|assigning partitions|fetched committed)"),
+    pattern("group", None, r"(?:balanc(?:ing|ed?) group|balance group member|consumer did not change any client-side subscription|newly fetched offsets|join returned MemberIDRequired|syncing|beginning (?:heartbeat|autocommit) loop|fetching offsets|assigning partitions|fetched committed)"),
     pattern("consumergroup/", None, "consumergroup/"),
     pattern("client/coordinator coordinator for", None, "client/coordinator"),
     pattern("client/coordinator", Said.AWAY, r"client/coordinator (?P<text>request to broker \S+ failed: .*|coordinator for \S+ is not available)"),
