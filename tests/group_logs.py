@@ -3,7 +3,9 @@
 ``tests/data/group_logs/VERSION.tar.gz``: a broker's server.log, shortened to what it said of these
 groups; a log of each member (``g-java.m2.log``: member m2 of group g-java); and truth.json: time,
 group, fault, and who. ``1.0.2.tar.gz`` is of a broker that gives no reasons, with ZooKeeper 3.4.10
-and members of librdkafka 2.16.1, kafka-python 3.0.12 and aiokafka 0.14.0.
+and members of librdkafka 2.16.1, kafka-python 3.0.12 and aiokafka 0.14.0. ``other_clients.tar.gz``:
+a broker of Kafka 4.3.1 with members of franz-go 1.22.3 (classic and KIP-848), sarama 1.61.1, Faust
+(faust-streaming 0.15.3) and Kafka Streams 4.3.1.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ DATA = Path(__file__).with_name("data") / "group_logs"
 EXAMPLE = DATA / "example.log"
 """A member that is lost again and again, a line in an unknown form, and a table."""
 VERSIONS = ("3.9.1", "4.3.1")
+OTHER_CLIENTS = "other_clients"
 WITHOUT_REASONS = "1.0.2"
 """Brokers before Kafka 2.2 do not log why a rebalance begins."""
 _EARLIEST_MS = 1_100

@@ -417,7 +417,7 @@ class ClientStory:
         process.works -= work
         if each.said is Said.LOST and process.began_ms < 0:
             self._depart(process, each, Cause.EXPIRED, "it had lost its membership")
-        elif process.began_ms < 0 and process.has_joined and each.at_ms:
+        elif process.began_ms < 0 and process.has_joined and not process.has_epochs and each.at_ms:
             self._begin(process, each, Cause.UNSEEN, "")
 
     def _reconciled(self, process: ClientProcess, each: Statement) -> None:

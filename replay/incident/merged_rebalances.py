@@ -14,6 +14,7 @@ from equipoise.replay.incident.client_process import Departure
 from equipoise.replay.incident.client_story import ClientStory
 from equipoise.replay.incident.coordinator_outages import LONG_MS
 from equipoise.replay.incident.said_causes import STRENGTH, names, observed
+from equipoise.replay.incident.undecided import NEW_ID
 from equipoise.replay.wording import span_text
 
 _CLOCK_MS = 2_000
@@ -134,7 +135,7 @@ def _unnamed(told: Sequence[Rebalance], departure: Departure) -> list[int]:
     near = [
         index for index, each in enumerate(told)
         if each.gone and each.cause in (Cause.LEFT, Cause.EXPIRED) and -_CLOCK_MS <= each.begin_ms - departure.at_ms <= 60_000
-        and all(len(name) == 22 and "." not in name for name in each.gone)
+        and all(map(NEW_ID.fullmatch, each.gone))
     ]  # fmt: skip
     return near[:1]
 

@@ -17,7 +17,7 @@ from equipoise.replay.wording import span_text
 
 _BACK_WITHIN_MS = 600_000
 _MOST_NAMES = 3
-NEW_ID = re.compile(r"[A-Za-z0-9_+/-]{22}")
+NEW_ID = re.compile(r"[A-Za-z0-9_+/-]{22}(?:==)?")
 """A member id of KIP-848, which a process chooses when it begins and keeps until it ends."""
 _NOT_POLLED = "did not poll within max.poll.interval.ms"
 

@@ -104,6 +104,7 @@ GO = (
     pattern("group manage loop errored", Said.AWAY, rf"group manage loop errored{_KEY},? ?\"?err{_IS}(?P<text>[^,]*)", refine=one_of(
         {"instance": Said.INSTANCE_TAKEN}, Said.AWAY)),
     pattern("consumergroup/", Said.LOST, r"consumergroup/(?P<group>[^:\s]+): lost ownership of (?P<work>map\[.*?\]\]?) due to (?P<text>.*)"),
+    pattern("consumergroup/session/", None, r"consumergroup/session/\S+ (?:heartbeat loop stopped|released)"),  # at each rebalance, and no more
     pattern("consumergroup/session/", Said.COMMIT_FAILED, r"consumergroup/session/(?P<member>\S+?)/(?P<number>[0-9]+) (?P<text>heartbeat loop stopped.*|.*)", refine=one_of(
         {"fenced": Said.INSTANCE_TAKEN, "heartbeat": Said.REBALANCING, "released": Said.REBALANCING}, Said.COMMIT_FAILED)),
     pattern("is not known in the current", Said.UNKNOWN_MEMBER, "kafka server: The provided member is not known in the current generation"),

@@ -18,7 +18,7 @@ from equipoise.replay.importers.evidence.evidence_files import read_evidence
 from equipoise.replay.incident import Cause, GroupHistory, Rebalance, incidents
 from equipoise.replay.incident.from_logs import histories_of
 from equipoise.replay.incident.rebalances import rebalances, with_told
-from tests.group_logs import VERSIONS, WITHOUT_REASONS, cause_of, faults_of, rebalance_of, unpack
+from tests.group_logs import OTHER_CLIENTS, VERSIONS, WITHOUT_REASONS, cause_of, faults_of, rebalance_of, unpack
 from tests.json_schemas import check
 
 JOINED, EXPIRED, LEFT, BACK, POLL, TWICE = Cause.JOINED, Cause.EXPIRED, Cause.LEFT, Cause.BACK, Cause.POLL_TIMEOUT, Cause.TWICE
@@ -108,6 +108,31 @@ def test_real_logs_of_a_broker_before_2_2_have_the_reasons_of_their_members(tmp_
         assert told["broker"] == dict.fromkeys(FAULTS) | {"kill": EXPIRED, "freeze": EXPIRED}
         # librdkafka logs no join and no close
         assert told["both"] == FAULTS | (dict.fromkeys(("join", "leave", "back")) if client == "confluent" else {})
+
+
+OTHER = {
+    # group -> faults that the members' logs alone name, and that both do (Go's clients have no poll
+    # interval)
+    "g-franz-go": ("join leave kill back freeze thaw", "join leave kill back freeze thaw"),
+    "g-franz-go-848": ("join leave kill back", "join leave kill freeze"),
+    "g-sarama": ("", "join leave kill back freeze thaw"),
+    "g-faust": ("join leave kill back", "join leave kill back freeze thaw"),
+    "x-streams": ("join leave kill back freeze thaw", "join leave kill back freeze thaw"),
+}
+
+
+@pytest.mark.parametrize("group", sorted(OTHER))
+def test_real_logs_of_other_clients(group: str, tmp_path: Path) -> None:
+    folder = unpack(OTHER_CLIENTS, tmp_path)
+    members = [str(each) for each in sorted(folder.glob(f"{group}.*.log"))]
+    faults = [each for each in faults_of(folder) if each.group == group]
+    for paths, named in zip((members, [str(folder / "server.log"), *members]), OTHER[group], strict=True):
+        told = rebalances(histories_of(read_evidence(paths), asked=group)[group])
+        found = {each.fault: rebalance_of(each, told, faults) for each in faults}
+        assert [fault for fault, one in found.items() if one is not None and one.cause is FAULTS[fault]] == named.split()
+        for fault, one in found.items():  # what it does not know is open, or a part of it
+            partly = (*one.may_be, LEFT, EXPIRED) if one is not None else ()
+            assert one is None or one.cause is FAULTS[fault] or FAULTS[fault] in partly or one.cause in partly, fault
 
 
 def test_real_logs_of_members_alone(folder: Path) -> None:
