@@ -147,8 +147,8 @@ def _combined(clients: ClientStory) -> list[Rebalance]:
     by_number: dict[int, int] = {}
     for process, each in sorted(clients.found, key=lambda one: (one[1].end_ms, one[1].begin_ms)):
         index = by_number.get(each.number)
-        if clients.slow and clusters and each.begin_ms <= max(one.end_ms for one in clusters[-1]) + _CLOCK_MS:
-            index = len(clusters) - 1  # epochs of KIP-848 are those of members: one step behind at some of them
+        if clients.slow:  # epochs of KIP-848 are those of members, one step behind at some of them: time decides
+            index = len(clusters) - 1 if clusters and each.begin_ms <= max(one.end_ms for one in clusters[-1]) + _CLOCK_MS else None
         fits = index is not None and (each.number > 0 or bool(clients.slow)) and not each.gone and not clusters[index][0].gone
         fits = fits and index is not None and each.end_ms - clusters[index][0].end_ms <= _SAME_MS
         if index is not None and fits and process.name not in in_cluster[index]:
@@ -172,7 +172,7 @@ def _combined(clients: ClientStory) -> list[Rebalance]:
     for cluster, processes in zip(clusters, in_cluster, strict=True):
         one = _late(_one_of(cluster), processes, clients)
         if one.cause is Cause.UNSEEN or (one.cause is Cause.COORDINATOR and one.took_ms < LONG_MS):
-            steps = range(1, _MOST_STEPS + 1) if clients.slow else (1,)
+            steps = range(_MOST_STEPS + 1) if clients.slow else (1,)
             near = [each for step in steps for each in departed.get(one.number - step, ()) if each.place not in taken]
             cause = next((each for each in near if _may_begin(one, each)), None)
             if cause is not None:

@@ -94,6 +94,8 @@ def loop_of(flat: Sequence[Rebalance]) -> Loop | None:
             times.setdefault((Cause.TWICE, name), []).extend(begins)
     named = {key: begins for key, begins in times.items() if len(begins) >= _TIMES.get(key[0], _OTHER_TIMES) and key[0] in _ORDER}
     named = {key: begins for key, begins in named.items() if key[0] not in (Cause.BACK, Cause.JOINED) or len(begins) >= _OTHER_TIMES}
+    if sum(each.cause in _ENDS for each in flat) >= max(3, len(flat) // 4):  # what is known of some says more
+        named = {key: begins for key, begins in named.items() if key[0] is not Cause.UNSEEN}
     if named:
         cause = min((key[0] for key in named), key=_ORDER.index)
         members = sorted(((len(begins), name) for (one, name), begins in named.items() if one is cause and name), reverse=True)

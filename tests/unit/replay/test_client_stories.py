@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 from equipoise.cli import main
 from equipoise.replay.importers.evidence.evidence_files import read_evidence
-from equipoise.replay.incident import Cause, GroupHistory, incidents
+from equipoise.replay.incident import Cause, GroupHistory, Rebalance, incidents
 from equipoise.replay.incident.from_logs import histories_of
+from equipoise.replay.incident.rebalance_loops import loop_of
 from equipoise.replay.incident.rebalances import rebalances
 
 BACK, EXPIRED, GONE, JOINED, LATE, LEFT, POLL, UNSEEN = (
@@ -203,3 +204,18 @@ def test_redacted_report_has_no_text_of_an_exception(tmp_path: Path) -> None:
         assert "NullPointerException" in shown.stdout, shown.output
         assert "Smith" not in shown.stdout
         assert "offset 71" not in shown.stdout
+
+
+def test_loop_is_named_after_what_is_known_of_it() -> None:
+    """Members of KIP-848 that are deployed again and again: rebalances in which they take over work
+    have no cause in their logs.
+    """
+    flat = [
+        Rebalance(number=number, begin_ms=3_000 * number, end_ms=3_000 * number, cause=cause, members=names, gone=names if cause is LEFT else ())
+        for number, (cause, names) in enumerate(
+            (one, (f"m{turn % 3}",) if one is not UNSEEN else ()) for turn in range(7) for one in (LEFT, BACK, UNSEEN)
+        )
+    ]  # fmt: skip
+    loop = loop_of(flat)
+    assert loop is not None
+    assert (loop.cause, loop.times) == (LEFT, 7)
