@@ -211,11 +211,12 @@ def test_loop_is_named_after_what_is_known_of_it() -> None:
     have no cause in their logs.
     """
     flat = [
-        Rebalance(number=number, begin_ms=3_000 * number, end_ms=3_000 * number, cause=cause, members=names, gone=names if cause is LEFT else ())
+        Rebalance(number=number, begin_ms=3_000 * number, end_ms=3_000 * number, cause=cause, members=names,
+                  gone=names if cause is LEFT else (), joined=names if cause is BACK else ())
         for number, (cause, names) in enumerate(
-            (one, (f"m{turn % 3}",) if one is not UNSEEN else ()) for turn in range(7) for one in (LEFT, BACK, UNSEEN)
+            (one, (f"m{turn % 3}",) if one is not UNSEEN else ()) for turn in range(12) for one in (LEFT, BACK, UNSEEN)
         )
     ]  # fmt: skip
     loop = loop_of(flat)
     assert loop is not None
-    assert (loop.cause, loop.times) == (LEFT, 7)
+    assert (loop.cause, loop.times) == (LEFT, 12)
