@@ -10,7 +10,7 @@ def _statemachine(*names: str) -> tuple[str, ...]:
 
 
 _MACHINE = _statemachine(
-    "actions", "context", "crash_loops", "deadlines", "due", "fencing", "joins_together", "leader", "leftovers", "loads", "machine",
+    "actions", "step_context", "crash_loops", "deadlines", "due", "fencing", "joins_together", "leader", "leftovers", "loads", "machine",
     "machine_members", "machine_movements", "problem", "readiness", "refused_configuration", "restarts", "slots", "snapshots", "source_lags", "state",
     "rounds", "transitions", "rejoining",
 )  # fmt: skip
@@ -39,7 +39,7 @@ MODULES = {
     "assignors/lag_aware/exchanges.py": Judged(_UNEVEN),
     "assignors/lag_aware/uneven.py": Judged(_UNEVEN),
     "statemachine/due.py": Judged(_statemachine("due", "restarts"), 90),
-    "statemachine/step_context.py": Judged(_statemachine("context", "joins_together", "restarts", "transitions"), 90),
+    "statemachine/step_context.py": Judged(_statemachine("step_context", "joins_together", "restarts", "transitions"), 90),
     "statemachine/transitions.py": Judged(_statemachine("transitions", "joins_together", "restarts", "rounds", "absences"), 90),
     "statemachine/member.py": Judged(_SESSION, 99),
     "statemachine/session_state.py": Judged(_SESSION, 99),

@@ -11,9 +11,11 @@ from equipoise.events.codec import make_record
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.rejections import Rejected
 from tests.groups import configured
+from tests.mutation.modules import MODULES
 from tests.mutation.mutants import Module, function_named
 from tests.mutation.trials import moved_lines
 
+ROOT = Path(__file__).parents[2]
 MODULE = Module("statemachine/session_state.py")
 
 
@@ -83,3 +85,8 @@ def test_what_states_that_something_cannot_happen_has_no_mutants(tmp_path: Path)
 
 def test_lines_that_a_test_ran_move_with_the_text() -> None:
     assert moved_lines("a\nb\nc\nd\n", "a\nnew\nb\nC\nd\n") == {1: 1, 2: 3, 4: 5}
+
+
+def test_modules_and_the_tests_that_judge_them_are_where_they_are_named() -> None:
+    named = {*MODULES, *(test for judged in MODULES.values() for test in judged.tests)}
+    assert sorted(name for name in named if not (ROOT / name).is_file()) == []
