@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.log.parquet.archive_stores import is_remote_location
 from equipoise.replay.importers.groups.divided_recording import NO_UNIT, PROBLEM, HeldRecording, held, rows_of
 from equipoise.replay.incident import Cause, Incident, history_of, incidents
 from equipoise.replay.spans import ALWAYS, Span
@@ -182,7 +183,7 @@ def read_recording(location: str, place: int, patterns: Sequence[str], buckets: 
             for row in rows_of(recording, patterns):
                 yield batch(bucket_of(place, row.unit, buckets), *row)
     except (EquipoiseError, OSError) as error:
-        if is_first_attempt():
+        if is_first_attempt() and (is_remote_location(location) or isinstance(error, OSError)):
             raise  # a store that did not answer may, when Spark tries again
         problem = problem_of(error if isinstance(error, EquipoiseError) else InputError(f"{location}: cannot be read: {error}"))
         for bucket in range(buckets):

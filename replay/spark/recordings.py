@@ -66,4 +66,4 @@ def recordings_in(locations: Sequence[str]) -> list[str]:
 
 def bucket_of(place: int, unit: str, buckets: int) -> int:
     """The bucket of a unit: the same in every process."""
-    return zlib.crc32(unit.encode("utf-8", "surrogateescape"), place) % buckets
+    return zlib.crc32(unit.encode(), place) % buckets

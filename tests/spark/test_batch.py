@@ -521,3 +521,7 @@ def test_spark_incidents_equal_those_of_each_recording(spark: Any, tmp_path: Pat
     assert sum(cause["unavailable_ms"] for cause in document["causes"]) == sum(head["unavailable_ms"] or 0 for head in heads.values())
     refused = CliRunner().invoke(main, ["spark", "incident", str(tmp_path / "recordings" / "eu.db"), "--group", "invoices"])
     assert (refused.exit_code, "fits no group" in refused.output) == (2, True)
+    record_runs(tmp_path / "empty.db", {})
+    empty = CliRunner().invoke(main, ["spark", "incident", str(tmp_path / "empty.db"), "--to", str(tmp_path / "told")])
+    assert (empty.exit_code, "hold no group, and nothing was written" in empty.output) == (2, True)
+    assert ds.dataset(tmp_path / "told" / "incidents").to_table().to_pylist() == told, "what was there stays"

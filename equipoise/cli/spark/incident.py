@@ -64,8 +64,9 @@ def incident(
     with spark_session(master, settings) as spark:
         tables = spark_incident(spark, found, patterns, span)
         groups = check_every_group(sorted((row.asDict() for row in tables["groups"].collect()), key=lambda row: (row["group"], row["location"])))
-        if patterns and not groups:
-            raise InputError(f"--group {', '.join(patterns)}: fits no group of these recordings; equipoise cluster {found[0]} lists them")
+        if not groups:
+            what = f"--group {', '.join(patterns)}: fits no group of these recordings" if patterns else "these recordings hold no group"
+            raise InputError(f"{what}, and nothing was written; equipoise cluster {found[0]} lists what there is")
         if folder is not None:
             kept = {**tables, "groups": tables["groups"].where("`group` <> '' or problem is not null").drop("groups")}
             with new_tables("--to", folder, names) as part:

@@ -8,6 +8,7 @@ about a group as it was, of commits one for each partition and second, and end o
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -204,22 +205,36 @@ def open_recording(location: str, *, write: bool = False) -> ClusterRecording:
         raise InputError(f"{location}: is no recording of groups; name a file that equipoise record wrote")
     with contextlib.ExitStack() as opened:
         try:
-            connection = opened.enter_context(contextlib.closing(sqlite3.connect(path, isolation_level=None)))
+            connection = opened.enter_context(contextlib.closing(_connected(path, write=write)))
             if is_new:  # before the write-ahead log, so that the file itself has the header from the beginning
                 with connection:
                     connection.execute("BEGIN IMMEDIATE")
                     for statement in _SCHEMA:
                         connection.execute(statement)
-            connection.execute("PRAGMA journal_mode = WAL")
+            if write:
+                connection.execute("PRAGMA journal_mode = WAL")
             version = connection.execute("PRAGMA user_version").fetchone()[0]
         except sqlite3.Error as error:
             if is_new:
                 raise StorageError(location, f"the recording cannot be made: {error}", "free space there, or name another file") from None
-            raise InputError(f"{location}: the recording cannot be opened: {error}; restore it from a copy, or name another file") from None
+            fix = "restore it from a copy, or name another file"
+            if not os.access(path.absolute().parent, os.W_OK):
+                fix = f"its folder is read-only: copy it, and {path.name}-wal if that is there, to another one"
+            raise InputError(f"{location}: the recording cannot be opened: {error}; {fix}") from None
         if version != SCHEMA_VERSION:
             raise InputError(f"{location}: is a recording of form {version}, and this build reads {SCHEMA_VERSION}; use the build that wrote it")
         opened.pop_all()  # it stays open
     return ClusterRecording(path, connection)
+
+
+def _connected(path: Path, *, write: bool) -> sqlite3.Connection:
+    """A reader makes files beside a recording, unless it is promised that nobody writes it: where
+    no file can be made and none is left of a writer.
+    """
+    wal = path.with_name(f"{path.name}-wal")
+    if not write and not os.access(path.absolute().parent, os.W_OK) and not (wal.exists() and wal.stat().st_size):
+        return sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
+    return sqlite3.connect(path, isolation_level=None)
 
 
 def is_database(path: Path) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyarrow import fs
 
 from equipoise.cli import main
 from equipoise.events.errors import InputError
@@ -23,6 +24,7 @@ from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.incident import TABLES, by_cause, check_every_group, explained, read_recording
 from equipoise.replay.spark.recordings import recordings_in
 from equipoise.replay.spark.results import MissingRowsError
+from tests.object_store import BUCKET, serving
 from tests.recorded_groups import connect_recording, record_runs
 
 RUNS = {"orders": "scale-out", "payments": "rolling"}
@@ -34,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record_runs(tmp_path_factory.mktemp("recordings") / "cluster.db", RUNS)
 
 
-def on_tasks(locations: Sequence[Path], patterns: Sequence[str] = (), span: Span = ALWAYS) -> list[dict[str, Any]]:
+def on_tasks(locations: Sequence[Path | str], patterns: Sequence[str] = (), span: Span = ALWAYS) -> list[dict[str, Any]]:
     """The rows as Spark's tasks make them: dealt, sorted within each bucket, and explained."""
     rows = [row for place, each in enumerate(locations) for batch in read_recording(str(each), place, patterns, BUCKETS) for row in batch.to_pylist()]
     found = []
@@ -137,6 +139,37 @@ def test_a_group_that_is_missing_among_the_rows_is_noticed(cluster: Path) -> Non
     heads = [row["groups"] for row in on_tasks([cluster])]
     with pytest.raises(MissingRowsError, match="1 rows for 2 groups"):
         check_every_group([head for head in heads if head["group"] != "orders"])
+
+
+def test_recordings_in_an_object_store_are_read_as_files_are(cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        store = fs.S3FileSystem(endpoint_override=server.url, access_key=server.environment["AWS_ACCESS_KEY_ID"],
+                                secret_key=server.environment["AWS_SECRET_ACCESS_KEY"])  # fmt: skip
+        for name in ("eu.db", "notes.txt"):
+            with store.open_output_stream(f"{BUCKET}/recordings/{name}") as target:
+                target.write(cluster.read_bytes())
+        found = recordings_in([f"s3://{BUCKET}/recordings/"])
+        assert found == [f"s3://{BUCKET}/recordings/eu.db"] == recordings_in(found)
+        theirs = of_groups(on_tasks(found))
+        missing = on_tasks([f"s3://{BUCKET}/recordings/none.db"])
+    ours = of_groups(on_tasks([cluster]))
+    assert [{**row["groups"], "location": ""} for row in theirs.values()] == [{**row["groups"], "location": ""} for row in ours.values()]
+    assert "there is no such recording" in missing[0]["groups"]["problem"]
+
+
+def test_recording_in_a_folder_that_cannot_be_written_is_read_and_no_file_is_made(
+    cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a read-only mount. Whoever runs the tests may write everywhere."""
+    copy = tmp_path / "cluster.db"
+    shutil.copy(cluster, copy)
+    before = copy.read_bytes()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert [row["groups"]["problem"] for row in of_groups(on_tasks([copy])).values()] == [None, None]
+    assert [each.name for each in tmp_path.iterdir()] == ["cluster.db"]
+    assert copy.read_bytes() == before
 
 
 def test_recordings_are_named_or_found_in_a_folder(cluster: Path, tmp_path: Path) -> None:
