@@ -73,7 +73,8 @@ async def outputs(application: Application) -> dict[str, list[tuple[int, int]]]:
         inputs = [TopicPartition(application.name, number) for number in range(application.partitions)]
         sent = sum((await consumer.end_offsets(inputs)).values())
         consumer.assign(places)
-        await consumer.seek_to_beginning(*places)
+        for at, offset in (await consumer.beginning_offsets(places)).items():
+            consumer.seek(at, offset)
         end_s = time.monotonic() + PATIENCE_S
         while sum(totals.values()) < sent:
             assert time.monotonic() < end_s, f"{sent} records, {sum(totals.values())} counted"
@@ -195,7 +196,8 @@ async def gaps(settings: WorkerSettings, kills: int, *, witness: bool) -> list[i
         for number in range(kills):
             workers[1].until_said("http://")
             await asyncio.sleep(REST_S)
-            await consumer.seek_to_end(decisions)
+            for at, offset in (await consumer.end_offsets([decisions])).items():
+                consumer.seek(at, offset)
             await consumer.position(decisions)
             killed_s, sent = time.monotonic() + REST_S, 0
             begun_s = time.monotonic()

@@ -26,7 +26,7 @@ import tempfile
 import time
 import uuid
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,23 @@ import click
 
 from bench.__main__ import misses_goal
 from bench.live import PATIENCE_S, broker, cpu_seconds, quantile
+from bench.peers.apps.given import KEYS
 from bench.peers.feed import BATCH_BYTES, Load, make_topics
-from bench.peers.systems import Ceiling, Equipoise, EquipoiseInBatches, Faust, KafkaStreams, Loop, System
-from equipoise.kafka.client import TopicPartition
+from bench.peers.systems import (
+    Ceiling,
+    Equipoise,
+    EquipoiseInBatches,
+    EquipoiseInWindows,
+    Faust,
+    KafkaStreams,
+    KafkaStreamsInWindows,
+    Loop,
+    System,
+)
+from equipoise.kafka.client import TopicPartition, Unsent, acknowledged
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import reader, writer
 
-KEYS = 5_000
-"""Per partition."""
 VALUE = bytes(150)
 FROM, TO = 0.1, 0.95
 """Parts of a drain between which its rate is taken, when all tasks run: the first records find cold
@@ -75,7 +84,8 @@ SLOW_S = 12.0
 SLOW_TASKS = 26
 LOOK_S = 0.1
 SYSTEMS: dict[str, type[System]] = {
-    "loop": Loop, "equipoise": Equipoise, "batches": EquipoiseInBatches, "streams": KafkaStreams, "faust": Faust, "ceiling": Ceiling,
+    "loop": Loop, "equipoise": Equipoise, "windows": EquipoiseInWindows, "batches": EquipoiseInBatches, "streams": KafkaStreams,
+    "streams-windows": KafkaStreamsInWindows, "faust": Faust, "ceiling": Ceiling,
 }  # fmt: skip
 FAUST_PART = 20
 """Faust gets this part of the records."""
@@ -153,15 +163,11 @@ class Topics:
     async def make(self, records: int) -> None:
         system = self._system
         await make_topics(self._connection, system.load, input=system.input, output=system.output, changelog=system.changelog)
-        async with writer(self._connection, max_batch_size=BATCH_BYTES) as client:
-            producer: Any = client
+        async with writer(self._connection, max_batch_size=BATCH_BYTES) as producer:
+            await producer.partitions_for(system.input)
             for partition in range(self._tasks):
-                end = records // self._tasks
-                while self.written[partition] < end:
-                    batch = producer.create_batch()
-                    while self.written[partition] < end and batch.append(key=self._key(partition), value=VALUE, timestamp=None) is not None:
-                        self.written[partition] += 1
-                    await (await producer.send_batch(batch, system.input, partition=partition))
+                count = records // self._tasks
+                await acknowledged(producer.send_batches(TopicPartition(system.input, partition), self._unsent(partition, count)))
 
     async def feed(self, per_s: float) -> None:
         """Sends records at a steady rate for LATENCY_S."""
@@ -175,6 +181,11 @@ class Topics:
                     self.written[partition] += 1
                 number = due
                 await asyncio.sleep(FEED_S)
+
+    def _unsent(self, partition: int, count: int) -> Iterator[Unsent]:
+        for _ in range(count):
+            yield self._key(partition), VALUE, [], None
+            self.written[partition] += 1
 
     def _key(self, partition: int) -> bytes:
         return b"%03d-%06d" % (partition, self.written[partition] % KEYS)
@@ -384,6 +395,8 @@ def goals(tasks: int, speeds: dict[str, Speed]) -> list[tuple[str, float, str]]:
 
     beside("equipoise", "loop", "1.5")
     beside("equipoise", "streams", "0.8")
+    beside("windows", "equipoise", "0.7")
+    beside("windows", "streams-windows", "1")
     beside("batches", "streams", "1.2")
     beside("batches", "ceiling", "0.7")
     if "equipoise" in speeds:
@@ -422,7 +435,8 @@ def tell(rows: list[tuple[str, float, str]]) -> bool:
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; default: they are removed.")
 def main(tasks: str, guarantees: str, systems: str, records: int, rates: str, rounds: int, starts: bool, slow: bool, keep: Path | None) -> None:
     """Measures one member beside its peers. Exits with 1 when a goal is missed."""
-    logging.getLogger("aiokafka").setLevel(logging.ERROR)  # the leaders of new partitions are not known at once
+    for name in ("aiokafka", "equipoise.kafka"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # the leaders of new partitions are not known at once
     steady = tuple(int(each) for each in rates.split(",") if each)
     missed = False
     with broker() as bootstrap, tempfile.TemporaryDirectory() as temporary:

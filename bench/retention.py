@@ -32,7 +32,7 @@ from click.testing import CliRunner
 from equipoise.cli import main as command_line
 from equipoise.events.facts import Fact, LagReported, MemberJoined, MemberLeft
 from equipoise.events.tasks import Lag, LagSentinel
-from equipoise.kafka import aiokafka_client, aiokafka_producer
+from equipoise.kafka.aiokafka_wire import AiokafkaWire
 from equipoise.kafka.client import NewTopic
 from equipoise.kafka.started_clients import admin_client, writer
 from equipoise.log import open_log
@@ -80,13 +80,9 @@ class Clock:
 def simulated_time(clock: Clock) -> Iterator[None]:
     """Every record carries the time of `clock`, and readers take the senders' times."""
 
-    class Producer(aiokafka_producer.DeployedProducer):
-        def send(self, topic: str, value: Any = None, key: Any = None, partition: Any = None, timestamp_ms: Any = None, headers: Any = None) -> Any:
-            return super().send(topic, value, key, partition, clock.now_ms, headers)
-
     senders = {name: {**must, "message.timestamp.type": "CreateTime"} for name, must in log_topics.MUST_BE.items() if name != "rejected"}
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(aiokafka_client, "DeployedProducer", Producer))
+        stack.enter_context(mock.patch.object(AiokafkaWire, "wall_ms", side_effect=lambda: clock.now_ms))
         for module in (log_reading, kafka_log, log_opening):
             stack.enter_context(mock.patch.object(module, "check_append_time"))
         stack.enter_context(mock.patch.dict(log_topics.MUST_BE, senders))
@@ -222,7 +218,7 @@ async def live(settings: WorkerSettings, life: Life, days: int, disk: Path, fold
     print("| day | facts | first fact | facts MB | decisions MB | bases MB | checkpoints MB | s |\n|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     sent = 1
     based_ms, stored = START_MS, worker.metrics.bases._value.get
-    async with writer(settings, linger_ms=5, max_batch_size=2**19) as producer:
+    async with writer(settings, max_batch_size=2**19) as producer:
 
         async def send(facts: Iterator[tuple[str, Fact]]) -> None:
             nonlocal sent

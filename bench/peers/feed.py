@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from bench.peers.waits import Answer, TaskWaits
+from equipoise.kafka.client import TopicPartition, Unsent, acknowledged
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import admin_client, reader, writer
 
@@ -22,7 +23,7 @@ VALUE_BYTES = 152
 COUNT_BYTES = 8
 KEY_BYTES = 9
 BATCH_BYTES = 512 * 1024
-BATCHES_AT_ONCE = 8
+RECORDS_AT_ONCE = 20_000
 CHANGELOG = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 BROKER_TIME = {"message.timestamp.type": "LogAppendTime"}
 
@@ -62,23 +63,18 @@ async def load_state(connection: Connection, load: Load, changelog: str) -> int:
     """
 
     noise = random.Random(1).randbytes(1 << 16)
-    async with writer(connection, max_batch_size=BATCH_BYTES, request_timeout_ms=60_000) as client:
-        producer: Any = client  # aiokafka's, with all its methods
+
+
+    def record(partition: int, number: int) -> Unsent:
+        start = number * 31 % (len(noise) - VALUE_BYTES)
+        return key_of(partition, number), bytes(COUNT_BYTES) + noise[start : start + VALUE_BYTES - COUNT_BYTES], [], None
+
+    async with writer(connection, max_batch_size=BATCH_BYTES, request_timeout_ms=60_000) as producer:
+        await producer.partitions_for(changelog)
         for partition in range(load.tasks):
-            number, sending = 0, []
-            while number < load.keys:
-                batch = producer.create_batch()
-                while number < load.keys:
-                    start = number * 31 % (len(noise) - VALUE_BYTES)
-                    value = bytes(COUNT_BYTES) + noise[start : start + VALUE_BYTES - COUNT_BYTES]
-                    if batch.append(key=key_of(partition, number), value=value, timestamp=None) is None:
-                        break
-                    number += 1
-                batch.close()
-                sending.append(await producer.send_batch(batch, changelog, partition=partition))
-                if len(sending) >= BATCHES_AT_ONCE:
-                    await sending.pop(0)
-            await asyncio.gather(*sending)
+            for first in range(0, load.keys, RECORDS_AT_ONCE):
+                numbers = range(first, min(load.keys, first + RECORDS_AT_ONCE))
+                await acknowledged(producer.send_batches(TopicPartition(changelog, partition), (record(partition, number) for number in numbers)))
     return load.keys * load.tasks
 
 
@@ -114,11 +110,9 @@ class Outside:
 @contextlib.asynccontextmanager
 async def feeding(connection: Connection, load: Load, *, input: str, output: str) -> AsyncIterator[Outside]:
     """Feeds and observes until the block ends."""
-    from aiokafka import TopicPartition
-
     outside = Outside(tasks=[TaskWaits() for _ in range(load.tasks)])
     reading = reader(connection, auto_offset_reset="earliest", fetch_max_wait_ms=20)
-    async with reading as consumer, writer(connection, enable_idempotence=False, linger_ms=0) as producer:
+    async with reading as consumer, writer(connection) as producer:
         partitions = [TopicPartition(topic, partition) for topic in (input, output) for partition in range(load.tasks)]
         consumer.assign(partitions)
         for partition in partitions:

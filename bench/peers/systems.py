@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from bench.peers.apps.given import Given
+from bench.peers.apps.given import KEYS, WINDOW_MS, Given
 from bench.peers.feed import Load
 from equipoise.assignors import registry
 from tests.live.streams import StreamsApplication, changelog_of
@@ -58,6 +58,8 @@ class System:
     settings = ""
     in_batches = False
     """Of the handler."""
+    in_windows = False
+    """Counts by key and window: see `given.WINDOW_MS`."""
 
     def __init__(
         self, bootstrap: str, name: str, folder: Path, load: Load, standbys: int, *, exactly_once: bool = False, handler_ms: int = 0,
@@ -88,7 +90,7 @@ class System:
             bootstrap=self.bootstrap, name=self.name, instance=instance, input=self.input, output=self.output, changelog=self.changelog,
             tasks=self.load.tasks, folder=str(self.folder / "state"), standbys=self.standbys, session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS, exactly_once=self.exactly_once, handler_ms=self.handler_ms, in_batches=self.in_batches,
-            initial_delay_ms=self.initial_delay_ms, assignor=(assignor.name, assignor.version, assignor.solver),
+            in_windows=self.in_windows, initial_delay_ms=self.initial_delay_ms, assignor=(assignor.name, assignor.version, assignor.solver),
         )  # fmt: skip
 
 
@@ -157,6 +159,11 @@ class EquipoiseInBatches(Equipoise):
     in_batches = True
 
 
+class EquipoiseInWindows(Equipoise):
+    label = "equipoise, in windows"
+    in_windows = True
+
+
 class StreamsInstance:
     def __init__(self, application: StreamsApplication) -> None:
         self._application, self.process = application, application.process
@@ -186,12 +193,19 @@ class KafkaStreams(System):
         settings = {**STREAMS, "num.standby.replicas": str(self.standbys)}
         if self.exactly_once:
             settings |= {"processing.guarantee": "exactly_once_v2", "commit.interval.ms": "100"}
+        if self.in_windows:
+            settings |= {"keys": str(KEYS), "window.ms": str(WINDOW_MS)}
         return settings
 
     def start(self, instance: str) -> Instance:
         settings = self.settings_of(instance)
         made = StreamsApplication(self.bootstrap, self.name, instance, self.folder, input=self.input, output=self.output, settings=settings)
         return StreamsInstance(made)
+
+
+class KafkaStreamsInWindows(KafkaStreams):
+    label = "Kafka Streams, in windows"
+    in_windows = True
 
 
 class StaticKafkaStreams(KafkaStreams):

@@ -17,11 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from bench.streams_rounds.silence import Window, read_spans, windows
+from equipoise.kafka.client import TopicPartition, Unsent, acknowledged
 from equipoise.kafka.connection import Connection
 from tests.live.group_clients import children_of
 from tests.live.kafka import admin_client, reader, writer
@@ -35,6 +35,7 @@ KEYS = 360_000
 VALUE = bytes(152)
 ORDERS_PER_S, CLICKS_PER_S = 1_200, 600
 BATCH_BYTES = 400_000
+RECORDS_AT_ONCE = 20_000
 
 
 class Run:
@@ -155,26 +156,20 @@ async def make_topics(bootstrap: str) -> None:
 
 async def preload(bootstrap: str, count: int) -> None:
     """Orders, in batches; partitions by their weights."""
-    async with writer(Connection(bootstrap=bootstrap), max_batch_size=BATCH_BYTES, request_timeout_ms=60_000) as client:
-        producer: Any = client
+    async with writer(Connection(bootstrap=bootstrap), max_batch_size=BATCH_BYTES, request_timeout_ms=60_000) as producer:
+        await producer.partitions_for("orders-orders")
         for partition, weight in enumerate(WEIGHTS):
-            number, most, sending = 0, int(count * weight / sum(WEIGHTS)), []
-            keys = int(KEYS * weight / sum(WEIGHTS))
-            while number < most:
-                batch = producer.create_batch()
-                while number < most and batch.append(key=b"%d-%d" % (partition, number % keys), value=VALUE, timestamp=None) is not None:
-                    number += 1
-                batch.close()
-                sending.append(await producer.send_batch(batch, "orders-orders", partition=partition))
-                if len(sending) > 8:
-                    await sending.pop(0)
-            await asyncio.gather(*sending)
+            most, keys = int(count * weight / sum(WEIGHTS)), int(KEYS * weight / sum(WEIGHTS))
+            for first in range(0, most, RECORDS_AT_ONCE):
+                numbers = range(first, min(most, first + RECORDS_AT_ONCE))
+                records: Iterator[Unsent] = ((b"%d-%d" % (partition, number % keys), VALUE, [], None) for number in numbers)
+                await acknowledged(producer.send_batches(TopicPartition("orders-orders", partition), records))
 
 
 async def feed(bootstrap: str, stopped: asyncio.Event) -> None:
     """Orders and clicks at a steady rate until `stopped`."""
     drawn = random.Random(7)
-    async with writer(Connection(bootstrap=bootstrap), linger_ms=20) as producer:
+    async with writer(Connection(bootstrap=bootstrap)) as producer:
         began = time.monotonic()
         orders = clicks = 0
         while not stopped.is_set():

@@ -46,7 +46,11 @@ class DeployedAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, str]:
         answer = await super().create_topics(topics, timeout_ms=_CREATE_TIMEOUT_MS)
-        return {name: message[0] if message else str(code) for name, code, *message in answer.topic_errors if code not in (0, _ALREADY_EXISTS)}
+        failed = {name: (code, *message) for name, code, *message in answer.topic_errors if code not in (0, _ALREADY_EXISTS)}
+        for name, (code, *message) in failed.items():
+            if for_code(code).retriable:  # such as a controller that has no time
+                raise for_code(code)(f"topic {name} cannot be made now: {message[0] if message else code}")
+        return {name: message[0] if message else str(code) for name, (code, *message) in failed.items()}
 
     async def topic_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         answers = await self.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -99,7 +99,7 @@ def cut_connections(client: Any) -> list[asyncio.Task[Any]]:
     connected.cluster._brokers.clear()  # so that nothing reconnects
     connected.cluster._bootstrap_brokers.clear()
     connected._conns = _OfStopped(connected._conns)
-    running = [task for task in (connected._sync_task, *_tasks(client)) if task is not None and not task.done()]
+    running = [task for task in (connected._sync_task,) if task is not None and not task.done()]
     for task in running:
         task.cancel()
     for connection in list(connected._conns.values()):
@@ -127,19 +127,9 @@ async def wait_for_end(client: Any, tasks: Sequence[asyncio.Future[Any]]) -> Non
     while (running := [task for task in tasks if not task.done()]) and time.monotonic() < end_s:
         await asyncio.wait(running, timeout=AGAIN_S)
         for task in running:
-            task.cancel()  # a sender that is called off calls off one of its requests at a time
+            task.cancel()
         cut_connections(client)
     cut_connections(client)  # what the last of them opened on its way
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not report it
-
-
-def _tasks(client: Any) -> Iterator[asyncio.Task[Any] | None]:
-    fetcher, coordinator, sender = (getattr(client, name, None) for name in ("_fetcher", "_coordinator", "_sender"))
-    if fetcher is not None:
-        yield fetcher._fetch_task
-        yield from fetcher._pending_tasks
-    for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task"):
-        yield getattr(coordinator, name, None)
-    yield getattr(sender, "sender_task", None)

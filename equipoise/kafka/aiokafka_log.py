@@ -24,7 +24,6 @@ FAILURES = frozenset(
         "Failed fetch messages from %s: %s",
         "Failed fetch offsets from %s: %s",
         "Cannot send %r to %s: %r",
-        "Could not send %r: %r",
         "Got error produce response: %s",
         "Error sending %s to node %s [%s] -- marking coordinator dead",
         "Heartbeat send request failed: %s. Will retry.",
@@ -33,9 +32,8 @@ FAILURES = frozenset(
 """Formats of lines which say that a request or a connection failed."""
 CONSEQUENCES = frozenset(
     {
-        "FindCoordinator Request failed: %s",
-        "Group Coordinator Request failed: %s",
         "Got error produce response on topic-partition %s, retrying. Error: %s",
+        "Group Coordinator Request failed: %s",
         "Heartbeat failed for group %s: coordinator (node %s) is either not started or not valid",
         "Heartbeat session expired - marking coordinator dead",
         "LeaveGroup request failed: %s",
@@ -48,16 +46,17 @@ CONSEQUENCES = frozenset(
 """Formats of lines that are held back while a broker does not answer, and mean something else
 otherwise.
 """
-IN_ERRORS = frozenset({"Unexpected error during InitProducerIdRequest: %s"})
-"""Formats of lines which come just before an error that says the same."""
 ONCE = frozenset({("Group Coordinator Request failed: %s", "GroupCoordinatorNotAvailableError")})
 """Formats of lines, and errors in them, that mean something only when they come again: the first
 group of a new broker has no coordinator for a moment.
 """
 LOGGERS = tuple(
     logging.getLogger(name)
-    for name in ("aiokafka", "aiokafka.cluster", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator", "aiokafka.producer.sender")
-)
+    for name in (
+        "aiokafka", "aiokafka.cluster", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator", "aiokafka.producer.sender",
+        "equipoise.kafka.aiokafka_wire", "equipoise.kafka.consumer.shell", "equipoise.kafka.producer.producer_shell",
+    )
+)  # fmt: skip
 AGAIN_S = 10.0
 _MOST_REMEMBERED = 1_000
 _LOG = logging.getLogger(__name__)
@@ -75,7 +74,7 @@ class _HoldBack(logging.Filter):
         if record.msg in FAILURES:
             for each in tuple(self.heard_by):
                 each.failed(record.getMessage())
-        elif record.msg in IN_ERRORS or ((record.msg, _error_of(record)) in ONCE and self._is_first(record)):
+        elif (record.msg, _error_of(record)) in ONCE and self._is_first(record):
             pass
         elif (record.msg not in CONSEQUENCES or not any(each.is_away for each in tuple(self.heard_by))) and not self._is_repeated(record):
             return True

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiokafka
 from aiokafka.client import AIOKafkaClient
+from aiokafka.cluster import ClusterMetadata
 from aiokafka.protocol.metadata import MetadataRequest
 
 from equipoise.kafka.client import TopicPartition
@@ -36,6 +37,19 @@ def forbid_topic_creation(client: AIOKafkaClient) -> None:
         return found
 
     client._get_conn = connection
+
+
+def replica_racks(cluster: ClusterMetadata, topic: str) -> dict[int, tuple[str, ...]]:
+    """Returns partition -> racks of its replicas, in order. Without those of which no rack is
+    known.
+    """
+    rack_of = {broker.nodeId: broker.rack for broker in cluster.brokers()}
+    found = {}
+    for partition, described in sorted(cluster._partitions.get(topic, {}).items()):  # aiokafka gives replicas no other way
+        racks = {str(rack_of[node]) for node in described.replicas if rack_of.get(node)}
+        if racks:
+            found[partition] = tuple(sorted(racks))
+    return found
 
 
 def leader_address(client: Any, partition: TopicPartition) -> tuple[str, int] | None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import attrs
 
@@ -332,6 +332,12 @@ class Producer(DataClient, Protocol):
         """Returns when everything queued was sent or has failed."""
         ...
 
+    async def leader_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:
+        """Last stable offsets and epochs, from the partitions' leaders, over the producer's
+        connections: no request waits there for records. Raises KafkaError.
+        """
+        ...
+
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         """Commits offsets of a consumer group, outside of transactions. Raises KafkaError."""
         ...
@@ -363,8 +369,8 @@ class Admin(Client, Protocol):
         ...
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, str]:
-        """Creates topics. Returns topic -> reason for each that could not be created; one that
-        exists is not among them. Raises KafkaError.
+        """Creates topics. Returns topic -> reason for each that cannot be created; one that exists
+        is not among them. Raises KafkaError, also when one cannot be created at this moment.
         """
         ...
 
@@ -420,7 +426,7 @@ class Clients(Protocol):
         *,
         group: str | None = None,
         read_committed: bool = False,
-        auto_offset_reset: str = "none",
+        auto_offset_reset: Literal["none", "earliest", "latest"] = "none",
         request_timeout_ms: int = 40_000,
         rack: str | None = None,
         max_poll_records: int | None = None,

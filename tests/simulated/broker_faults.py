@@ -7,6 +7,7 @@ from random import Random
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition
 from equipoise.log.kafka.log_topics import MADE_WITH, MUST_BE
+from equipoise.testing.simulated.kafka.fetch_sessions import MOST_SESSIONS
 from equipoise.testing.simulated.simulated_machines import SimulatedProcess
 from tests.simulated.deployment import BROKERS, LATEST_S, LOG_PARTITIONS, SESSION_MS, TOPIC, Deployment, Seat, WorkerSeat
 from tests.simulated.faults import fault
@@ -163,6 +164,38 @@ def small_fetches(deployment: Deployment, random: Random) -> float | None:
     deployment.cluster.most_fetch_bytes = 1
     length_s = random.uniform(0.5, 6)
     deployment.later(length_s, setattr, deployment.cluster, "most_fetch_bytes", None)
+    return length_s
+
+
+@fault("network")
+def half_answers(deployment: Deployment, random: Random) -> float | None:
+    """A broker's connections break while it answers: what it was asked for is done, and nobody
+    hears of it.
+    """
+    broker = random.choice(deployment.cluster.brokers)
+    for connection in list(broker.connections.values()):
+        connection.broken()
+    broker.connections.clear()
+    return 0.0
+
+
+@fault("network")
+def forgotten_sessions(deployment: Deployment, random: Random) -> float | None:
+    """Brokers keep few fetch sessions, or none, and drop those that they have."""
+    least = random.randrange(3)
+    brokers = deployment.cluster.brokers
+    if any(each.fetch_sessions.most < MOST_SESSIONS for each in brokers):
+        return None
+    for each in brokers:
+        each.fetch_sessions.clear()
+        each.fetch_sessions.most = least
+
+    def over() -> None:
+        for each in brokers:
+            each.fetch_sessions.most = MOST_SESSIONS
+
+    length_s = random.uniform(0.5, 6)
+    deployment.later(length_s, over)
     return length_s
 
 

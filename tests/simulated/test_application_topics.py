@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from random import Random
 from typing import Any
 
@@ -11,6 +11,9 @@ import pytest
 from equipoise import ErrorPolicy, Member, Processor, Record, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Subtopology, TopologyDeclared
+from equipoise.kafka.client import Admin
+from equipoise.kafka.started_clients import NotNowError
+from equipoise.member import application_topics
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 from equipoise.testing.simulated.simulated_connection import SimulatedConnection
@@ -135,6 +138,27 @@ def test_wrong_topics_are_refused_with_the_fix(options: dict[str, Any], says: st
             await Member("g", handle, member_id="m1", connection=connection, **options)._find_topology()
         assert str(raised.value).startswith(says)
 
+    simulate(test)
+
+
+def test_topics_that_were_made_and_are_not_known_yet_are_no_error_of_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that are busy tell of new topics late: the start is tried again."""
+    usual = application_topics.partition_counts
+    late: set[str] = set()
+
+    async def counts(admin: Admin, topics: Iterable[str]) -> dict[str, int]:
+        return {topic: 0 if topic in late else count for topic, count in (await usual(admin, topics)).items()}
+
+    async def test(cluster: Cluster, connection: SimulatedConnection) -> None:
+        member = Member("g", handle, sources="orders", member_id="m1", connection=connection, create_topics=True)
+        for topic in ("orders", "g-positions"):
+            late.add(topic)
+            with pytest.raises(NotNowError, match=f"topic {topic} was made and is not known to b:9 yet"):
+                await member._find_topology()
+            late.clear()
+        await member._find_topology()
+
+    monkeypatch.setattr(application_topics, "partition_counts", counts)
     simulate(test)
 
 

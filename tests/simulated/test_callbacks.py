@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import equipoise
-from equipoise import Member, MemoryStore, Record, TaskContext
+from equipoise import Member, MemoryStore, Record, Source, TaskContext
 from equipoise.member.member_http import MemberServer
 from equipoise.member.member_options import MemberOptions
 from tests.simulated.test_raised import Throwing, ThrowingWriter, assert_others_run_all, async_thrower, put_it, send_it, thrower
@@ -122,6 +122,30 @@ def owned(error: BaseException) -> dict[str, Any]:
     return {"handler": ask, "then": members.append}
 
 
+def asked_with(make: Callable[[Member, BaseException], Any]) -> Callable[[BaseException], dict[str, Any]]:
+    """A handler that asks its own member for state, with a callback that raises."""
+
+    def options(error: BaseException) -> dict[str, Any]:
+        members: list[Member] = []
+
+        async def ask(record: Record, context: TaskContext) -> None:
+            await make(members[0], error)
+
+        return {"handler": ask, "then": members.append}
+
+    return options
+
+
+class ThrowingView:
+    """A table whose every part raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._error
+
+
 CLOSED = stored("close")
 """Its error is logged at the end of the member: the changelog has what is in the store."""
 TABLE: dict[str, list[Callable[[BaseException], dict[str, Any]]]] = {
@@ -135,6 +159,9 @@ TABLE: dict[str, list[Callable[[BaseException], dict[str, Any]]]] = {
     "Member.on_asked": [lambda error: {"on_asked": thrower(error)}, lambda error: {"on_asked": async_thrower(error)}],
     "Member.prepare": [lambda error: {"prepare": thrower(error)}, lambda error: {"prepare": async_thrower(error)}],
     "Member.owner.partitioner": [owned],
+    "Member.query.partitioner": [asked_with(lambda member, error: member.query(b"k", partitioner=thrower(error)))],  # type: ignore[arg-type]
+    "Member.query.of": [asked_with(lambda member, error: member.query(b"k", of=ThrowingView(error)))],
+    "Member.query_range.of": [asked_with(lambda member, error: member.query_range(of=ThrowingView(error)))],
     "MemberOptions.key_serde": [lambda error: {"key_serde": Throwing(error)}, lambda error: {"key_serde": ThrowingWriter(error), "handler": put_it}],
     "MemberOptions.value_serde": [
         lambda error: {"value_serde": Throwing(error)}, lambda error: {"value_serde": ThrowingWriter(error), "handler": send_it},
@@ -146,6 +173,8 @@ TABLE: dict[str, list[Callable[[BaseException], dict[str, Any]]]] = {
         *map(stored, ("position", "get", "get_many", "items", "apply")),
         CLOSED,
     ],
+    "Source.key_serde": [lambda error: {"sources": [Source("in", key_serde=Throwing(error))]}],
+    "Source.value_serde": [lambda error: {"sources": [Source("in", value_serde=Throwing(error))]}],
     "TaskContext.every.callback": [every, lambda error: every(error, async_thrower)],
     "TaskContext.send.headers": [headed],
     "TaskContext.send.key_serde": [sent_with("key_serde")],
@@ -158,7 +187,7 @@ SAME = {"Processor.handler": "Member.handler", "Processor.batch_handler": "Membe
 """What `Member` makes of its own arguments."""
 NO_MEMBERS = {
     "TaskContext.key_serde", "TaskContext.value_serde", "State.keys", "State.values", "State.store", "GroupMachine.load",
-    "GroupMachine.restore.load", "State.write_again.changes",
+    "GroupMachine.restore.load", "State.write_again.changes", "State.get_often.unpack", "State.put_often.pack",
 }  # fmt: skip
 """What the member gives to its own parts, and what belongs to a log."""
 

@@ -16,12 +16,12 @@ from aiokafka.errors import UnsupportedCodecError
 
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.consumer.batches import FetchedBatches
 from equipoise.member.directory import StateDirectory
 from equipoise.member.fencing import TOPIC_KEY
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.stores import RocksStore
 from equipoise.member.throttle import Throttle
-from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
 from equipoise.testing.simulated.kafka.partition_log import Batch, PartitionLog
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
@@ -329,15 +329,11 @@ def test_copy_of_a_build_without_ids_is_used_once_and_noted(tmp_path: Path, capl
 
 def test_changelog_that_cannot_be_read_holds_up_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     world = _World(tmp_path)
-    take: Any = SimulatedConsumer._take
+    take = FetchedBatches.take
     broken = True
 
-    def fails(self: SimulatedConsumer, partitions: Any, most: Any) -> Any:
-        for place in self.ready():
-            if broken and place == ("log", 0) and (not partitions or place in partitions):
-                self._assigned[TopicPartition(*place)].forget()
-                self._assigned[TopicPartition(*place)].error = UnsupportedCodecError("lz4")
-        return take(self, partitions, most)
+    def fails(self: FetchedBatches, most: int) -> Any:
+        return ([], UnsupportedCodecError("lz4")) if broken and self.place == ("log", 0) else take(self, most)
 
     async def test() -> None:
         nonlocal broken
@@ -360,5 +356,5 @@ def test_changelog_that_cannot_be_read_holds_up_no_other(tmp_path: Path, caplog:
             restorer.put_back(OTHER)
             await restorer.stop()
 
-    with mock.patch.object(SimulatedConsumer, "_take", fails):
+    with mock.patch.object(FetchedBatches, "take", fails):
         world.run(test)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from aiokafka.errors import RequestTimedOutError
 
 from equipoise import ErrorPolicy, JsonSerde, Record, StringSerde, TaskContext
 from equipoise.events.errors import InputError
@@ -175,6 +177,40 @@ def test_task_whose_output_was_refused_is_parked_at_its_next_owner_too(guarantee
         assert group.running == {TaskId(0, 0): "m2"}
         assert group.parked[TaskId(0, 0)].offset == 1  # nothing of it was committed
         assert [each.value for each in group.outputs()] == [1]
+
+
+def test_member_starts_once_brokers_can_make_its_topics(caplog: pytest.LogCaptureFixture) -> None:
+    with made() as running:
+        usual: Any = running._cluster.create
+        asked: list[Any] = []
+
+        def create(topics: Any, broker: Any, reply: Any) -> None:
+            asked.append(topics)
+            if len(asked) > 3:
+                usual(topics, broker, reply)
+            else:
+                reply({topic.name: RequestTimedOutError for topic in topics})
+
+        running._cluster.create = create  # type: ignore[method-assign]  # the controller has no time
+        running.join("m1")
+        running.send(1, key="a")
+        running.settle()
+        assert len(asked) == 4
+        assert running.state() == {"a": 1}
+    assert "member m1 cannot start yet, and tries again: " in caplog.text
+
+
+def test_member_ends_when_brokers_never_can() -> None:
+    with made() as running:
+
+        def refuse(topics: Any, broker: Any, reply: Any) -> None:
+            reply({topic.name: RequestTimedOutError for topic in topics})
+
+        running._cluster.create = refuse  # type: ignore[method-assign]  # the controller never has time
+        running.join("m1")
+        running.advance(45)
+        with pytest.raises(AssertionError, match=r"member m1 has ended: NotNowError.*cannot be made now"):
+            running.settle(within_s=1)
 
 
 def test_same_seed_gives_the_same_run() -> None:

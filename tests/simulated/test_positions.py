@@ -10,10 +10,10 @@ import pytest
 from equipoise import Processor, Record, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.kafka.client import NO_EPOCH, TopicPartition
+from equipoise.kafka.consumer.shell import WireConsumer
 from equipoise.member.fencing import SOURCE_TOPICS_KEY
 from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
-from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from tests.simulated import deploys
 from tests.simulated.deployment import CONFIG
@@ -315,7 +315,7 @@ def test_brokers_without_topic_ids_are_read_on(guarantee: str, monkeypatch: pyte
 def test_source_that_ends_before_a_position_without_leader_epoch_is_said_once(
     guarantee: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(SimulatedConsumer, "fetched_epoch", lambda *_: NO_EPOCH)
+    monkeypatch.setattr(WireConsumer, "fetched_epoch", lambda *_: NO_EPOCH)
     with Deploys(one(), guarantee=guarantee) as group:
         group.join("m1")
         group.write(5)
@@ -407,7 +407,7 @@ def test_elections_that_lose_nothing_move_no_position(guarantee: str, state: Any
         async def unknown(*_: object) -> None:
             return None
 
-        monkeypatch.setattr(SimulatedConsumer, "epoch_ends", unknown)
+        monkeypatch.setattr(WireConsumer, "epoch_ends", unknown)
     with Deploys(one(state=state), guarantee=guarantee) as group:
         group.join("m1")
         for number in range(6):

@@ -13,10 +13,10 @@ import pytest
 from aiokafka import errors
 
 from equipoise import ErrorPolicy, Record, TaskContext
+from equipoise.kafka.consumer.shell import WireConsumer
 from equipoise.member.member_http import MemberServer
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.refusals import PATIENCE_S
-from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 from tests.simulated.test_start import NewGroup, group
 from tests.simulated.test_task_runner import BOTH, Bench, simulate
@@ -313,15 +313,15 @@ def test_member_that_may_not_write_to_its_log_says_what_to_allow_and_goes_on_whe
 
 def test_task_whose_changelog_may_not_be_read_is_parked_with_what_to_allow(group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
     asked: list[float] = []
-    ask = SimulatedConsumer.end_offsets
+    ask = WireConsumer.end_offsets
 
-    async def refuse(self: SimulatedConsumer, partitions: Any) -> Any:
+    async def refuse(self: WireConsumer, partitions: Any) -> Any:
         if any(each[0] == "log" for each in partitions):
             asked.append(group.scheduler.now_us)
             raise MISSING("log")
         return await ask(self, partitions)
 
-    with mock.patch.object(SimulatedConsumer, "end_offsets", refuse), caplog.at_level("INFO", logger="equipoise"):
+    with mock.patch.object(WireConsumer, "end_offsets", refuse), caplog.at_level("INFO", logger="equipoise"):
         member = group.start("m1")
         group.settle(60)
         assert len(member.parked) == 6
@@ -346,20 +346,11 @@ def test_task_whose_changelog_may_not_be_read_is_parked_with_what_to_allow(group
 
 def test_changelog_whose_end_may_be_seen_but_not_its_records_is_said_once(group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
     """With Describe and without Read: the end is known, and each fetch is refused."""
-    take: Any = SimulatedConsumer._take
-    is_forbidden = True
-
-    def refuse(self: SimulatedConsumer, partitions: Any, most: Any) -> Any:
-        for place in self.ready():
-            if is_forbidden and place[0] == "log" and (not partitions or place in partitions):
-                self._assigned[place].forget()
-                self._assigned[place].error = MISSING("log")
-        return take(self, partitions, most)
-
+    group.cluster.may_read = lambda topic: topic != "log"
     for partition in range(6):
         place = group.cluster.topics["log"].partitions[partition]
         group.cluster.append(place, Batch(-1, -1, -1, False, [(b"k", b"v", (), 0)], 100))
-    with mock.patch.object(SimulatedConsumer, "_take", refuse), caplog.at_level("INFO", logger="equipoise"):
+    with caplog.at_level("INFO", logger="equipoise"):
         member = group.start("m1")
         group.settle(90)
         assert len(member.parked) == 6

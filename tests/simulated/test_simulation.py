@@ -18,7 +18,7 @@ from tests.simulated.run import describe, simulate
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, 5])
 def test_deployed_hosts_under_all_faults_lose_and_double_nothing(seed: int, guarantee: str) -> None:
     result = simulate(seed, guarantee, chosen("all"), storm_s=10, every_s=0.5)
     assert not result.problems, describe(result)

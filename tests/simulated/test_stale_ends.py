@@ -11,7 +11,7 @@ import pytest
 from aiokafka import errors
 
 from equipoise.kafka.client import TopicPartition
-from equipoise.testing.simulated.kafka.cluster_state import Fetched
+from equipoise.testing.simulated.kafka.fetch_sessions import Answered, Wanted
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 from tests.simulated.deployment import MEMBERS, TOPIC, Deployment
 from tests.simulated.faults import Fault
@@ -59,10 +59,10 @@ def _stale_source(deployment: Deployment, random: Random) -> float | None:
     known = {each.place: each.log.end for each in cluster.topics[TOPIC].partitions}
     stale: list[bool] = []
 
-    def fetch_one(broker: Any, place: TopicPartition, offset: int, *options: Any, one: bool) -> Fetched:
-        if stale and offset > known.get(place, offset):
-            return Fetched(errors.OffsetOutOfRangeError, high_watermark=known[place])
-        return Cluster._fetch_one(cluster, broker, place, offset, *options, one=one)
+    def fetch_one(broker: Any, place: TopicPartition, wanted: Wanted, *options: Any, one: bool) -> Answered:
+        if stale and wanted.offset > known.get(place, wanted.offset):
+            return Answered(errors.OffsetOutOfRangeError.errno, known[place])
+        return Cluster._fetch_one(cluster, broker, place, wanted, *options, one=one)
 
     vars(cluster)["_fetch_one"] = fetch_one
     seat = deployment.members["m1"]

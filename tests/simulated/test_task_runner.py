@@ -15,16 +15,14 @@ from unittest import mock
 import pytest
 from aiokafka.errors import KafkaError, UnknownError
 
-import equipoise.member.task_clients
-import equipoise.member.task_runner
 from equipoise import ErrorPolicy, Record
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition
-from equipoise.member.commit_ticks import CommitTicks
+from equipoise.member.commit_schedule import MOST_OF_MEMBER, CommitTicks, Uncommitted
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.offsets import EVERY_S
-from equipoise.member.open_task import Commit, OpenTask
+from equipoise.member.open_task import LONGEST_WAIT_S, Commit, OpenTask
 from equipoise.member.positions import PARTITIONS, positions_topic
 from equipoise.member.processing import MOST_AT_ONCE, Processor
 from equipoise.member.runner_permit import PERMIT_MS
@@ -32,10 +30,8 @@ from equipoise.member.sizes import BATCH_BYTES
 from equipoise.member.sources import TaskSources
 from equipoise.member.task_clients import MemberClients, TaskClients
 from equipoise.member.task_context import TaskContext
-from equipoise.member.task_runner import BEHIND_S, MOST_UNSENT, TaskRunner
-from equipoise.member.turns import Turns
-from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
-from equipoise.member.writer import TaskWriter
+from equipoise.member.task_runner import TaskRunner
+from equipoise.member.turns import Turns, new_ticks
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
@@ -60,7 +56,7 @@ class Bench:
         self.options = MemberOptions(**options)
         connection = SimulatedConnection(made=SimulatedClients(self.cluster, "member"))
         self.clients = MemberClients(connection, "group", self.options, lambda: "m1/1")
-        self.ticks = CommitTicks(self.monotonic_s, 0.0)
+        self.ticks = new_ticks(self.monotonic_s, 0.0)
         self.uncommitted = Uncommitted(MOST_OF_MEMBER)
         self.runners: list[TaskRunner] = []
         self.lease_ends_ms = LONG_MS
@@ -77,7 +73,7 @@ class Bench:
         return self.scheduler.now_us / S_US
 
     def new_ticks(self) -> CommitTicks:
-        return CommitTicks(self.monotonic_s, self.options.commit_interval_s) if self.options.transactional else self.ticks
+        return new_ticks(self.monotonic_s, self.options.commit_interval_s) if self.options.transactional else self.ticks
 
     def send(self, partition: int, records: int) -> None:
         log = self.cluster.topics["in"].partitions[partition]
@@ -221,67 +217,6 @@ def test_runner_commits_by_number_while_records_wait(guarantee: str) -> None:
     simulate(test, guarantee=guarantee, most_uncommitted_records=200)
 
 
-@BOTH
-def test_runner_commits_by_time_while_records_wait(guarantee: str) -> None:
-    async def test(bench: Bench) -> None:
-        bench.send(0, 100)
-        runner = bench.start(0, slowly)
-        await asyncio.sleep(10)
-        assert len(bench.outputs()) == 100
-        assert 4 <= runner.commits <= 6  # 5 s of work
-
-    simulate(test, guarantee=guarantee, commit_interval_ms=1_000)
-
-
-@BOTH
-def test_runner_that_is_far_behind_commits_more_seldom(guarantee: str) -> None:
-    async def test(bench: Bench) -> None:
-        bench.send(0, 300)
-        runner = bench.start(0, slowly)
-        await asyncio.sleep(BEHIND_S)
-        assert runner.commits == 1, "the first one, before the end was known"
-        await asyncio.sleep(20)
-        assert len(bench.outputs()) == 300
-
-    simulate(test, guarantee=guarantee, commit_interval_ms=100, most_uncommitted_records=150)
-
-
-@BOTH
-def test_runner_that_waits_for_records_it_knows_of_does_not_commit(guarantee: str) -> None:
-    async def test(bench: Bench) -> None:
-        bench.send(0, 10 * MOST_AT_ONCE)
-        runner = bench.start(0, answer)
-        await asyncio.sleep(5)
-        assert runner.processed == 10 * MOST_AT_ONCE
-        assert runner.commits <= 5, "those of the last records, which come a few at a time"
-
-    with mock.patch.object(equipoise.member.task_clients, "FETCH_BYTES", 10_000):
-        simulate(test, guarantee=guarantee, commit_interval_ms=60_000)
-
-
-def test_outputs_are_sent_in_parts_while_a_runner_is_far_behind() -> None:
-    async def test(bench: Bench) -> None:
-        bench.send(0, 10 * MOST_UNSENT)
-        runner = bench.start(0, answer)
-        await asyncio.sleep(5)
-        assert runner.commits <= 3
-        assert len(bench.outputs()) == 10 * MOST_UNSENT
-        assert 5 <= len({id(each.batch) for each in bench.outputs()}) <= 12
-
-    simulate(test, commit_interval_ms=60_000, most_uncommitted_records=9 * MOST_UNSENT)
-
-
-def test_outputs_of_a_slow_runner_wait_no_longer_when_it_is_far_behind() -> None:
-    async def test(bench: Bench) -> None:
-        bench.send(0, 300)
-        runner = bench.start(0, slowly)
-        await asyncio.sleep(BEHIND_S)
-        assert runner.commits == 1
-        assert len(bench.outputs()) >= 55, "a record takes 50 ms, and outputs are sent each 100 ms"
-
-    simulate(test, commit_interval_ms=100, most_uncommitted_records=150)
-
-
 def test_tasks_of_a_member_share_what_may_be_uncommitted() -> None:
     async def test(bench: Bench) -> None:
         bench.uncommitted = Uncommitted(TASKS)
@@ -305,12 +240,14 @@ def test_tasks_of_a_member_process_no_more_while_commits_hang(guarantee: str) ->
         for partition in range(TASKS):
             bench.send(partition, 3 * most)
             bench.start(partition, answer)
-        while not any(runner._committing for runner in bench.runners):  # noqa: ASYNC110
+        while not any(runner.is_committing for runner in bench.runners):  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
         bench.cluster.pause(0)
         await asyncio.sleep(1)
         processed = sum(runner.processed for runner in bench.runners)
         assert most <= processed <= most + TASKS * MOST_AT_ONCE, "each alone might process three times as many"
+        await asyncio.sleep(2 * LONGEST_WAIT_S)
+        assert processed < sum(runner.processed for runner in bench.runners) <= processed + 3 * TASKS * MOST_AT_ONCE, "it holds up no other for good"
         bench.cluster.resume(0)
         await asyncio.sleep(10)
         assert [len(bench.outputs(partition)) for partition in range(TASKS)] == [3 * most] * TASKS
@@ -323,7 +260,7 @@ def test_runner_processes_one_commit_more_while_one_is_under_way(guarantee: str)
     async def test(bench: Bench) -> None:
         bench.send(0, 1_000)
         runner = bench.start(0, answer)
-        while not runner._committing:  # noqa: ASYNC110
+        while not runner.is_committing:  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
         bench.cluster.pause(0)
         await asyncio.sleep(1)
@@ -333,20 +270,6 @@ def test_runner_processes_one_commit_more_while_one_is_under_way(guarantee: str)
         assert [each.value for each in bench.outputs()] == [b"%d" % number for number in range(1_000)]
 
     simulate(test, guarantee=guarantee, most_uncommitted_records=100)
-
-
-def test_outputs_wait_for_no_commit_with_at_least_once() -> None:
-    async def test(bench: Bench) -> None:
-        runner = bench.start(0, answer)
-        await asyncio.sleep(1)
-        vars(bench.ticks)["want"] = lambda turn, is_due: None
-        for number in range(3):
-            bench.send(0, 5)
-            await asyncio.sleep(0.1)
-            assert (len(bench.outputs()), runner.commits) == (5 * (number + 1), 0)
-        del vars(bench.ticks)["want"]
-
-    simulate(test, commit_interval_ms=60_000)
 
 
 def test_outputs_wait_for_those_on_their_way_and_are_sent_together() -> None:
@@ -397,7 +320,7 @@ def test_output_that_waited_is_sent_without_waking_its_task() -> None:
         usual(sources)
 
     async def test(bench: Bench) -> None:
-        bench.ticks = CommitTicks(bench.monotonic_s, 100.0, parts=2)
+        bench.ticks = new_ticks(bench.monotonic_s, 100.0, parts=2)
         await Waiting(bench).reach()
         with mock.patch.object(TaskSources, "wake", wake):
             await asyncio.sleep(3)
@@ -409,7 +332,7 @@ def test_output_that_waited_is_sent_without_waking_its_task() -> None:
 
 def test_output_that_waited_is_not_sent_beyond_the_lease() -> None:
     async def test(bench: Bench) -> None:
-        bench.ticks = CommitTicks(bench.monotonic_s, 100.0, parts=2)
+        bench.ticks = new_ticks(bench.monotonic_s, 100.0, parts=2)
         await Waiting(bench).reach()
         bench.lease_ends_ms = bench.boot_ms() + 10
         await asyncio.sleep(5)
@@ -421,7 +344,7 @@ def test_output_that_waited_is_not_sent_beyond_the_lease() -> None:
 
 def test_output_that_waited_and_is_refused_is_an_error_of_its_task() -> None:
     async def test(bench: Bench) -> None:
-        bench.ticks = CommitTicks(bench.monotonic_s, 100.0, parts=2)
+        bench.ticks = new_ticks(bench.monotonic_s, 100.0, parts=2)
         waiting = Waiting(bench)
         await waiting.reach()
         waiting.to_partition = 7
@@ -434,9 +357,9 @@ def test_output_that_waited_and_is_refused_is_an_error_of_its_task() -> None:
 
 def test_outputs_of_a_closed_producer_are_sent_by_another_after_they_waited() -> None:
     async def test(bench: Bench) -> None:
-        bench.ticks = CommitTicks(bench.monotonic_s, 100.0, parts=2)
+        bench.ticks = new_ticks(bench.monotonic_s, 100.0, parts=2)
         runner = await Waiting(bench).reach()
-        writer = runner._open_task.writer
+        writer = runner._open_task[0].writer
         refusals: list[str] = []
 
         def refuse(*_: Any) -> list[Any]:
@@ -451,35 +374,6 @@ def test_outputs_of_a_closed_producer_are_sent_by_another_after_they_waited() ->
         assert len(bench.outputs()) >= 3
 
     simulate(test, commit_interval_ms=100_000)
-
-
-@pytest.mark.parametrize("produce_ms", [0, 100])
-def test_no_output_is_sent_during_a_commit(produce_ms: int) -> None:
-    """So that a crash repeats those of one commit at most. Nor when those before it are appended
-    meanwhile.
-    """
-
-    async def test(bench: Bench) -> None:
-        runner = bench.start(0, answer)
-        await asyncio.sleep(1)
-        bench.slow_down("Produce", produce_ms)
-        bench.send(0, 1)
-        await asyncio.sleep(0.05 if produce_ms else 0.5)
-        bench.send(0, 1)
-        await asyncio.sleep(0.85 if produce_ms else 0.4)
-        assert (runner.commits, runner.processed, len(bench.outputs())) == (0, 2, 1)
-        await asyncio.sleep(0.5)
-        assert (runner.commits, len(bench.outputs())) == (1, 2)
-
-    sends = TaskWriter.send_outputs
-
-    async def send(writer: TaskWriter, outputs: Any) -> Any:
-        if any(place.topic == positions_topic("group") for place in outputs):
-            await asyncio.sleep(1 - 2 * produce_ms / 1_000)
-        return await sends(writer, outputs)
-
-    with mock.patch.object(TaskWriter, "send_outputs", send):
-        simulate(test)
 
 
 def test_tick_commits_without_waking_a_task_that_waits() -> None:
@@ -504,7 +398,7 @@ def test_tick_commits_without_waking_a_task_that_waits() -> None:
 
 def test_task_that_waits_does_not_commit_in_a_tick_beyond_the_lease() -> None:
     async def test(bench: Bench) -> None:
-        bench.ticks = CommitTicks(bench.monotonic_s, 20.0, parts=2)
+        bench.ticks = new_ticks(bench.monotonic_s, 20.0, parts=2)
         bench.lease_ends_ms = 5_000
         runner = bench.start(0, answer)
         for _ in range(2):
@@ -518,16 +412,6 @@ def test_task_that_waits_does_not_commit_in_a_tick_beyond_the_lease() -> None:
     simulate(test)
 
 
-def test_due_commit_is_begun_once() -> None:
-    async def test(bench: Bench) -> None:
-        bench.send(0, 1_000)
-        runner = bench.start(0, lambda record, context: None)
-        await asyncio.sleep(5)
-        assert (runner.processed, runner.commits) == (1_000, 5)
-
-    simulate(test, most_uncommitted_records=200)
-
-
 def test_tick_commits_no_record_whose_output_waits() -> None:
     """After a crash in between, the output would be missing."""
     begin, waiting = OpenTask.begin_commit, []
@@ -537,7 +421,7 @@ def test_tick_commits_no_record_whose_output_waits() -> None:
         return begin(opened, *given, **options)
 
     async def test(bench: Bench) -> None:
-        bench.ticks = CommitTicks(bench.monotonic_s, 1.0, parts=2)
+        bench.ticks = new_ticks(bench.monotonic_s, 1.0, parts=2)
         bench.start(0, answer)
         await asyncio.sleep(1)
         bench.send(0, 1)
@@ -692,15 +576,16 @@ def test_tasks_reopen_when_their_producer_is_abandoned() -> None:
         want: Any = bench.ticks.want
         vars(bench.ticks)["want"] = lambda turn, is_due: None
         for runner in runners:
-            vars(runner)["_send_early"] = partial(asyncio.sleep, 0)
+            vars(runner._commits)["_send_at_once"] = lambda: True
         for partition in range(TASKS):
             bench.send(partition, 3)
-        while not all(runner._uncommitted for runner in runners):  # noqa: ASYNC110
+        while not all(runner._open_task[1].schedule.records for runner in runners):  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
         bench.cluster.pause(0)
         vars(bench.ticks)["want"] = want
         for runner in runners:
-            runner._wake()
+            del vars(runner._commits)["_send_at_once"]
+            runner._open_task[1].wake()
         await asyncio.sleep(1)
         await bench.clients.abandon_producers()
         bench.cluster.resume(0)

@@ -59,7 +59,7 @@ class GivenProducer:
 def transactions_of(producer: Any, *, open_s: float = 0.0) -> Transactions:
     """The first transaction is open for `open_s`, unless a part is due or fails."""
     shared = Transactions("group/m1/1", "group", lambda _: producer, 0.1)
-    shared._open_until_s = asyncio.get_running_loop().time() + open_s
+    shared.schedule.open_until_s = asyncio.get_running_loop().time() + open_s
     return shared
 
 
@@ -236,7 +236,7 @@ async def test_output_that_fails_ends_the_transaction_at_once_and_for_its_task(h
     ends = [each.part.committed for each in (outputs, others)]
     errors = await asyncio.wait_for(asyncio.gather(*ends, return_exceptions=True), SOON_S)
     assert [type(error) for error in errors] == [UnknownTopicOrPartitionError if how == "has no topic" else MessageSizeTooLargeError, KafkaError]
-    assert shared._alone_until_s.keys() == {FIRST}
+    assert shared.schedule.alone_until_s.keys() == {FIRST}
     assert [outputs.ended, others.ended] == [[error] for error in errors]
     assert not producer.is_committed
     assert len(outputs.queued) <= 1
@@ -264,7 +264,7 @@ async def test_failed_commit_of_one_task_leaves_the_others_together() -> None:
         shared.add(each.part)
     errors = await asyncio.gather(waits.part.committed, refused.part.committed, return_exceptions=True)
     assert [type(error) for error in errors] == [KafkaError, MessageSizeTooLargeError]
-    assert shared._alone_until_s.keys() == {SECOND}
+    assert shared.schedule.alone_until_s.keys() == {SECOND}
 
 
 async def test_part_whose_store_fails_after_the_commit_says_so() -> None:

@@ -17,7 +17,7 @@ from aiokafka.errors import UnknownError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import Producer, TopicPartition, acknowledged
 from equipoise.member import transactions
-from equipoise.member.commit_ticks import CommitTicks
+from equipoise.member.commit_schedule import MOST_OF_MEMBER, Uncommitted
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.fencing import (
     AT_LEAST_ONCE,
@@ -41,8 +41,7 @@ from equipoise.member.task_clients import TRANSACTION_TIMEOUT_MS, MemberClients,
 from equipoise.member.task_context import TaskContext, pack_sources
 from equipoise.member.task_runner import TaskRunner
 from equipoise.member.throttle import Throttle
-from equipoise.member.turns import Turns
-from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
+from equipoise.member.turns import Turns, new_ticks
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
@@ -71,7 +70,7 @@ class Peer:
         self._runtime = runtime
         connection = SimulatedConnection(made=SimulatedClients(cluster, name))
         self.clients = MemberClients(connection, "group", self.options, lambda: f"{name}/1")
-        self._ticks = CommitTicks(runtime.monotonic_s, 0.1)
+        self._ticks = new_ticks(runtime.monotonic_s, 0.1)
         self._uncommitted = Uncommitted(MOST_OF_MEMBER)
         self._turns = Turns()
         tasks = [TaskId(0, partition) for partition in range(TASKS)]
@@ -284,27 +283,6 @@ def test_tasks_that_commit_at_the_same_time_share_a_transaction() -> None:
         await asyncio.sleep(2)
         offsets = bench.cluster.coordinators.offsets["group"]
         assert [offsets[TopicPartition("in", partition)] for partition in range(TASKS)] == [5, 5, 5]
-
-    simulate(test)
-
-
-@pytest.mark.parametrize(("most_records", "together"), [(50_000, [3]), (17, [2, 1]), (6, [1, 1, 1])])
-def test_commits_with_many_records_are_made_one_after_the_other(most_records: int, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the three has six: five outputs and one key."""
-    monkeypatch.setattr(transactions, "MOST_RECORDS", most_records)
-
-    async def test(bench: Bench) -> None:
-        member = bench.peer("m1")
-        await member.run(0, 1, 2, token=1)
-        called, go_on = pause(member.producer, "commit_transaction")
-        bench.feed(0, 1, 2, records=1)
-        await called.wait()
-        bench.feed(0, 1, 2, records=5)  # while the commits of the first ones are under way
-        await asyncio.sleep(1)
-        ended = count_transactions(bench.cluster)
-        go_on.set()
-        await bench.counted(0, 1, 2)
-        assert len(ended) == 1 + len(together), "and the one that was under way"
 
     simulate(test)
 
@@ -825,13 +803,13 @@ def test_task_whose_commits_fail_does_not_stop_the_others() -> None:
             context.send("out", b"poison", partition=2)
 
         bench.cluster.refuses = lambda topic, batch: UnknownError if any(each[1] == b"poison" for each in batch.contents) else None
-        alone: set[TaskId] = set()
+        alone: set[Any] = set()
 
         async def note_alone() -> None:
             while True:
                 await asyncio.sleep(0.001)
                 present = member.clients._transactions
-                alone.update(() if present is None else present._alone_until_s)
+                alone.update(() if present is None else present.schedule.alone_until_s)
 
         member = bench.peer("m1")
         noting = asyncio.ensure_future(note_alone())

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 
 import attrs
 
-from bench.peers.apps.given import Given, answer_to, counted, given
+from bench.peers.apps.given import KEYS, WINDOW_MS, Given, answer_to, counted, given
 from equipoise import Member, Record, TaskContext
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.settings import GroupSettings
 from equipoise.kafka.connection import Connection
+from equipoise.streams import aggregates, tumbling
 
 _LOG = logging.getLogger(__name__)
 PROBING_INTERVAL_MS = 60_000
@@ -43,13 +44,21 @@ async def run(given: Given) -> None:
         context.state.put_many(counts)
         context.send_many(given.output, answers, partition=context.task.partition)
 
+    windows = tumbling("counts", aggregates.count(), size_ms=WINDOW_MS)
+
+    def count_in_windows(record: Record, context: TaskContext) -> None:
+        for each in windows.add(context, record.key, None, record.offset):
+            number = each.start_ms // KEYS + each.value
+            context.send(given.output, answer_to(record.partition, record.offset, given.instance, number), partition=record.partition)
+
     name, version, solver = given.assignor
     knobs = GroupSettings(probing_interval_ms=PROBING_INTERVAL_MS, num_standbys=given.standbys)
     if given.initial_delay_ms is not None:
         knobs = attrs.evolve(knobs, initial_delay_ms=given.initial_delay_ms)
     config = GroupConfigured(assignor=name, behaviour_version=version, solver=solver, knobs=knobs)
+    one_by_one = count_in_windows if given.in_windows else count
     member = Member(
-        given.name, None if given.in_batches else count, batch_handler=count_all if given.in_batches else None,
+        given.name, None if given.in_batches else one_by_one, batch_handler=count_all if given.in_batches else None,
         sources=given.input, state=given.changelog, member_id=given.instance, connection=Connection(bootstrap=given.bootstrap),
         prefix=given.name, group_config=config, guarantee="exactly_once" if given.exactly_once else "at_least_once",
         state_directory=given.state, session_timeout_ms=given.session_timeout_ms, heartbeat_interval_ms=given.heartbeat_interval_ms,

@@ -10,6 +10,11 @@ import attrs
 
 from bench.peers.feed import COUNT_BYTES
 
+KEYS = 5_000
+"""Per partition, where records are counted in windows."""
+WINDOW_MS = 4 * KEYS
+"""The offset of a record is its time in ms there: each key is in a window four times."""
+
 
 @attrs.frozen(kw_only=True)
 class Given:
@@ -33,6 +38,8 @@ class Given:
     """Time that the handler waits for each record."""
     in_batches: bool = False
     """equipoise: with a batch handler."""
+    in_windows: bool = False
+    """equipoise: counts by key and window."""
     assignor: tuple[str, int, str] = ("", 0, "")
     """equipoise: name, version and solver, looked up by who starts the process: an application need
     not load assignors.

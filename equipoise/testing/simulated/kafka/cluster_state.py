@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import attrs
 
-from equipoise.kafka.client import NO_EPOCH, TopicPartition
+from equipoise.kafka.client import TopicPartition
 from equipoise.testing.simulated.kafka.broker_network import BrokerConnection, Reply
-from equipoise.testing.simulated.kafka.partition_log import LeaderEpochs, PartitionLog, StoredRecord
+from equipoise.testing.simulated.kafka.fetch_sessions import FetchSessions
+from equipoise.testing.simulated.kafka.partition_log import LeaderEpochs, PartitionLog
 
 ErrorClass = type[Exception]
 
@@ -68,6 +69,7 @@ class SimulatedBroker:
     view: FrozenView | None = None
     clock_ms: int = 0
     connections: dict[int, BrokerConnection] = attrs.field(factory=dict)
+    fetch_sessions: FetchSessions = attrs.field(factory=FetchSessions)
     held: list[Reply] = attrs.field(factory=list)
     """Requests that it cannot answer without the other brokers."""
 
@@ -83,22 +85,3 @@ class TopicDescription(NamedTuple):
     leaders: list[int]
     replicas: list[list[int]]
 
-
-class FetchLimits(NamedTuple):
-    """The most that a fetch takes, but at least one record if there is any."""
-
-    partition_bytes: int
-    answer_bytes: int
-
-
-class Fetched(NamedTuple):
-    """One partition's part of a fetch. `next_offset`: where to read on. `leader_epoch`: of the
-    record before it.
-    """
-
-    error: ErrorClass | None
-    records: Sequence[StoredRecord] = ()
-    next_offset: int = 0
-    high_watermark: int = 0
-    last_stable_offset: int = 0
-    leader_epoch: int = NO_EPOCH

@@ -52,18 +52,7 @@ class ConnectedClient:
             raise errors.KafkaConnectionError(f"Unable to bootstrap from {len(self._cluster.brokers)} brokers")
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
-        if self._is_closed:
-            return
-        try:
-            async with asyncio.timeout(within_s):
-                await self._finish()
-        except TimeoutError:
-            pass
-        finally:
-            self._close()
-
-    async def _finish(self) -> None:
-        """Sends what is left."""
+        self._close()
 
     def _close(self) -> None:
         self._is_closed = True
@@ -183,21 +172,6 @@ class ConnectedClient:
         self._tracked.update(dict.fromkeys(topics))
         if len(self._tracked) > before:
             self._refresh()
-
-    async def _known_topic(self, topic: str) -> set[int]:
-        """The topic's partitions. Raises UnknownTopicOrPartitionError when it is not there for the
-        request timeout.
-        """
-        end_us = self._cluster.scheduler.now_us + self._timeout_s * 1_000_000
-        while topic not in self._counts:
-            self._tracked[topic] = None
-            await self._refresh()
-            if topic in self._counts:
-                break
-            if self._cluster.scheduler.now_us > end_us:
-                raise errors.UnknownTopicOrPartitionError
-            await asyncio.sleep(self._backoff_s)
-        return set(range(self._counts[topic]))
 
     async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
         """See `client.DataClient`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -71,6 +71,13 @@ class Batch:
     base: int = -1
     """Offset of its first record, when it is appended."""
     appended_us: int = 0
+    _stored: tuple[int, bytes] = (-1, b"")
+
+    def stored_of(self, count: int, encode: Callable[[], bytes]) -> bytes:
+        """Returns it as it is sent while `count` of its records are left. It is encoded once."""
+        if self._stored[0] != count:
+            self._stored = count, encode()
+        return self._stored[1]
 
     @property
     def last_sequence(self) -> int:
@@ -129,6 +136,8 @@ class PartitionLog:
         self._verifying: dict[int, tuple[int, int]] = {}
         """Producer id -> epoch and lowest sequence number of what the coordinator was asked for."""
         self._aborted: set[int] = set()
+        self._aborted_transactions: list[tuple[int, int, int]] = []
+        """Producer id, first offset and offset of the marker of each."""
         self._ended: list[tuple[int, int]] = []
         """Transactions whose marker is not below the high watermark yet: first offset, offset of
         the marker.
@@ -230,6 +239,7 @@ class PartitionLog:
                 self._ended.append((offsets[0], record.offset))
                 if not batch.marker:
                     self._aborted.update(offsets)
+                    self._aborted_transactions.append((batch.producer_id, offsets[0], record.offset))
             return
         if batch.transactional:
             self._open.setdefault(batch.producer_id, []).append(record.offset)
@@ -266,6 +276,12 @@ class PartitionLog:
             found.append(record)
         return found, max(offset, bound)
 
+    def aborted(self, offset: int, bound: int) -> list[tuple[int, int]]:
+        """Producer id and first offset of the transactions that were aborted, as far as they have
+        records from `offset` to before `bound`.
+        """
+        return [(producer_id, first) for producer_id, first, marker in self._aborted_transactions if first < bound and marker >= offset]
+
     # Records that go
 
     def delete_before(self, offset: int) -> None:
@@ -282,10 +298,17 @@ class PartitionLog:
             for record in self.records
             if record.offset < below and record.batch.marker is None and record.offset not in self._aborted
         }
-        self.records = [
-            each for each in self.records if each.offset >= below or (each.batch.marker is None and last.get(each.key, each.offset) == each.offset)
-        ]
+        ended = {producer_id: marker for producer_id, _, marker in self._aborted_transactions if marker < below}
+
+        def is_kept(each: StoredRecord) -> bool:
+            if each.offset >= below:
+                return True
+            is_gone = each.offset in self._aborted and each.offset < ended.get(each.batch.producer_id, 0)
+            return each.batch.marker is None and not is_gone and last.get(each.key, each.offset) == each.offset
+
+        self.records = [each for each in self.records if is_kept(each)]
         self._offsets = [each.offset for each in self.records]
+        self._aborted_transactions = [each for each in self._aborted_transactions if each[2] >= below]
 
     def truncate(self, end: int) -> None:
         """Removes the records from `end` on: a new leader has not got them. Batches go as a whole.
@@ -298,6 +321,7 @@ class PartitionLog:
             end = self._offsets[keep]
         records = self.records[:keep]
         self.records, self._offsets, self._producers, self._open, self._aborted, self._ended = [], [], {}, {}, set(), []
+        self._aborted_transactions = []
         for record in records:
             self._add(record)
         self.end = end

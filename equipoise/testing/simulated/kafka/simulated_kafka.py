@@ -14,21 +14,22 @@ from typing import Any
 
 from aiokafka import errors
 
-from equipoise.kafka.aiokafka_producer import InvalidRecordError
 from equipoise.kafka.client import LeaderEnd, NewTopic, TopicPartition
+from equipoise.kafka.consumer.requests import END, FIRST
+from equipoise.kafka.producer.producer_errors import InvalidRecordError
 from equipoise.testing.simulated.kafka.broker_network import CallsLater, Network, Reply
 from equipoise.testing.simulated.kafka.cluster_state import (
     BrokerPartition,
     ErrorClass,
-    Fetched,
-    FetchLimits,
     FrozenView,
     SimulatedBroker,
     SimulatedTopic,
     TopicDescription,
 )
 from equipoise.testing.simulated.kafka.coordinators import Coordinators
+from equipoise.testing.simulated.kafka.fetch_sessions import Answered, Wanted
 from equipoise.testing.simulated.kafka.partition_log import Batch, LeaderEpochs, PartitionLog
+from equipoise.testing.simulated.kafka.stored_batches import read_batches
 
 EPOCH_MS = 1_700_000_000_000
 """Wall-clock time of the scheduler's zero."""
@@ -58,7 +59,7 @@ class Cluster:
         self.brokers = [SimulatedBroker(number, f"rack-{number}") for number in range(brokers)]
         self.topics: dict[str, SimulatedTopic] = {}
         self.most_fetch_bytes: int | None = None
-        """Of a partition's records in an answer, after the first one; None: what the fetch asks."""
+        """Of a partition's batches in an answer, after the first one; None: what the fetch asks."""
         self.election_us = (500_000, 3_000_000)
         self.replicate_us = (300, 2_000)
         self.settle_us = (1_000, 500_000)
@@ -67,6 +68,8 @@ class Cluster:
         self.records_appended = 0
         self.refuses: Callable[[str, Batch], ErrorClass | None] = lambda topic, batch: None
         """With what a leader refuses a batch for this topic; None: it takes it."""
+        self.may_read: Callable[[str], bool] = lambda topic: True
+        """Whether users may read a topic."""
         self.coordinators = Coordinators(self)
 
     def now_ms(self, broker: SimulatedBroker | None = None) -> int:
@@ -161,6 +164,7 @@ class Cluster:
         broker = self.brokers[number]
         broker.is_up = broker.is_paused = False
         broker.view = None
+        broker.fetch_sessions.clear()
         broker.held.clear()
         for connection in list(broker.connections.values()):
             connection.broken()
@@ -407,29 +411,32 @@ class Cluster:
 
     def fetch(
         self,
-        wanted: Sequence[tuple[TopicPartition, int]],
+        wanted: Mapping[TopicPartition, Wanted],
         committed: bool,
-        limits: FetchLimits,
+        most_bytes: int,
         wait_us: int,
         near: bool,
         broker: SimulatedBroker,
         reply: Reply,
     ) -> None:
-        """Replies with partition -> Fetched, when there is something or after `wait_us`. `near`: as
-        a replica that does not lead knows it (KIP-392).
+        """Replies with partition -> Answered, when there is something or after `wait_us`. `near`:
+        as a replica that does not lead knows it (KIP-392).
         """
-        fetch_now = partial(self._fetch_now, broker, wanted, committed, limits, near, reply)
+        fetch_now = partial(self._fetch_now, broker, wanted, committed, most_bytes, near, reply)
         if fetch_now(even_empty=not wait_us):
             return
-        partitions = [found[0] for place, _ in wanted if isinstance(found := self._led(broker, place), tuple)]
+        partitions = [found[0] for place in wanted if isinstance(found := self._led(broker, place), tuple)]
+        is_waiting = True
 
         def again(*, even_empty: bool = False) -> None:
-            if again not in partitions[0].fetches:
+            nonlocal is_waiting
+            if not is_waiting:
                 return  # answered before
             if broker.is_paused:
                 if even_empty:
                     self.scheduler.call_later(PAUSED_US, partial(again, even_empty=True))
             elif fetch_now(even_empty=even_empty):
+                is_waiting = False
                 for each in partitions:
                     each.fetches.remove(again)
 
@@ -440,54 +447,66 @@ class Cluster:
     def _fetch_now(
         self,
         broker: SimulatedBroker,
-        wanted: Sequence[tuple[TopicPartition, int]],
+        wanted: Mapping[TopicPartition, Wanted],
         committed: bool,
-        limits: FetchLimits,
+        most_bytes: int,
         near: bool,
         reply: Reply,
         *,
         even_empty: bool,
     ) -> bool:
-        answers, left_bytes = {}, limits.answer_bytes
-        for place, offset in wanted:
-            most_bytes = min(limits.partition_bytes, left_bytes)
-            found = answers[place] = self._fetch_one(broker, place, offset, committed, most_bytes, near, one=left_bytes == limits.answer_bytes)
-            left_bytes -= sum(record.size for record in found.records)
-        if not even_empty and all(answers[place].error is None and answers[place].next_offset == offset for place, offset in wanted):
+        answers, left_bytes = {}, most_bytes
+        for place, each in wanted.items():
+            answers[place] = self._fetch_one(broker, place, each, committed, left_bytes, near, one=left_bytes == most_bytes)
+            left_bytes -= len(answers[place].data)
+        if not even_empty and not any(each.code or each.data for each in answers.values()):
             return False
         reply(answers)
         return True
 
     def _fetch_one(
-        self, broker: SimulatedBroker, place: TopicPartition, offset: int, committed: bool, most_bytes: int, near: bool, *, one: bool
-    ) -> Fetched:
+        self, broker: SimulatedBroker, place: TopicPartition, wanted: Wanted, committed: bool, left_bytes: int, near: bool, *, one: bool
+    ) -> Answered:
         found = self._led(broker, place)
         if not isinstance(found, tuple):
-            return Fetched(found)
+            return Answered(found.errno)  # type: ignore[attr-defined]
+        if not self.may_read(place[0]):
+            return Answered(errors.TopicAuthorizationFailedError.errno)
         each, high_watermark, stable = found
-        if not each.log.start <= offset <= (each.log.end if broker.view is None else high_watermark):
-            return Fetched(errors.OffsetOutOfRangeError, high_watermark=high_watermark)
+        log = each.log
+        if not log.start <= wanted.offset <= (log.end if broker.view is None else high_watermark):
+            return Answered(errors.OffsetOutOfRangeError.errno)
         if near:
             high_watermark, stable = min(high_watermark, each.near[0]), min(stable, each.near[1])
+        most_bytes = min(wanted.most_bytes, left_bytes)
         if self.most_fetch_bytes is not None:
             most_bytes, one = self.most_fetch_bytes, True
-        records, next_offset = each.log.read(offset, stable if committed else high_watermark, committed=committed, max_bytes=most_bytes, one=one)
-        return Fetched(None, records, next_offset, high_watermark, stable, each.log.epoch_before(next_offset))
+        bound = stable if committed else high_watermark
+        data = read_batches(log, wanted.offset, bound, max_bytes=most_bytes, one=one) if bound > wanted.offset else b""
+        return Answered(0, high_watermark, stable, log.start, log.aborted(wanted.offset, bound) if committed else (), data)
 
-    def list_offsets(self, places: Sequence[TopicPartition], first: bool, committed: bool, broker: SimulatedBroker, reply: Reply) -> None:
-        """Replies with partition -> first offset, or end, with the epoch of its leader; or error.
+    def list_offsets(self, times: Mapping[TopicPartition, int], committed: bool, broker: SimulatedBroker, reply: Reply) -> None:
+        """Replies with partition -> offset of the first record from a time (ms) on, or with FIRST
+        or END its first offset or end, with the epoch of its leader; or error.
         """
         answers: dict[TopicPartition, LeaderEnd | ErrorClass] = {}
-        for place in places:
+        for place, time in times.items():
             found = self._led(broker, place)
             if not isinstance(found, tuple):
                 answers[place] = found
-            elif first:
-                answers[place] = LeaderEnd(found[0].log.start, self._epochs(broker, found[0])[0])
-            elif found[0].is_settling and broker.view is None:
-                answers[place] = errors.LeaderNotAvailableError  # what KIP-207 answers to ListOffsets before version 5, which aiokafka sends
+                continue
+            each, high_watermark, stable = found
+            bound = stable if committed else high_watermark
+            epoch = self._epochs(broker, each)[0]
+            if time == FIRST:
+                answers[place] = LeaderEnd(each.log.start, epoch)
+            elif each.is_settling and broker.view is None:
+                answers[place] = errors.LeaderNotAvailableError  # what KIP-207 answers to ListOffsets before version 5, which the consumer sends
+            elif time == END:
+                answers[place] = LeaderEnd(bound, epoch)
             else:
-                answers[place] = LeaderEnd(found[2] if committed else found[1], self._epochs(broker, found[0])[0])
+                late = (record.offset for record in each.log.records if record.timestamp_ms >= time and record.offset < bound)
+                answers[place] = LeaderEnd(next(late, -1), epoch)
         reply(answers)
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int], broker: SimulatedBroker, reply: Reply) -> None:

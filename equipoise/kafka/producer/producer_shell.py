@@ -1,0 +1,413 @@
+"""The producer: `ProducerCore` over a `Wire`, in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    ProducerClosed,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka.protocol.commit import OffsetCommitRequest
+
+from equipoise.kafka.broker_wire import Wire
+from equipoise.kafka.client import CLOSE_S, LeaderEnd, SentBatch, SentHeaders, TopicPartition, Unsent, call_off, partition_of_key
+from equipoise.kafka.consumer import leader_questions
+from equipoise.kafka.consumer.requests import END
+from equipoise.kafka.producer.producer_core import ProducerCore
+from equipoise.kafka.producer.producer_requests import request_of
+from equipoise.kafka.producer.producer_states import ENDING, ProducerState
+from equipoise.kafka.producer.record_batches import RecordBatch
+from equipoise.kafka.producer.sending_orders import Coordinates, FindCoordinator, InitProducerId, ProduceBatches, ProducerOptions, SendOrder
+
+_LOG = logging.getLogger(__name__)
+_NO_GENERATION, _NO_MEMBER = -1, ""
+_CLOSING: set[asyncio.Future[None]] = set()
+"""Keeps tasks alive: a task without a reference may be collected before its end."""
+
+
+class AppendedAt(NamedTuple):
+    """Where a record was appended: `client.AppendedRecord`."""
+
+    topic: str
+    partition: int
+    offset: int
+    append_ms: int = -1
+    """By the broker's clock; -1: the topic keeps its senders' times."""
+
+
+class WireProducer:
+    """`client.Producer`."""
+
+    def __init__(self, wire: Wire, options: ProducerOptions) -> None:
+        self.wire = wire
+        self.core = ProducerCore(options)
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._partitions: dict[str, Collection[int]] = {}
+        """Those of topics that were asked for, by the last metadata."""
+        self._group_coordinators: dict[str, int] = {}
+        self._turn = 0
+        """Rises with each record without a key."""
+        self._is_planned = self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = inf
+
+    # Beginning and end
+
+    async def start(self) -> None:
+        await self.connect()
+        await self.begin()
+
+    async def connect(self) -> None:
+        await self.wire.start()
+        self._loop = asyncio.get_running_loop()
+        self.wire.watch(self._heard)
+        self._heard()
+        self.core.transaction.connect()
+        if self.core.transaction.is_transactional:
+            await self._or_close(self._until(lambda: self.core.transaction.has_coordinator))
+        else:
+            await self.begin()
+
+    async def begin(self) -> None:
+        if self.core.transaction.state is ProducerState.UNINITIALIZED:
+            self.core.transaction.initialize()
+            self._plan()
+        await self._or_close(self._until(lambda: self.core.transaction.state is not ProducerState.INITIALIZING))
+
+    async def _or_close(self, starting: Coroutine[Any, Any, None]) -> None:
+        try:
+            await starting
+        except BaseException:
+            closing = asyncio.ensure_future(self.abandon())
+            _CLOSING.add(closing)
+            closing.add_done_callback(_CLOSING.discard)
+            await asyncio.shield(closing)  # which goes on should this be called off once more
+            raise
+
+    async def stop(self, *, within_s: float = CLOSE_S) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                await self.flush()
+        except TimeoutError:
+            pass
+        finally:
+            await self._close(within_s)
+
+    async def abandon(self) -> None:
+        await self._close(0.0)
+
+    async def _close(self, within_s: float) -> None:
+        was_closed, self._is_closed = self._is_closed, True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.core.close(ProducerClosed())
+        self._settle()
+        self._wake()
+        for task in self._tasks:
+            task.cancel()
+        if not was_closed:
+            await self.wire.stop(within_s=within_s)
+        await call_off(*self._tasks)
+
+    # Records
+
+    async def partitions_for(self, topic: str) -> Collection[int]:
+        """Raises TopicAuthorizationFailedError, UnknownTopicOrPartitionError when the topic is not
+        there for the request timeout, ProducerClosed.
+        """
+        known = self._partitions.get(topic)
+        if known is None:
+            known = self._partitions[topic] = await self._ask_partitions(topic)
+        return known
+
+    async def _ask_partitions(self, topic: str) -> Collection[int]:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._options.timeout_ms / 1_000
+        await self.wire.know((topic,))
+        while (found := self.wire.partitions(topic)) is None:
+            if self._is_closed:
+                raise ProducerClosed
+            if self.wire.is_hidden(topic):
+                raise TopicAuthorizationFailedError(topic)
+            if loop.time() > until_s:
+                raise UnknownTopicOrPartitionError(topic)
+            await asyncio.sleep(self._options.retry_ms / 1_000)
+            await asyncio.wait((self.wire.refresh(),))
+        return found
+
+    async def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: SentHeaders | None = None
+    ) -> asyncio.Future[Any]:
+        """Waits while the last batch of the partition is full. Raises KafkaTimeoutError when none
+        of it is sent for the request timeout, ValueError for a partition that does not exist.
+        """
+        numbers = self._partitions.get(topic) or await self.partitions_for(topic)
+        if partition is None:
+            partition = self._choose(key, len(numbers))
+        elif partition not in numbers:
+            raise ValueError(f"partition: topic {topic} has no partition {partition}, only 0 to {len(numbers) - 1}")
+        place, until_s = TopicPartition(topic, partition), asyncio.get_running_loop().time() + self._options.timeout_ms / 1_000
+        while True:
+            batch = self.core.append(place, key, value, headers or [], self._now_ms, self.wire.wall_ms())
+            self._plan()
+            if batch is not None:
+                return self._waiter(batch)
+            await self._woken(until_s)
+
+    def _choose(self, key: bytes | None, count: int) -> int:
+        if key is not None:
+            return partition_of_key(key, count)
+        self._turn += 1
+        return self._turn % count
+
+    async def send_and_wait(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: SentHeaders | None = None
+    ) -> AppendedAt:
+        appended: AppendedAt = await (await self.send(topic, value, key=key, partition=partition, headers=headers))
+        return appended
+
+    def send_batches(self, partition: TopicPartition, records: Iterable[Unsent], most_bytes: int | None = None) -> list[SentBatch]:
+        batches = self.core.append_whole(TopicPartition(*partition), records, most_bytes, self._now_ms, self.wire.wall_ms())
+        self._plan()
+        return [SentBatch(each.count, self._waiter(each), each.size_bytes) for each in batches]
+
+    def _waiter(self, batch: RecordBatch) -> asyncio.Future[AppendedAt]:
+        assert self._loop is not None
+        waiter: asyncio.Future[AppendedAt] = self._loop.create_future()
+        batch.waiters.append(waiter)
+        return waiter
+
+    def _settle(self) -> None:
+        """Tells what has ended."""
+        ended = self.core.take_ended()
+        for batch in ended:
+            (topic, partition), offset, error = batch.place, batch.offset, batch.error
+            for number, waiter in enumerate(batch.waiters):
+                if waiter.done():
+                    continue
+                if error is None:
+                    waiter.set_result(AppendedAt(topic, partition, offset + number, batch.append_ms))
+                else:
+                    waiter.set_exception(copy.copy(error))
+                    waiter.exception()  # retrieved, so that asyncio does not report it
+        if ended:
+            self._wake()
+
+    async def flush(self) -> None:
+        waiting = [batch.waiters[-1] for batch in self.core.unended()]
+        if waiting:
+            await asyncio.wait(waiting)
+
+    async def leader_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:
+        within_s = self._options.timeout_ms / 1_000
+        return await leader_questions.offsets(self.wire, dict.fromkeys(partitions, END), within_s, read_committed=True)
+
+    # Offsets, and transactions
+
+    async def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        """Raises KafkaError."""
+        if group not in self._group_coordinators:
+            answer = await self.wire.send(self._any_node(), request_of(FindCoordinator(Coordinates.GROUP, group), self._options))
+            _check(answer.error_code, group)
+            self._group_coordinators[group] = answer.coordinator_id
+        topics: dict[str, list[tuple[int, int, str]]] = {}
+        for (topic, partition), offset in offsets.items():
+            topics.setdefault(topic, []).append((partition, offset, ""))
+        request = OffsetCommitRequest(group, _NO_GENERATION, _NO_MEMBER, OffsetCommitRequest.DEFAULT_RETENTION_TIME, list(topics.items()))
+        try:
+            answer = await self.wire.send(self._group_coordinators[group], request)
+            for _, partitions in answer.topics:
+                for _, code in partitions:
+                    _check(code, group)
+        except KafkaError:
+            self._group_coordinators.pop(group, None)
+            raise
+
+    async def begin_transaction(self, expected: Collection[TopicPartition] = ()) -> None:
+        """Raises IllegalOperation without a transactional id, IllegalStateError, KafkaError."""
+        self.core.transaction.begin([TopicPartition(*each) for each in expected])
+        self._plan()
+
+    async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        """Raises IllegalOperation outside of a transaction, KafkaError."""
+        commit = self.core.add_offsets(group, {TopicPartition(*place): offset for place, offset in offsets.items()})
+        self._plan()
+        await self._until(lambda: commit.is_ended)
+        if commit.error is not None:
+            raise copy.copy(commit.error)
+
+    async def commit_transaction(self) -> None:
+        """Raises IllegalOperation, IllegalStateError, and why the transaction was not committed."""
+        await self._end(commits=True)
+
+    async def abort_transaction(self) -> None:
+        """Not of the interface: hosts abandon a producer with a transaction that they do not want.
+        Raises as `commit_transaction`.
+        """
+        await self._end(commits=False)
+
+    async def _end(self, *, commits: bool) -> None:
+        transaction = self.core.transaction
+        transaction.end(commits=commits)
+        self._plan()
+        await self._until(lambda: transaction.state not in ENDING)
+        if transaction.state is ProducerState.ABORTABLE_ERROR and transaction.error is not None:
+            raise copy.copy(transaction.error)
+
+    # Requests
+
+    @property
+    def _now_ms(self) -> float:
+        """Raises ProducerClosed before the start."""
+        if self._loop is None:
+            raise ProducerClosed("the producer was not started")
+        return self._loop.time() * 1_000
+
+    def _plan(self) -> None:
+        """Sends what is due, when the host has done what it does now."""
+        if not self._is_planned and not self._is_closed and self._loop is not None:
+            self._is_planned = True
+            self._loop.call_soon(self._send_due)
+
+    def _heard(self) -> None:
+        self._partitions.clear()
+        if not self._is_closed:
+            self.core.heard(self.wire.leader_of)
+            self._plan()
+
+    def _send_due(self) -> None:
+        self._is_planned = False
+        if self._is_closed:
+            return
+        assert self._loop is not None
+        state = self.core.transaction.state
+        try:
+            due = self.core.due(self._now_ms)
+        except Exception as error:  # noqa: BLE001  # whoever waits would wait for ever
+            self.core.fail(error)
+            due = self.core.due(self._now_ms)
+        self._settle()
+        for order in due.orders:
+            task = self._loop.create_task(self._carry_out(order))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if due.asks_metadata:
+            self.wire.refresh()
+        if due.again_ms != self._timer_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ms = due.again_ms
+            self._timer = None if due.again_ms == inf else self._loop.call_at(due.again_ms / 1_000, self._look_again)
+        if due.orders or self.core.transaction.state is not state:
+            self._wake()
+
+    def _look_again(self) -> None:
+        self._timer, self._timer_ms = None, inf
+        self._send_due()
+
+    async def _carry_out(self, order: SendOrder) -> None:
+        try:
+            try:
+                answer = await self._ask(order)
+            except KafkaError as error:
+                # In aiokafka's words, so that `aiokafka_log` knows them.
+                if isinstance(order, ProduceBatches):
+                    _LOG.warning("Got error produce response: %s", error)
+                else:
+                    _LOG.warning("Cannot send %r to %s: %r", type(order).__name__, getattr(order, "node", None), error)
+                self.core.unanswered(order, error, self._now_ms)
+            else:
+                self.core.answered(order, answer, self._now_ms)
+                if isinstance(order, ProduceBatches):
+                    _log_repeated(order)
+        except asyncio.CancelledError:
+            if not self._is_closed:  # by the client library, as when a connection is closed
+                self.core.unanswered(order, KafkaConnectionError("the request was cancelled"), self._now_ms)
+                self._plan()
+            raise
+        except Exception as error:  # noqa: BLE001  # an error of this client: whoever waits would wait for ever
+            self.core.fail(error)
+        if not isinstance(order, ProduceBatches):
+            self._wake()
+        self._send_due()
+
+    async def _ask(self, order: SendOrder) -> Any:
+        request = request_of(order, self._options)
+        if not isinstance(order, FindCoordinator | InitProducerId):
+            return await self.wire.send(order.node, request)
+        if isinstance(order, InitProducerId):
+            return await self.wire.send(self._any_node() if order.node is None else order.node, request)
+        answer = await self.wire.send(self._any_node(), request)
+        if not answer.error_code and not await self.wire.ready(answer.coordinator_id):
+            raise NodeNotReadyError(f"coordinator {answer.coordinator_id}")
+        return answer
+
+    def _any_node(self) -> int:
+        node = self.wire.any_node()
+        if node is None:
+            raise KafkaConnectionError("no broker is known")
+        return node
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        """Returns when `holds` does. Raises the fatal error, ProducerClosed."""
+        transaction = self.core.transaction
+        while True:
+            if self._is_closed:
+                raise ProducerClosed
+            if transaction.state is ProducerState.FATAL_ERROR:
+                raise copy.copy(transaction.error or KafkaError())
+            if holds():
+                return
+            await self._woken(None)
+
+    async def _woken(self, until_s: float | None) -> None:
+        """Returns when something has changed. Raises KafkaTimeoutError."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            async with asyncio.timeout_at(until_s):
+                await waiter
+        except TimeoutError:
+            late: Exception = KafkaTimeoutError()
+            raise late from None
+        finally:
+            self._waiters.discard(waiter)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # Topics
+
+    async def topic_ids(self, topics: Collection[str], leads: TopicPartition) -> tuple[str, ...] | None:
+        return await self.wire.topic_ids(list(topics), leads)
+
+    def leader(self, partition: TopicPartition) -> tuple[str, int] | None:
+        return self.wire.address(partition)
+
+
+def _log_repeated(order: ProduceBatches) -> None:
+    for each in order.batches:
+        if not each.is_ended and each.error is not None:
+            _LOG.warning("Got error produce response on topic-partition %s, retrying. Error: %s", each.place, each.error)
+
+
+def _check(code: int, group: str) -> None:
+    if code:
+        raise for_code(code)(group)

@@ -1,0 +1,111 @@
+"""The requests of producers, as aiokafka builds them: brokers answer with aiokafka's responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from aiokafka.protocol.coordination import FindCoordinatorResponse_v1
+from aiokafka.protocol.produce import ProduceResponse_v7
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnResponse_v0,
+    AddPartitionsToTxnResponse_v0,
+    EndTxnResponse_v0,
+    InitProducerIdResponse_v0,
+    TxnOffsetCommitResponse_v0,
+)
+from aiokafka.record.memory_records import MemoryRecords
+
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.producer.sending_orders import Coordinates
+from equipoise.testing.simulated.kafka.broker_network import Reply
+from equipoise.testing.simulated.kafka.coordinators import GROUP, TRANSACTION
+from equipoise.testing.simulated.kafka.partition_log import Batch
+
+if TYPE_CHECKING:
+    from equipoise.testing.simulated.kafka.cluster_state import SimulatedBroker
+    from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+
+PRODUCE, FIND_COORDINATOR, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, TXN_OFFSET_COMMIT = 0, 10, 22, 24, 25, 26, 28
+
+
+def _code(error: Any) -> int:
+    return 0 if error is None else int(error.errno)
+
+
+def _decoded(data: bytes) -> Batch:
+    """A batch as it was sent. Raises ValueError for one that is damaged."""
+    batch: Any = MemoryRecords(data).next_batch()
+    if not batch.validate_crc():
+        raise ValueError("the checksum of a batch is another one")
+    is_transactional, producer = batch.is_transactional, (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+    contents = tuple((each.key, each.value, tuple(each.headers), each.timestamp) for each in batch)
+    return Batch(*producer, is_transactional, contents, len(data))
+
+
+def produce(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    batches = {TopicPartition(topic, number): _decoded(data) for topic, partitions in request.topics for number, data in partitions}
+
+    def answer(found: Mapping[TopicPartition, Any]) -> None:
+        topics: dict[str, list[tuple[int, ...]]] = {}
+        for (topic, number), each in found.items():
+            code, offset = (0, each) if isinstance(each, int) else (_code(each), -1)
+            topics.setdefault(topic, []).append((number, code, offset, -1, -1))
+        reply(ProduceResponse_v7(list(topics.items()), 0))
+
+    cluster.produce(batches, request.transactional_id, broker, answer)
+
+
+def find_coordinator(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    kind = GROUP if request.coordinator_type == Coordinates.GROUP else TRANSACTION
+
+    def answer(found: Any) -> None:
+        code, node = (0, found) if isinstance(found, int) else (_code(found), -1)
+        reply(FindCoordinatorResponse_v1(0, code, None, node, "", 0))
+
+    cluster.coordinators.find(kind, request.coordinator_key, broker, answer)
+
+
+def init_producer_id(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    def answer(found: Any) -> None:
+        code, producer = (0, found) if isinstance(found, tuple) else (_code(found), (-1, -1))
+        reply(InitProducerIdResponse_v0(0, code, *producer))
+
+    cluster.coordinators.init_producer_id(request.transactional_id, request.transaction_timeout_ms, broker, answer)
+
+
+def add_partitions(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    places = [TopicPartition(topic, number) for topic, numbers in request.topics for number in numbers]
+
+    def answer(found: Any) -> None:
+        reply(AddPartitionsToTxnResponse_v0(0, [(topic, [(number, _code(found)) for number in numbers]) for topic, numbers in request.topics]))
+
+    cluster.coordinators.add_to_transaction(*_of(request), places, None, broker, answer)
+
+
+def add_offsets(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    def answer(found: Any) -> None:
+        reply(AddOffsetsToTxnResponse_v0(0, _code(found)))
+
+    cluster.coordinators.add_to_transaction(*_of(request), [], request.group_id, broker, answer)
+
+
+def commit_offsets(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    offsets = {TopicPartition(topic, number): offset for topic, partitions in request.topics for number, offset, _ in partitions}
+
+    def answer(found: Any) -> None:
+        topics = [(topic, [(number, _code(found)) for number, *_ in partitions]) for topic, partitions in request.topics]
+        reply(TxnOffsetCommitResponse_v0(0, topics))
+
+    cluster.coordinators.commit_in_transaction(*_of(request), request.group_id, offsets, broker, answer)
+
+
+def end_transaction(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    def answer(found: Any) -> None:
+        reply(EndTxnResponse_v0(0, _code(found)))
+
+    cluster.coordinators.end_transaction(*_of(request), request.transaction_result, broker, answer)
+
+
+def _of(request: Any) -> tuple[str, int, int]:
+    return request.transactional_id, request.producer_id, request.producer_epoch

@@ -1,0 +1,109 @@
+"""The requests of clients, as aiokafka builds them: brokers answer with aiokafka's responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchResponse_v3
+
+from equipoise.kafka.client import LeaderEnd, TopicPartition
+from equipoise.kafka.consumer.requests import EpochEnds, ListedOffsets
+from equipoise.testing.simulated.kafka import producer_server
+from equipoise.testing.simulated.kafka.broker_network import Handler, Reply
+
+if TYPE_CHECKING:
+    from equipoise.testing.simulated.kafka.cluster_state import SimulatedBroker
+    from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+
+FETCH, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, EPOCH_ENDS = 1, 2, 8, 9, 23
+NAMES = {
+    FETCH: "Fetch", LIST_OFFSETS: "ListOffsets", OFFSET_COMMIT: "OffsetCommit", OFFSET_FETCH: "OffsetFetch", EPOCH_ENDS: "OffsetForLeaderEpoch",
+    producer_server.PRODUCE: "Produce", producer_server.FIND_COORDINATOR: "FindCoordinator",
+    producer_server.INIT_PRODUCER_ID: "InitProducerId", producer_server.ADD_PARTITIONS: "AddPartitionsToTxn",
+    producer_server.ADD_OFFSETS: "AddOffsetsToTxn", producer_server.END_TRANSACTION: "EndTxn",
+    producer_server.TXN_OFFSET_COMMIT: "TxnOffsetCommit",
+}  # fmt: skip
+VERSIONS = {
+    FETCH: (4, 11), LIST_OFFSETS: (1, 4), OFFSET_COMMIT: (2, 3), OFFSET_FETCH: (1, 3), EPOCH_ENDS: (2, 2),
+    producer_server.PRODUCE: (3, 7), producer_server.FIND_COORDINATOR: (0, 1), producer_server.INIT_PRODUCER_ID: (0, 0),
+    producer_server.ADD_PARTITIONS: (0, 0), producer_server.ADD_OFFSETS: (0, 0), producer_server.END_TRANSACTION: (0, 0),
+    producer_server.TXN_OFFSET_COMMIT: (0, 0),
+}  # fmt: skip
+"""API key -> first and last version that brokers know. They answer the last one."""
+
+
+def handler(cluster: Cluster, request: Any) -> Handler:
+    """Returns what answers a request that was built in the last version of `VERSIONS`."""
+    return partial(_HANDLERS[request.API_KEY], cluster, request)
+
+
+def _code(error: Any) -> int:
+    return int(error.errno)
+
+
+def _fetch(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    begun = broker.fetch_sessions.begin(request)
+    if not isinstance(begun, tuple):
+        reply(begun)
+        return
+    wanted, made = begun
+    cluster.fetch(wanted, bool(request.isolation_level), request.max_bytes, request.max_wait_time * 1_000, bool(request.rack_id), broker,
+                  lambda found: reply(made(found)))  # fmt: skip
+
+
+def _list_offsets(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    times = {TopicPartition(topic, number): time for topic, partitions in request.topics for number, _, time in partitions}
+
+    def answer(found: Mapping[TopicPartition, Any]) -> None:
+        topics: dict[str, list[tuple[int, ...]]] = {}
+        for (topic, number), each in found.items():
+            fields = (number, 0, -1, each.offset, each.epoch) if isinstance(each, LeaderEnd) else (number, _code(each), -1, -1, -1)
+            topics.setdefault(topic, []).append(fields)
+        reply(ListedOffsets(0, list(topics.items())))
+
+    cluster.list_offsets(times, bool(request.isolation_level), broker, answer)
+
+
+def _epoch_ends(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    epochs = {TopicPartition(topic, number): epoch for topic, partitions in request.topics for number, _, epoch in partitions}
+
+    def answer(found: Mapping[TopicPartition, Any]) -> None:
+        topics: dict[str, list[tuple[int, ...]]] = {}
+        for place, end in found.items():
+            fields = (0, place[1], epochs[place], end) if isinstance(end, int) else (_code(end), place[1], -1, -1)
+            topics.setdefault(place[0], []).append(fields)
+        reply(EpochEnds(0, list(topics.items())))
+
+    cluster.epoch_ends(epochs, broker, answer)
+
+
+def _fetch_offsets(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    def answer(found: Any) -> None:
+        if isinstance(found, type):
+            reply(OffsetFetchResponse_v3(0, [], _code(found)))
+            return
+        topics = [(topic, [(number, found.get((topic, number), -1), "", 0) for number in numbers]) for topic, numbers in request.topics]
+        reply(OffsetFetchResponse_v3(0, topics, 0))
+
+    cluster.coordinators.fetch_offsets(request.consumer_group, broker, answer)
+
+
+def _commit_offsets(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    offsets = {TopicPartition(topic, number): offset for topic, partitions in request.topics for number, offset, _ in partitions}
+
+    def answer(found: Any) -> None:
+        code = 0 if found is None else _code(found)
+        reply(OffsetCommitResponse_v3(0, [(topic, [(each[0], code) for each in partitions]) for topic, partitions in request.topics]))
+
+    cluster.coordinators.commit_offsets(request.consumer_group, offsets, broker, answer)
+
+
+_HANDLERS = {
+    FETCH: _fetch, LIST_OFFSETS: _list_offsets, OFFSET_COMMIT: _commit_offsets, OFFSET_FETCH: _fetch_offsets, EPOCH_ENDS: _epoch_ends,
+    producer_server.PRODUCE: producer_server.produce, producer_server.FIND_COORDINATOR: producer_server.find_coordinator,
+    producer_server.INIT_PRODUCER_ID: producer_server.init_producer_id, producer_server.ADD_PARTITIONS: producer_server.add_partitions,
+    producer_server.ADD_OFFSETS: producer_server.add_offsets, producer_server.END_TRANSACTION: producer_server.end_transaction,
+    producer_server.TXN_OFFSET_COMMIT: producer_server.commit_offsets,
+}  # fmt: skip
