@@ -39,6 +39,7 @@ of the tasks, and gets them when their copies have caught up.
 Modules, from the outside in:
 
 - `client`: `Member`; `options`: its settings; `topics`: the application's topics
+- `declared_source`: one source; `source_order`: in which order several of a task are taken
 - `processing`: calls handlers and timers; `callbacks`; `context`: what they work with; `records`,
   `serdes`, `timers`; `error_policy`: what happens when one raises
 - `host`: hosts a `MemberSession`, one incarnation after the other, on a thread of its own
@@ -49,6 +50,7 @@ Modules, from the outside in:
 - `fencing`, `origin`: which records of a changelog count
 - `stores`: where state is kept; `directory`: the state directory
 - `location`: where the task of a key runs; `following`: follows the group's log for that
+- `queries`: answers about state from what is here; `query_routes`: asks others; `member_queries`
 - `preparing`: the application's `prepare`; `load`: rates of tasks
 - `story`: its log; `http`, `metrics`, `figures`: health, readiness and metrics
 - `embedded_worker`: a worker in the same process
@@ -57,6 +59,7 @@ Modules, from the outside in:
 from __future__ import annotations
 
 from equipoise.kafka.client import Record
+from equipoise.member.declared_source import Source
 from equipoise.member.embedded_member import Member
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask
 from equipoise.member.location import CopyLocation, KeyLocation
@@ -64,6 +67,7 @@ from equipoise.member.member_host import SupersededError
 from equipoise.member.member_options import MemberKeywords, MemberOptions
 from equipoise.member.preparing import PreparationProgress, PrepareContext
 from equipoise.member.processing import BatchHandler, Handler, Processor
+from equipoise.member.queries import QueryError
 from equipoise.member.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
 from equipoise.member.stores import Change, MemoryStore, RocksMemory, RocksStore, StateStore
 from equipoise.member.task_context import State, TaskContext
@@ -86,10 +90,12 @@ __all__ = [
     "PreparationProgress",
     "PrepareContext",
     "Processor",
+    "QueryError",
     "Record",
     "RocksMemory",
     "RocksStore",
     "Serde",
+    "Source",
     "State",
     "StateStore",
     "StringSerde",

@@ -9,7 +9,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.kafka.client import Admin, NewTopic
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.started_clients import NOT_ALLOWED, NOT_SEEN, admin_client, reaching
+from equipoise.kafka.started_clients import NOT_ALLOWED, NOT_SEEN, NotNowError, admin_client, reaching
 from equipoise.member.positions import PARTITIONS, SETTINGS, positions_topic
 from equipoise.member.processing import Processor
 
@@ -23,6 +23,8 @@ events that are old.
 """
 _LOOK_S = 0.2
 _LOOKS = 50
+_LOOKS_AGAIN = 5
+"""At another broker, which may know of them later."""
 
 
 def topology_of(processors: Sequence[Processor], partitions: Sequence[int], epoch: int, *, prepares: bool) -> TopologyDeclared:
@@ -44,7 +46,8 @@ async def source_partitions(connection: Connection, processors: Sequence[Process
     """The number of partitions of each processor's sources. `others`: further topics to send to.
     `make` above 0: makes topics that are missing, sources with so many partitions.
 
-    Raises InputError when a topic is missing, or the sources of a processor have unequal numbers.
+    Raises InputError when a topic is missing, or the sources of a processor have unequal numbers;
+    NotNowError when a topic that was made is not known yet.
     """
     wanted = list(dict.fromkeys([topic for each in processors for topic in (*each.sources, *each.state, *each.outputs)] + list(others)))
     async with admin_client(connection) as admin:
@@ -57,6 +60,8 @@ async def source_partitions(connection: Connection, processors: Sequence[Process
         if counts[topic] == HIDDEN:
             raise InputError(f"topic {topic}: {NOT_SEEN}")
         if not counts[topic]:
+            if make:
+                raise NotNowError(f"topic {topic} was made and is not known to {connection.bootstrap} yet")
             raise InputError(f"topic {topic} does not exist; create it, or give Member create_topics=True")
     for each in processors:
         if len({counts[topic] for topic in each.sources}) > 1:
@@ -67,7 +72,7 @@ async def source_partitions(connection: Connection, processors: Sequence[Process
 
 async def ensure_positions_topic(connection: Connection, group: str) -> None:
     """Makes the topic of the group's positions, unless it is there. Raises InputError when it
-    cannot be made or would lose positions.
+    cannot be made or would lose positions, NotNowError when it was made and is not known yet.
     """
     name = positions_topic(group)
     async with admin_client(connection) as admin:
@@ -84,6 +89,8 @@ async def ensure_positions_topic(connection: Connection, group: str) -> None:
                         "--config cleanup.policy=compact"
                     )
                 found = (await _made(admin, [name]))[name]
+                if not found:
+                    raise NotNowError(f"topic {name} was made and is not known to {connection.bootstrap} yet")
             policy = (await admin.topic_configs([name]))[name].get("cleanup.policy", "")
     if found < PARTITIONS:
         raise InputError(f"topic {name} has {found} partitions; delete it while it is empty, or give it {PARTITIONS}")
@@ -139,7 +146,8 @@ async def check_topics(connection: Connection, topology: TopologyDeclared) -> No
     changelogs = [topic for part in topology.subtopologies if part.stateful for topic in part.changelog_topics]
     async with admin_client(connection) as admin:
         with reaching(connection):
-            counts = await partition_counts(admin, [topic for part in topology.subtopologies for topic in part.source_topics] + changelogs)
+            sources = [topic for part in topology.subtopologies for topic in part.source_topics]
+            counts = await _made(admin, sources + changelogs, looks=_LOOKS_AGAIN)
             for part in topology.subtopologies:
                 for topic in (*part.source_topics, *(part.changelog_topics if part.stateful else ())):
                     if counts[topic] == HIDDEN:
@@ -219,9 +227,9 @@ async def _copies(admin: Admin) -> tuple[int, dict[str, str]]:
     return copies, {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
 
 
-async def _made(admin: Admin, topics: Sequence[str]) -> dict[str, int]:
+async def _made(admin: Admin, topics: Sequence[str], looks: int = _LOOKS) -> dict[str, int]:
     """Waits for a moment: new topics are not known everywhere at once."""
-    for _ in range(_LOOKS):
+    for _ in range(looks):
         counts = await partition_counts(admin, topics)
         if all(count > 0 for count in counts.values()):
             break

@@ -15,6 +15,9 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+import attrs
+
+from equipoise._extras import needed_by
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events import codec, fields
 from equipoise.events.errors import EquipoiseError, FieldError, InputError
@@ -31,12 +34,16 @@ from equipoise.member.application_topics import (
     topology_of,
 )
 from equipoise.member.callbacks import check_callback
+from equipoise.member.declared_source import Sources
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.location import KeyLocation, Partitioner
 from equipoise.member.member_host import MemberHost
 from equipoise.member.member_options import MemberKeywords, MemberOptions, RestartIntent, refuse_unknown
+from equipoise.member.member_queries import ASK_S, MemberQueries
+from equipoise.member.patience import patiently
 from equipoise.member.preparing import PreparationProgress, PrepareCallback
 from equipoise.member.processing import BatchHandler, Handler, Processor
+from equipoise.member.queries import MOST_ROWS, QueryError, StateQuestion, StateRows, View
 from equipoise.member.task_context import Callback
 from equipoise.member.work import AskedCallback, StandbyCallback
 from equipoise.runtime import DEPLOYED, Runtime, SignalWatch, collect_seldom, end_at_once
@@ -54,14 +61,16 @@ class Member:
     it joins, and closes when the context is exited.
 
     `handler(record, context)` is called with each `Record` of `sources` in the tasks granted here,
-    in order within a partition, and the task's `TaskContext`. Or `batch_handler(records, context)`
+    in order within a partition and by their timestamps between several sources, and the task's
+    `TaskContext`. Or `batch_handler(records, context)`
     gets those that are there, of one partition. Either may be a coroutine function. What it writes
     to `context.state` lasts with the next commit, and what it sends is written with it, or with
     at_least_once soon before. When it raises, `on_error` applies (`ErrorPolicy`).
 
     `sources`, `state`, `outputs`: topics that are read, that log the state (compacted) and that are
-    sent to; a name or several. There is one task for each partition of the sources. Several
-    handlers with topics of their own are `processors` instead: the sub-topologies 0, 1, ...
+    sent to; a name or several, or `Source` for what a name does not say. There is one task for each
+    partition of the sources. Several handlers with topics of their own are `processors` instead:
+    the sub-topologies 0, 1, ...
 
     `topology_epoch`: higher for a build with other tasks, as after partitions were added
     (docs/protocol.md#d1).
@@ -105,7 +114,7 @@ class Member:
         handler: Handler | None = None,
         *,
         batch_handler: BatchHandler | None = None,
-        sources: str | Sequence[str] = (),
+        sources: Sources = (),
         state: str | Sequence[str] = (),
         outputs: str | Sequence[str] = (),
         processors: Sequence[Processor] = (),
@@ -158,6 +167,7 @@ class Member:
             check_callback(field, callback)
         self._check_facts(self._topology([1] * len(self._processors)))
         self._host: MemberHost | None = None
+        self._queries: MemberQueries | None = None
         self._leads = lead
         self._runtime = _runtime
         self._lead: EmbeddedWorker | None = None
@@ -240,22 +250,39 @@ class Member:
         self._opened.enter_context(self._connection.clients.hold_back_log(self._brokers))
         if self._options.http_port is not None:
             await self._serve()
-        topology = await self._find_topology()
+        who = f"group {self.group}: member {self.member_id}"
+        topology = await patiently(self._find_topology, who, self._runtime.monotonic_s)
         if self._leads is not False:
-            from equipoise.member.embedded_worker import EmbeddedWorker, worker_settings  # loads Faust
-
-            settings = worker_settings(self._connection, self._options.prefix) if self._leads is True else self._leads
-            self._lead = EmbeddedWorker(settings, self._runtime, self.group)
-            await self._lead.start()
+            with needed_by("leads"):
+                self._lead = await patiently(self._start_worker, who, self._runtime.monotonic_s)
             self._opened.push_async_callback(self._lead.stop)
-        self._host = await self._begin(topology)
+        self._host = host = await self._begin(topology)
+        self._queries = MemberQueries(host, self.member_id, self._processors, self._options, self._runtime.monotonic_s)
+        self._opened.push_async_callback(self._queries.close)
+
+    async def _start_worker(self) -> EmbeddedWorker:
+        from equipoise.member.embedded_worker import EmbeddedWorker, worker_settings  # loads Faust
+
+        assert self._leads is not False, "it leads"
+        settings = worker_settings(self._connection, self._options.prefix) if self._leads is True else self._leads
+        started = EmbeddedWorker(settings, self._runtime, self.group)
+        await started.start()
+        return started
 
     async def _serve(self) -> None:
         from equipoise.member.member_http import MemberServer  # loads aiohttp
 
-        server = MemberServer(self.group, self.member_id, self._options, self._runtime, lambda: self._host)
+        app = asyncio.get_running_loop()
+
+        async def answer(question: StateQuestion) -> StateRows:
+            if self._queries is None:
+                raise QueryError("not_here", f"member {self.member_id} starts")
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._queries.answer(question), app))
+
+        server = MemberServer(self.group, self.member_id, self._options, self._runtime, lambda: self._host, answer)
         self._opened.push_async_callback(server.end)
         self._http_port = await server.begin()
+        self._options = attrs.evolve(self._options, advertised=self._options.reached_at(self._http_port))
         _LOG.info("group %s: member %s serves http://%s:%d", self.group, self.member_id, self._options.http_host, self._http_port)
 
     async def _find_topology(self) -> TopologyDeclared:
@@ -369,7 +396,51 @@ class Member:
         does. Raises InputError when there is no such sub-topology or partition, GroupHalted when
         this build cannot follow the group.
         """
-        return await self._running_host().owner(self._options.key_serde.serialize(key), subtopology, partitioner)
+        host = self._running_host()
+        (first, *_) = self._processors.get(subtopology or 0, self._processors[0]).inputs
+        return await host.owner((first.key_serde or self._options.key_serde).serialize(key), subtopology, partitioner)
+
+    async def query(
+        self, key: Any, *, of: View | None = None, at_ms: int = 0, state: str | None = None, task: TaskId | None = None,
+        subtopology: int | None = None, partitioner: Partitioner = partition_of_key, newest: bool = False, max_lag: int | None = None,
+        timeout_s: float = ASK_S,
+    ) -> Any:  # fmt: skip
+        """The value that the state of `key` has, wherever its task runs; None: there is none.
+
+        `of`: a table, or windows, of `equipoise.streams`; of fixed windows the one that begins at
+        `at_ms`, and of sliding ones the one that ends then. None: what handlers put. `state`: its
+        changelog; None: there is one. `task`: that has it; None: the one that reads the records of
+        `key`, by `subtopology` and `partitioner` as for `owner`. `newest`: also what is not
+        committed, and may be taken back. `max_lag`: a copy may answer that is at most so many
+        records behind; None: the owner answers. `timeout_s`: how long to ask while the task moves.
+
+        Another member is asked over HTTP, at its `advertised`; it has ``queries=True``. Raises
+        QueryError when there is no answer (its `reason` says why), and what `owner` raises.
+        """
+        return await self._asking().one(
+            key, of=of, at_ms=at_ms, state=state, task=task, subtopology=subtopology, partitioner=partitioner, newest=newest, max_lag=max_lag,
+            timeout_s=timeout_s,
+        )  # fmt: skip
+
+    async def query_range(
+        self, start: Any = None, end: Any = None, *, of: View | None = None, state: str | None = None, task: TaskId | None = None,
+        subtopology: int | None = None, newest: bool = False, max_lag: int | None = None, limit: int = MOST_ROWS, timeout_s: float = ASK_S,
+    ) -> list[Any]:  # fmt: skip
+        """Keys from `start` to before `end` with their values, at most `limit`, in rising order of
+        the keys' bytes, of `task` or of all tasks of `subtopology`. None: from the first, to the
+        last. `of` fixed windows: those that begin from `start` to before `end`, in ms, as
+        WindowResult; of sliding ones: those of the key `start`, or all. The rest is as for `query`;
+        tasks are asked one after the other, so the answer is of no single moment. Raises QueryError
+        when one of them does not answer.
+        """
+        return await self._asking().range(
+            start, end, of=of, state=state, task=task, subtopology=subtopology, newest=newest, max_lag=max_lag, limit=limit, timeout_s=timeout_s
+        )
+
+    def _asking(self) -> MemberQueries:
+        self._running_host()
+        assert self._queries is not None, "it comes with the host"
+        return self._queries
 
     # State, for people and metrics; any thread may read it
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -11,27 +11,32 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen
 class Done:
-    """Counts the work of runners. `busy_s`: seconds in the handler, waits included."""
+    """Counts the work of runners. `busy_s`: seconds in the handler, waits included. `late`: records
+    that came behind later ones of another source of their task.
+    """
 
     records: int = 0
     commits: int = 0
     busy_s: float = 0.0
+    late: int = 0
 
     def __add__(self, other: Done) -> Done:
-        return Done(self.records + other.records, self.commits + other.commits, self.busy_s + other.busy_s)
+        return Done(self.records + other.records, self.commits + other.commits, self.busy_s + other.busy_s, self.late + other.late)
 
 
 @attrs.frozen(kw_only=True)
 class MemberFigures:
     """A member at one moment. `restored`: records. `fenced`: commits. `parked`: tasks. `tasks`:
     role -> number of tasks. `damaged`: copies that were given up. `failures`: source topic ("": a
-    timer) and outcome -> number. The lags are in records, without those that are unknown.
+    timer) and outcome -> number. `handler_times`: as `Failures` has them. The lags are in records,
+    without those that are unknown.
     """
 
     done: Done
     restored: int
     damaged: int
     failures: Mapping[tuple[str, str], int]
+    handler_times: tuple[Sequence[int], float]
     fenced: int
     parked: int
     tasks: Mapping[str, int]

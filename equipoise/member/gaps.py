@@ -13,12 +13,12 @@ class Gaps:
     """Ranges of a state without a key: each from its start to before its end."""
 
     def __init__(self) -> None:
-        self._ends: dict[bytes, bytes] = {}
+        self.ends: dict[bytes, bytes] = {}
         """Start -> end."""
 
     def behind(self, start: bytes) -> bytes:
         """The first key from `start` on that may be there."""
-        for first, end in self._ends.items():
+        for first, end in self.ends.items():
             if first <= start < end:
                 return end
         return start
@@ -27,28 +27,25 @@ class Gaps:
         """Between these keys there is none; to see it, so many deleted ones were passed over."""
         if start >= end:
             return
-        for first, last in list(self._ends.items()):
+        for first, last in list(self.ends.items()):
             if first <= start <= last:
                 start = first
-                del self._ends[first]
+                del self.ends[first]
                 passed = FEW_KEYS
         if passed >= FEW_KEYS:
-            self._ends[start] = end
-            if len(self._ends) > MOST_GAPS:
-                del self._ends[next(iter(self._ends))]
+            self.ends[start] = end
+            if len(self.ends) > MOST_GAPS:
+                del self.ends[next(iter(self.ends))]
 
     def put(self, key: bytes) -> None:
         """The key is there from now on."""
-        for first, end in list(self._ends.items()):
+        for first, end in list(self.ends.items()):
             if first <= key < end:
                 if first == key:
-                    del self._ends[first]
+                    del self.ends[first]
                 else:
-                    self._ends[first] = key
+                    self.ends[first] = key
 
     def forget(self) -> None:
         """Deleted keys may be back."""
-        self._ends.clear()
-
-    def __bool__(self) -> bool:
-        return bool(self._ends)
+        self.ends.clear()

@@ -15,7 +15,7 @@ from equipoise.broker_watch import AGAIN_S, BrokerWatch
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberJoined, TopologyDeclared
 from equipoise.events.records import DecisionRecord, UnreadDecision
-from equipoise.kafka.client import LOG_COMPRESSION, ConsumedRecord, Consumer, Producer, TopicPartition, call_off, unless_abandoned
+from equipoise.kafka.client import LOG_COMPRESSION, ConsumedRecord, Consumer, LeaderEnd, Producer, TopicPartition, call_off, unless_abandoned
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import reaching
 from equipoise.log.kafka.bases_reading import newest_base
@@ -199,6 +199,10 @@ class Link:
             request_timeout_ms=self._options.request_timeout_ms, compression_type=LOG_COMPRESSION
         )  # fmt: skip
         await self._producer.start()
+
+    async def leader_ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:
+        """Asks leaders for ends over the connection for facts. Raises KafkaError."""
+        return await self._producer.leader_ends(partitions)
 
     # The end of the decisions
 

@@ -15,12 +15,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
+from equipoise._extras import needed_by
+from equipoise.assignors.unconfigured import ASSIGNOR, BEHAVIOUR_VERSION, SOLVER
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TaskParked, TopologyDeclared
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
-from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.client import LeaderEnd, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.member.beat import LoopBeat
 from equipoise.member.directory import StateDirectory
@@ -156,6 +158,7 @@ class MemberHost:
             progressed=self.wake,
             failed=self.fail,
             brokers=brokers,
+            ask_owned=self._leader_ends,
         )  # fmt: skip
         self.shared = SharedSession(self._new_session())
         clients = MemberClients(connection, group, options, lambda: f"{member_id}/{self.shared.session.incarnation}")
@@ -231,6 +234,10 @@ class MemberHost:
         """The session of the present incarnation."""
         return self.shared.session
 
+    async def _leader_ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:
+        """Asked by the restorer's loop, over a connection that is there anyway."""
+        return await self._thread.run(self._link.leader_ends(partitions))
+
     def wake(self) -> None:
         """Makes the member's thread look at the session again. Any thread may call this."""
         self._call(self._wake.set)
@@ -290,11 +297,24 @@ class MemberHost:
 
     async def owner(self, key: bytes, subtopology: int | None, partitioner: Partitioner) -> KeyLocation:
         """Where the task of a serialized key runs. Raises what `GroupLocations.find` raises."""
-        task = task_of_key(key, self._topology, subtopology, partitioner)
+        return await self.locate(self.task_of(key, subtopology, partitioner))
+
+    def task_of(self, key: bytes, subtopology: int | None, partitioner: Partitioner) -> TaskId:
+        """The task that reads the records of a serialized key. Raises InputError."""
+        return task_of_key(key, self._topology, subtopology, partitioner)
+
+    def tasks_of(self, subtopology: int) -> list[TaskId]:
+        """All tasks of a sub-topology."""
+        (part,) = (each for each in self._topology.subtopologies if each.subtopology == subtopology)
+        return [TaskId(subtopology, number) for number in range(part.partitions)]
+
+    async def locate(self, task: TaskId) -> KeyLocation:
+        """Where a task runs. Raises what `GroupLocations.find` raises."""
         if self.over.done():
             raise InputError("owner: the member has ended")
         if self._locations is None:
-            from equipoise.member.following import GroupLocations  # loads the leader
+            with needed_by("owner"):
+                from equipoise.member.following import GroupLocations  # loads the leader
 
             self._locations = GroupLocations(self._connection, self._options.prefix, self._group, self._runtime)
         return await self._locations.find(task)
@@ -693,7 +713,4 @@ class MemberHost:
 
 
 def _default_config() -> GroupConfigured:
-    from equipoise.assignors import registry
-
-    assignor = registry.latest("high_availability")
-    return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver)
+    return GroupConfigured(assignor=ASSIGNOR, behaviour_version=BEHAVIOUR_VERSION, solver=SOLVER)

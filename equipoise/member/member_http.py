@@ -8,15 +8,19 @@ nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from equipoise.admission import names_in
+from equipoise.events.errors import InputError
 from equipoise.member.beat import LoopBeat
 from equipoise.member.member_host import MEMBERS_THREAD, MemberHost
 from equipoise.member.member_metrics import MemberCollector
 from equipoise.member.member_options import MemberOptions
+from equipoise.member.queries import QueryError, StateQuestion, StateRows
+from equipoise.member.query_routes import PATH, STATUSES, answered, question_of
 from equipoise.runtime import HostThread, Runtime
 from equipoise.serving import HttpServer
 
@@ -27,13 +31,20 @@ LATE_S = 1.5
 
 class MemberServer(HttpServer):
     """Serves one member, on a thread of its own. `host`: returns None before the member has
-    connected. Call `begin` in the application's loop, and `end`.
+    connected. `answer`: answers queries, if the options say so. Call `begin` in the application's
+    loop, and `end`.
     """
 
-    def __init__(self, group: str, member_id: str, options: MemberOptions, runtime: Runtime, host: Callable[[], MemberHost | None]) -> None:
+    def __init__(
+        self, group: str, member_id: str, options: MemberOptions, runtime: Runtime, host: Callable[[], MemberHost | None],
+        answer: Callable[[StateQuestion], Awaitable[StateRows]] | None = None,
+    ) -> None:  # fmt: skip
         registry = CollectorRegistry()
         registry.register(MemberCollector(group, member_id, lambda: None if (host := self._host_of()) is None else host.work.figures()))
-        super().__init__(registry, options.http_host, options.http_port or 0, {}, named=names_in(options.http_hosts))
+        own = () if options.advertised is None or not options.queries else (options.advertised.rpartition(":")[0],)
+        pages = {PATH: self._query} if options.queries and answer is not None else {}
+        super().__init__(registry, options.http_host, options.http_port or 0, pages, named=(*names_in(options.http_hosts), *own))
+        self._answer_to = answer
         self._group, self._member_id, self._options = group, member_id, options
         self._runtime, self._host_of = runtime, host
         self._beats: dict[str, LoopBeat] = {}
@@ -51,11 +62,22 @@ class MemberServer(HttpServer):
             await self._thread.run(self.stop())
             await self._thread.stop()
 
+    async def _query(self, request: web.Request) -> web.Response:
+        assert self._answer_to is not None, "the page is there"
+        try:
+            question = question_of(request.query)
+            return web.json_response(answered(await self._answer_to(question)))
+        except QueryError as error:
+            return web.json_response({"reason": error.reason, "problem": error.problem}, status=STATUSES.get(error.reason, 503))
+        except InputError as error:
+            return web.json_response({"problem": str(error)}, status=400)
+
     def about(self) -> str:
         return f"equipoise member {self._member_id} of group {self._group}"
 
     def links(self) -> Mapping[str, str]:
-        return {
+        queries = {PATH: "state of a task; `equipoise.member.query_routes` has its parameters"} if self._options.queries else {}
+        return queries | {
             "/health": "whether its event loops run",
             "/ready": "whether it is in the group, its lease holds and brokers answer",
             "/metrics": "metrics for Prometheus",

@@ -5,10 +5,12 @@ scrape, so that a record costs nothing for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from equipoise.member.failures import SECONDS
 from equipoise.member.figures import MemberFigures
 
 
@@ -27,6 +29,7 @@ class MemberCollector(Collector):
         counters = {
             "records": "Records that were handled.",
             "busy_seconds": "Time in handlers, waits included, of all tasks.",
+            "late_records": "Records that came behind later ones of another source of their task.",
             "commits": "Commits, each of one task.",
             "fenced_commits": "Commits that were refused or overtaken, because a later owner of the task had begun.",
             "restored_records": "Records of changelogs that were applied to copies and opening tasks.",
@@ -36,6 +39,10 @@ class MemberCollector(Collector):
         failures = CounterMetricFamily(
             "equipoise_member_failures", "Failures of handlers, serdes and timers, by source topic and what was done then.",
             labels=["group", "member", "topic", "outcome"],
+        )  # fmt: skip
+        times = HistogramMetricFamily(
+            "equipoise_member_handler_seconds", "Calls of handlers: the first of those that a task makes one after the other.",
+            labels=["group", "member"],
         )  # fmt: skip
         tasks = GaugeMetricFamily(
             "equipoise_member_tasks", "Tasks here, by role; opening: granted, and not running yet.", labels=["group", "member", "role"]
@@ -54,11 +61,14 @@ class MemberCollector(Collector):
         )
         if figures is not None:
             done = figures.done
-            values = (done.records, done.busy_s, done.commits, figures.fenced, figures.restored, figures.damaged)
+            values = (done.records, done.busy_s, done.late, done.commits, figures.fenced, figures.restored, figures.damaged)
             for metric, value in zip(of_member.values(), values, strict=True):
                 metric.add_metric(self._labels, value)
             for (topic, outcome), count in sorted(figures.failures.items()):
                 failures.add_metric([*self._labels, topic, outcome], count)
+            counts, seconds = figures.handler_times
+            bounds = [*map(str, SECONDS), "+Inf"]
+            times.add_metric(self._labels, list(zip(bounds, accumulate(counts), strict=True)), seconds)
             for role, count in figures.tasks.items():
                 tasks.add_metric([*self._labels, role], count)
             parked.add_metric(self._labels, figures.parked)
@@ -66,4 +76,4 @@ class MemberCollector(Collector):
             for gauge, lags in ((source_lag, figures.source_lags), (restore_lag, figures.restore_lags)):
                 for task, lag in lags.items():
                     gauge.add_metric([*self._labels, str(task)], lag)
-        yield from (*of_member.values(), failures, tasks, parked, lease, source_lag, restore_lag)
+        yield from (*of_member.values(), failures, times, tasks, parked, lease, source_lag, restore_lag)

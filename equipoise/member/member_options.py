@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import socket
 from collections.abc import Collection, Iterable, Mapping
 from os import PathLike
 from typing import Any, TypedDict
@@ -88,8 +89,8 @@ class MemberOptions:
     reports at each heartbeat, as workers need it that do not know `MemberUnchanged`.
     """
     advertised: str | None = attrs.field(default=None, validator=fields.optional(fields.name))
-    """Where other processes reach this application, as ``host:port``, for `Member.owner`. None:
-    nowhere.
+    """Where other processes reach this application, as ``host:port``, for `Member.owner`; a port of
+    0 becomes that of `http_port`. None: nowhere, or with `queries` at `http_host` and its port.
     """
     ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
     """A copy with at most this lag, in records, is ready to take its task over. None: the group's
@@ -144,6 +145,10 @@ class MemberOptions:
     """A task commits after this many records at the latest. All tasks of a member together have
     about 800,000 that are not committed: those with the most commit first.
     """
+    max_idle_ms: int = attrs.field(default=0, validator=fields.integer())
+    """How long a task with several sources waits for records of one that has no more at present,
+    while others have: they may be earlier. It never passes one whose end it has not reached.
+    """
     auto_offset_reset: str = attrs.field(default="earliest", validator=fields.one_of("earliest", "latest"))
     """Where a task without committed offset begins to read: ``earliest`` or ``latest``."""
 
@@ -175,6 +180,11 @@ class MemberOptions:
     docs/operations.md#the-http-port.
     """
 
+    queries: bool = attrs.field(default=False, validator=fields.boolean)
+    """Other members may read the state of tasks here, at ``/query`` of `http_port` (without a
+    password) and `advertised`, for their `Member.query`.
+    """
+
     prefix: str = DEFAULT_PREFIX
     """What the names of the log's topics begin with."""
     start_timeout_ms: int = attrs.field(default=60_000, validator=fields.integer())
@@ -192,6 +202,18 @@ class MemberOptions:
         if self.keepalive_interval_ms is not None and self.keepalive_interval_ms * 4 > self.lease_ms * 3:
             problem = f"{self.keepalive_interval_ms} is over three quarters of the lease, {self.lease_ms}; lower it"
             raise FieldError("keepalive_interval_ms", problem)
+
+        if self.queries and self.http_port is None:
+            raise FieldError("queries", "others ask at the member's HTTP port, and there is none; give http_port")
+        if self.http_port is None and self.advertised is not None and self.advertised.endswith(":0"):
+            raise FieldError("advertised", f"{self.advertised!r} has the port of http_port, and there is none; give http_port")
+
+    def reached_at(self, port: int) -> str | None:
+        """`advertised`, when the HTTP port is known."""
+        if self.advertised is not None:
+            return f"{self.advertised[:-2]}:{port}" if self.advertised.endswith(":0") else self.advertised
+        host = socket.gethostname() if self.http_host in ("0.0.0.0", "::", "") else self.http_host  # all addresses have no name
+        return f"{f'[{host}]' if ':' in host else host}:{port}" if self.queries else None
 
     @property
     def lease_ms(self) -> int:
@@ -253,6 +275,7 @@ class MemberKeywords(TypedDict, total=False):
     restore_bytes_per_s: float | None
     commit_interval_ms: int | None
     most_uncommitted_records: int
+    max_idle_ms: int
     auto_offset_reset: str
     adopts: str | None
     key_serde: Serde
@@ -263,6 +286,7 @@ class MemberKeywords(TypedDict, total=False):
     http_port: int | None
     http_host: str
     http_hosts: str
+    queries: bool
     prefix: str
     start_timeout_ms: int
     group_config: GroupConfigured | None

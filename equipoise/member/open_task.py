@@ -1,4 +1,5 @@
-"""A task that was opened: what it reads, keeps and writes, and how one commit is written.
+"""A task that was opened: what it reads, keeps and writes, how one commit is written, and how the
+orders of its schedule (`commit_schedule.py`) are carried out.
 
 With exactly_once a commit is part of a transaction. With at_least_once its outputs may have been
 sent before; the changelogs follow when they are acknowledged. Only acknowledged changes go to the
@@ -8,6 +9,7 @@ store, so it is never ahead of its changelog.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -15,16 +17,27 @@ from typing import Any
 
 import attrs
 
+from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
-from equipoise.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged
+from equipoise.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged, call_off
+from equipoise.member.commit_schedule import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    CommitInput,
+    CommitOrder,
+    CommitSchedule,
+    CommitTicks,
+    Uncommitted,
+)
 from equipoise.member.fencing import FENCE_KEY, GIVEN_BACK, SOURCE_TOPICS_KEY, SOURCES_KEY, FencedStore
-from equipoise.member.permit import OvertakenError
+from equipoise.member.permit import HeldPermit, OvertakenError, RefusedError
 from equipoise.member.placing import SourcePlacing
 from equipoise.member.processing import Processing
+from equipoise.member.refusals import CommitRefusedError
 from equipoise.member.sources import TaskSources
 from equipoise.member.task_clients import TaskClients
 from equipoise.member.task_context import TaskContext, pack_sources
-from equipoise.member.transactions import TransactionPart
+from equipoise.member.transactions import TransactionPart, abandoned
 from equipoise.member.writer import TaskWriter, WrittenChanges
 
 
@@ -32,14 +45,12 @@ from equipoise.member.writer import TaskWriter, WrittenChanges
 class Commit:
     """Contents of a commit. `sent`: outputs that are sent already. `changes`: changelog topic ->
     all changes and, when they are written, the source positions. `queued`, `written`: what was
-    queued for the changelogs, and appended to them. `processed`: number of source records. With
-    exactly_once, `part`: of its transaction.
+    queued for the changelogs, and appended to them. With exactly_once, `part`: of its transaction.
     """
 
     sent: list[SentBatch]
     changes: Mapping[str, dict[bytes, bytes | None]]
     positions: dict[TopicPartition, int]
-    processed: int = 0
     part: TransactionPart | None = None
     queued: dict[str, list[SentBatch]] = attrs.field(factory=dict)
     written: Mapping[str, WrittenChanges] = attrs.field(factory=dict)
@@ -81,6 +92,7 @@ class OpenTask:
         self._stores = stores
         self._placing = placing
         self._fence = fence
+        context.behind = lambda: self.behind
         self._next_offsets: dict[str, tuple[int, ...]] = {topic: (each.position,) for topic, each in stores.items()}
         """Changelog topic -> offsets that the next record may have, unless another process writes.
         """
@@ -175,16 +187,18 @@ class OpenTask:
     def _records(self, positions: Mapping[TopicPartition, int], transactional_id: str) -> list[Unsent]:
         return self._placing.records(positions, self.reading.epochs, transactional_id)
 
-    def write(self, commit: Commit, ended: Callable[[BaseException | None], None]) -> asyncio.Future[None]:
+    def write(
+        self, commit: Commit, ended: Callable[[BaseException | None], None], closes: Callable[[], None] = lambda: None
+    ) -> asyncio.Future[None]:
         """Writes the commit. The future ends when that is acknowledged and in the stores; it raises
         KafkaError, InputError, OvertakenError. `ended` is called with the error, or None, right
-        before the end.
+        before the end; `closes` when its transaction takes no more.
         """
         if not self._transactional:
             return asyncio.ensure_future(self._commit_plainly(commit, ended))
         transactions, part = self._clients.transactions, _part(commit)
         assert transactions is not None, "a task with exactly_once was opened"
-        part.ended = partial(self._transaction_ended, commit, ended)
+        part.ended, part.closes = partial(self._transaction_ended, commit, ended), closes
         transactions.add(part)
         return part.committed
 
@@ -251,6 +265,249 @@ class OpenTask:
             # Kafka 4.3 leaves a marker out where a partition has no leader (KAFKA-20734): the
             # next one ends both transactions.
             self._next_offsets[topic] = last.behind(transactional=self._transactional), last.end
+
+
+LONGEST_WAIT_S = 1.0
+"""Commits that take longer, because one broker does not answer, hold up other tasks no longer."""
+
+
+class TaskCommits:
+    """Carries out the orders of an open task's schedule. `most`: returns how many records one
+    commit takes at most. `committed`: called with the number of records and the source positions of
+    each commit that is over.
+    """
+
+    def __init__(
+        self,
+        task: OpenTask,
+        permit: HeldPermit,
+        ticks: CommitTicks,
+        of_member: Uncommitted,
+        *,
+        transactional: bool,
+        interval_s: float,
+        stopping: asyncio.Event,
+        monotonic_s: Callable[[], float],
+        most: Callable[[], int],
+        committed: Callable[[int, Mapping[TopicPartition, int]], None],
+    ) -> None:
+        self._task, self._permit, self._stopping, self._monotonic_s = task, permit, stopping, monotonic_s
+        self._transactional, self._most, self._committed = transactional, most, committed
+        self.schedule = CommitSchedule(EXACTLY_ONCE if transactional else AT_LEAST_ONCE, interval_s, self, ticks, of_member, self._turn_came)
+        self._turn = asyncio.Event()
+        self._sent: list[SentBatch] = []
+        """Outputs of the next commit that are on their way."""
+        self._last_sent: Sequence[SentBatch] = ()
+        """The outputs that were sent last."""
+        self._commit: Commit | None = None
+        """The commit that is under way, or the former one."""
+        self._committing: asyncio.Future[None] | None = None
+        """Its end, while more records are processed."""
+        self._is_called_off = False
+
+    # What the schedule asks
+
+    @property
+    def unsent(self) -> int:
+        return len(self._task.context.outputs)
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return all(each.appended.done() for each in self._last_sent)
+
+    @property
+    def behind(self) -> int | None:
+        return self._task.behind
+
+    @property
+    def most(self) -> int:
+        return self._most()
+
+    # What the task tells
+
+    def tell(self, heard: CommitInput) -> CommitOrder:
+        return self.schedule.tell(heard, self._monotonic_s())
+
+    def processed(self, records: int) -> CommitOrder:
+        return self.schedule.processed(records, self._monotonic_s())
+
+    async def at(self, heard: CommitInput) -> None:
+        """Tells that, and does what is ordered. Raises what a commit or a send has raised."""
+        order = self.tell(heard)
+        if order is CommitOrder.COMMIT:
+            await self.commit()
+        elif order is CommitOrder.COMMIT_EARLY:
+            await self.commit(is_due=False)
+        elif order is CommitOrder.SEND and not self._send_at_once():
+            await self._send_outputs()
+            self._last_sent[-1].appended.add_done_callback(self._acknowledged)
+        elif order is CommitOrder.ANNOUNCE:
+            self._task.announce_commit()
+        elif order is CommitOrder.AWAIT_END:
+            await self.over()
+
+    async def wait(self, most_s: float | None) -> None:
+        """Returns when there may be more records, the task is woken, or after `most_s`."""
+        self.tell(CommitInput.WAITS)
+        times_s = [each for each in (self.schedule.wait_s(self._monotonic_s()), most_s) if each is not None]
+        await self._task.reading.wait(min(times_s, default=None))
+        self.schedule.woken()
+
+    def come(self) -> None:
+        """Its last commit waits for no other task."""
+        self.schedule.come(self._monotonic_s())
+
+    def call_off(self) -> None:
+        """Nothing more is written."""
+        self._is_called_off = True
+        if self._committing is not None:
+            self._committing.cancel()
+
+    async def hold_back(self) -> None:
+        """Returns when tasks of the member may process more, or after LONGEST_WAIT_S."""
+        of_member = self.schedule.of_member
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_WAIT_S):
+                while of_member.is_held_back:
+                    over = asyncio.Event()
+                    of_member.held_back.append(over.set)
+                    await over.wait()
+
+    async def commit(self, *, gives_back: bool = False, is_due: bool = True) -> None:
+        """Begins a commit, after the end of the former one, or adds to that if it is open.
+        `gives_back`: the task is closed. `is_due`: see `OpenTask.begin_commit`. Raises what the
+        former commit has raised, CommitRefusedError when an output is refused, RefusedError,
+        KafkaError.
+        """
+        asked = CommitInput.ASKED_DUE if is_due else CommitInput.ASKED
+        while (order := self.tell(asked)) is CommitOrder.AWAIT_TURN or order is CommitOrder.AWAIT_END:
+            if order is CommitOrder.AWAIT_TURN:
+                self._turn.clear()
+                await self._turn.wait()
+            else:
+                await self.over()
+        if order is CommitOrder.HURRY and self._commit is not None:
+            self._task.hurry(self._commit)
+            self.tell(CommitInput.ADDED_DUE)
+        if order is not CommitOrder.TAKE_OUTPUTS:
+            return
+        outputs = await self._send_outputs()
+        while (order := self.tell(CommitInput.READY)) is CommitOrder.AWAIT_END:
+            await self.over()
+        if order is CommitOrder.EXTEND and self._commit is not None:
+            self._task.extend_commit(self._commit, outputs, gives_back=gives_back, is_due=is_due)
+            self.tell(CommitInput.ADDED_DUE if is_due else CommitInput.ADDED)
+        else:
+            self._begin(outputs, gives_back=gives_back, is_due=is_due)
+
+    def _begin(self, outputs: dict[TopicPartition, list[Unsent]], *, gives_back: bool = False, is_due: bool = True) -> None:
+        commit = self._commit = self._task.begin_commit(outputs, self._sent, gives_back=gives_back, is_due=is_due)
+        self._sent = []
+        self.tell(CommitInput.BEGUN if commit.is_open else CommitInput.BEGUN_DUE)
+        self._committing = self._task.write(commit, self._ended, self._closes)
+
+    def _closes(self) -> None:
+        self.tell(CommitInput.TRANSACTION_CLOSES)
+
+    def _ended(self, error: BaseException | None) -> None:
+        if error is None and self._commit is not None:
+            self._committing = None
+            self._committed(self.schedule.in_commit, self._commit.positions)
+        if self.tell(CommitInput.ENDED if error is None else CommitInput.FAILED) is CommitOrder.WAKE:
+            self.wake()
+
+    async def over(self) -> None:
+        """Returns when no commit is under way. Raises what it has raised."""
+        committing = self._committing
+        if committing is None:
+            return
+        if not committing.done():
+            await asyncio.wait((committing,))
+        self._committing = None
+        if committing.cancelled() and not self._is_called_off:
+            raise abandoned()
+        try:
+            committing.result()
+        except InputError as error:
+            raise CommitRefusedError(error) from error
+
+    async def acknowledged(self) -> None:
+        """Returns when the outputs of the next commit are. Raises why they were not taken."""
+        if not self._is_called_off:
+            await acknowledged(self._sent)
+
+    async def close(self) -> None:
+        """Calls off the commit that is under way."""
+        committing, self._committing = self._committing, None
+        if committing is not None:
+            await call_off(committing)
+        self.tell(CommitInput.LEFT)
+
+    # Without waking the task
+
+    def wake(self) -> None:
+        self.schedule.is_waiting = False
+        self._task.reading.wake()
+
+    def _turn_came(self, order: CommitOrder) -> None:
+        self._turn.set()
+        if order is CommitOrder.BEGIN_NOW and self._send_at_once():
+            self._begin({})
+        elif order is not CommitOrder.NOTHING:
+            self.wake()
+
+    def _acknowledged(self, _: asyncio.Future[Any]) -> None:
+        order = self.tell(CommitInput.ACKNOWLEDGED)
+        if order is CommitOrder.WAKE or (order is CommitOrder.SEND_NOW and not self._send_at_once()):
+            self.wake()
+
+    def _send_at_once(self) -> bool:
+        """Sends the outputs of a task that waits. Returns whether it has succeeded: otherwise the
+        task is to try again, and raises what is wrong.
+        """
+        outputs = self._task.context.outputs
+        if self._stopping.is_set():
+            return False
+        try:
+            if not self._permit.goes_on():
+                return False
+        except RefusedError:
+            return False
+        if outputs:
+            sent = self._task.writer.send_at_once(outputs)
+            self._note_sent(sent)
+            for each in sent[-1:]:
+                each.appended.add_done_callback(self._acknowledged)
+        return not outputs
+
+    async def _send_outputs(self) -> dict[TopicPartition, list[Unsent]]:
+        """Sends the outputs since the last call; with exactly_once it returns them for the
+        transaction. Raises CommitRefusedError when one of them is refused, RefusedError,
+        KafkaError.
+        """
+        writer, outputs = self._task.writer, self._task.context.outputs
+        by_partition: dict[TopicPartition, list[Unsent]] = {}
+        try:
+            if outputs:
+                by_partition = await writer.by_partition(outputs)
+        except InputError as error:
+            raise CommitRefusedError(error) from error
+        except asyncio.CancelledError:
+            if self._is_called_off:
+                raise
+            raise abandoned() from None
+        if self._is_called_off:
+            raise RefusedError("called off")  # should a request have swallowed that
+        self._permit.goes_on()  # raises RefusedError; a closing task still commits
+        if self._transactional:
+            return by_partition
+        self._note_sent(await writer.send_outputs(by_partition) if by_partition else [])
+        return {}
+
+    def _note_sent(self, sent: list[SentBatch]) -> None:
+        self._last_sent = sent or self._last_sent
+        self._sent += sent
+        self.schedule.sent(self._monotonic_s())
 
 
 def _part(commit: Commit) -> TransactionPart:

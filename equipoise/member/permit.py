@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from equipoise.events.tasks import TaskId
@@ -71,6 +71,34 @@ class Permit(Protocol):
 
 class RefusedError(Exception):
     """The member may not process this task now."""
+
+
+class HeldPermit:
+    """The answers of `permit` for one task. `boot_ms`: a clock."""
+
+    def __init__(self, permit: Permit, task: TaskId, boot_ms: Callable[[], int]) -> None:
+        self._permit, self._task, self._boot_ms = permit, task, boot_ms
+        self.until_ms = 0
+        """Until when the task may be processed without asking again (ms, CLOCK_BOOTTIME)."""
+
+    @property
+    def is_valid(self) -> bool:
+        return self._boot_ms() < self.until_ms
+
+    def goes_on(self) -> bool:
+        """Returns `ask`, asked again only when the last permit is over."""
+        return self.is_valid or self.ask()
+
+    def ask(self) -> bool:
+        """Called at least each PERMIT_MS while records are processed, outputs are sent and commits
+        begin. False: commit and close the task. Raises RefusedError when the member may not process
+        it.
+        """
+        refusal, until_ms = self._permit.permit(self._task)
+        self.until_ms = until_ms if refusal is None else 0
+        if refusal is not None and refusal != "closing":
+            raise RefusedError(refusal)
+        return refusal is None
 
 
 class OvertakenError(Exception):

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import CoroutineType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -17,18 +17,21 @@ from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import ConsumedRecord, Record, TopicPartition
 from equipoise.member.callbacks import awaitable, call, check_callback
+from equipoise.member.declared_source import Source, Sources, sources_of
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
 from equipoise.member.failures import Failures
 from equipoise.member.member_options import refuse_unknown
 from equipoise.member.raised import is_cancelled
 from equipoise.member.refusals import ForGood, RefusedRecord, refused_by
-from equipoise.member.serdes import BytesSerde, Serde
+from equipoise.member.serdes import BytesSerde, Serde, SerdeAsksError, SerdeUnavailableError, looks_up
 from equipoise.member.sizes import OversizedError
 from equipoise.member.stores import StoreError
 from equipoise.member.task_context import TaskContext
 from equipoise.member.timers import Timers
 
 _LOG = logging.getLogger(__name__)
+NOT_NOW_S = 1.0
+"""When to try again what a serde cannot read at present."""
 MOST_AT_ONCE = 500
 """Records that a task takes. Then other tasks have their turn, and what was fetched is read."""
 
@@ -54,12 +57,17 @@ def names(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
+def _as_given(given: Sources) -> Any:
+    return sources_of(given)
+
+
 @attrs.frozen
 class Processor:
     """A handler with the topics it works with: one sub-topology of a group. `Member` makes one of
     its own arguments, or takes several.
 
-    There is one task for each partition of `sources`, which all have equally many. `state`:
+    There is one task for each partition of `sources`, names or `Source`, which all have equally
+    many. Of several the record with the lowest timestamp comes first. `state`:
     changelog topics of its state. `outputs`: topics it sends to. Exactly one of `handler` and
     `batch_handler` is given.
 
@@ -69,7 +77,9 @@ class Processor:
 
     handler: Handler | None = None
     batch_handler: BatchHandler | None = attrs.field(default=None, kw_only=True)
-    sources: tuple[str, ...] = attrs.field(kw_only=True, converter=names)
+    sources: tuple[str, ...] = attrs.field(kw_only=True, converter=_as_given)
+    """Their topics, once it is made."""
+    inputs: tuple[Source, ...] = attrs.field(init=False)
     state: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=names)
     outputs: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=names)
     name: str = attrs.field(default="", kw_only=True)
@@ -77,10 +87,13 @@ class Processor:
     if not TYPE_CHECKING:
 
         def __new__(cls, *given, **named):
-            refuse_unknown("Processor", named, cls.__annotations__)
+            refuse_unknown("Processor", named, cls.__annotations__.keys() - {"inputs"})
             return object.__new__(cls)
 
     def __attrs_post_init__(self) -> None:
+        inputs: Any = self.sources
+        object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "sources", tuple(each.topic for each in inputs))
         if (self.handler is None) == (self.batch_handler is None):
             raise InputError("Processor: give it a handler or a batch_handler")
         check_callback("handler", self.handler)
@@ -114,8 +127,10 @@ class Processing:
         self._refused = {} if refused is None else refused
         self._handler, self._batch_handler = processor.handler, processor.batch_handler
         self._context, self._timers, self._group, self._policy = context, timers, group, policy
-        self._read_key, self._read_value = key_serde.deserialize, value_serde.deserialize
-        self._reads_bytes = type(key_serde) is BytesSerde and type(value_serde) is BytesSerde
+        serdes = {each.topic: (each.key_serde or key_serde, each.value_serde or value_serde) for each in processor.inputs}
+        self._reads = {topic: (keys.deserialize, values.deserialize) for topic, (keys, values) in serdes.items()}
+        """Source topic -> what reads its keys, and its values."""
+        self._reads_bytes = all(type(keys) is BytesSerde and type(values) is BytesSerde for keys, values in serdes.values())
         self._singly = 0
         """Records of a batch that failed, which are now given one by one."""
         self._attempts = 0
@@ -126,6 +141,8 @@ class Processing:
         """Why nothing more is handled; None: it is."""
         self.error: BaseException | None = None
         """What was raised when the task was parked."""
+        self.not_now: SerdeUnavailableError | None = None
+        """What was raised when the record at hand had to wait."""
         self._is_unreadable = False
         """Whether a serde, and not the handler, has raised last."""
 
@@ -134,9 +151,21 @@ class Processing:
         Returns how many are done with. If it is not all of them, the task is parked, `retry_in_s`
         says when to call this again with the rest, or the time is over.
         """
+        asked: list[SerdeAsksError] = []
+        looks_up.set(asked)
+        try:
+            return await self._handle(records, begin, end, clock_ms, until_ms, asked)
+        finally:
+            looks_up.set(None)
+
+    async def _handle(
+        self, records: Sequence[ConsumedRecord], begin: int, end: int, clock_ms: Callable[[], int], until_ms: float, asked: list[SerdeAsksError]
+    ) -> int:
         context, handler, batch_handler, record_of = self._context, self._handler, self._batch_handler, self._record
         savepoint = context.savepoint
-        self.retry_in_s = None
+        self.retry_in_s = self.not_now = None
+        monotonic_s = self._failures.monotonic_s
+        began_s: float | None = monotonic_s()  # only the first call is measured: those that take long are, each of them, the first
         as_is = self._reads_bytes and type(records[begin]) is Record
         done = begin
         while done < end and clock_ms() < until_ms:
@@ -158,6 +187,8 @@ class Processing:
                     result = batch_handler(batch if as_is else list(map(record_of, batch)), context)  # type: ignore[misc, arg-type]  # it has one
                 if result.__class__ is CoroutineType or (result is not None and awaitable(result) is not None):
                     await result
+                if asked:
+                    raise asked[0]  # whatever the handler made of it
             except (Exception, asyncio.CancelledError) as error:  # the application's code may raise anything; the rest ends the member
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
@@ -166,6 +197,12 @@ class Processing:
                 if context.store_failure is not None:
                     raise context.store_failure from error  # no error of the record, whatever the handler made of it
                 context.rollback()
+                if asked:
+                    failed = await self._look_up(asked)
+                    if failed is None:
+                        began_s = None
+                        continue
+                    error = failed
                 given = self._failed(records[done : done + given], error)
                 if not given:
                     break
@@ -173,15 +210,33 @@ class Processing:
                 self._attempts = 0
                 if self._singly:
                     self._singly -= 1
+                if began_s is not None:
+                    self._failures.handled_in(monotonic_s() - began_s)
+            began_s = None
             done += given
         if context.store_failure is not None:  # the handler has gone on all the same
             raise context.store_failure
         return done - begin
 
+    async def _look_up(self, asked: list[SerdeAsksError]) -> Exception | None:
+        """Asks what a serde has to know, in another thread. Returns what is wrong with the record;
+        None: it can be tried again.
+        """
+        is_unreadable, self._is_unreadable = self._is_unreadable, False
+        look_up = asked[0].look_up
+        asked.clear()
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, look_up)
+        except Exception as error:  # noqa: BLE001  # a serde may raise anything
+            self._is_unreadable = is_unreadable
+            return error
+        return None
+
     def _record(self, raw: ConsumedRecord) -> Record:
         key, value = raw.key, raw.value
+        read_key, read_value = self._reads[raw.topic]
         try:
-            read = None if key is None else self._read_key(key), None if value is None else self._read_value(value)
+            read = None if key is None else read_key(key), None if value is None else read_value(value)
         except BaseException:
             self._is_unreadable = True
             raise
@@ -200,6 +255,12 @@ class Processing:
     def _failed(self, records: Sequence[ConsumedRecord], error: BaseException) -> int:
         task, policy, record = self._context.task, self._policy, records[0]
         place = place_of(record.topic, record.partition, record.offset)
+        if isinstance(error, SerdeUnavailableError):
+            self.retry_in_s, self.not_now, self._is_unreadable = NOT_NOW_S, error, False
+            self._failures.note(record.topic, "retried")
+            if self._failures.traceback_of(error) is not None:
+                _LOG.warning("task %s: %s waits: %s", task, place, error_text(error))
+            return 0
         if len(records) > 1:
             self._singly = len(records)
             self.retry_in_s = 0.0
@@ -251,10 +312,16 @@ class Processing:
         context, has_changed = self._context, False
         if self.parked is not None:
             return False
-        for callback in self._timers.take_due():
+        asked: list[SerdeAsksError] = []
+        callbacks = list(self._timers.take_due())
+        while callbacks:
+            callback = callbacks.pop(0)
             context.savepoint()
+            looks_up.set(asked)
             try:
                 await call(callback, context)
+                if asked:
+                    raise asked[0]
                 has_changed = has_changed or context.has_changes
             except Exception as error:  # the application's code may raise anything
                 if isinstance(error, StoreError):
@@ -262,11 +329,17 @@ class Processing:
                 if context.store_failure is not None:
                     raise context.store_failure from error
                 context.rollback()
-                if self._policy.action == "stop":
-                    self.park("", -1, -1, error)
+                failed = await self._look_up(asked) if asked else error
+                if failed is None:
+                    callbacks.insert(0, callback)
+                    continue
+                if self._policy.action == "stop" and not isinstance(failed, SerdeUnavailableError):
+                    self.park("", -1, -1, failed)
                     break
                 self._failures.note("", "skipped")
-                _LOG.error("task %s: a timer failed: %s", context.task, error_text(error), exc_info=self._failures.traceback_of(error))
+                _LOG.error("task %s: a timer failed: %s", context.task, error_text(failed), exc_info=self._failures.traceback_of(failed))
+            finally:
+                looks_up.set(None)
         return has_changed
 
 

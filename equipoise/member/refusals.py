@@ -84,7 +84,7 @@ _SENTENCES = {
     "UnknownTopicOrPartitionError": "topic{name} does not exist: create it",
     "TopicAuthorizationFailedError": "this member may not use topic{name}: " + _RIGHTS,
     "CorruptRecordException": "a broker has a damaged record{of}: delete the records up to it, or restore the topic",
-    "UnsupportedCodecError": "the compression of topic{name} needs a library: pip install 'equipoise[kafka]'",
+    "UnsupportedCodecError": "the compression of topic{name} needs a library: pip install 'equipoise[member]'",
     "UnsupportedForMessageFormatError": "topic{name} has a message format from before Kafka 0.11: upgrade it",
     "ClusterAuthorizationFailedError": "this member may not write idempotently: " + _RIGHTS,
     "GroupAuthorizationFailedError": "this member may not use its group at the brokers: " + _RIGHTS,

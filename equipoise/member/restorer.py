@@ -14,26 +14,27 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.kafka.client import Consumer, Row, TopicPartition, size_bytes
+from equipoise.kafka.client import Consumer, LeaderEnd, Row, TopicPartition, size_bytes
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import reaching
 from equipoise.member.apart_partitions import ApartPartitions
 from equipoise.member.copy_checks import CopyChecks
 from equipoise.member.copy_stores import CopyStores, put_down
 from equipoise.member.directory import StateDirectory
-from equipoise.member.ends import ASK_S, ChangelogEnds, ask_ends
+from equipoise.member.ends import ASK_S, Ask, ChangelogEnds, ask_ends
 from equipoise.member.fencing import CopiedTopic, FencedStore, Owners, TakeIf
 from equipoise.member.refusals import is_missing_right
-from equipoise.member.stores import DamagedStoreError, OpenStore, StoreError
+from equipoise.member.stores import DamagedStoreError, OpenStore, StateStore, StoreError
 from equipoise.member.throttle import Throttle
 from equipoise.runtime import DEPLOYED, Runtime
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 MOST_RECORDS = 10_000
 """Records applied at once, at most. More is hardly faster, and makes the throttle coarser and a
@@ -91,6 +92,7 @@ class ChangelogRestorer:
     `changelogs`: task -> its changelog topics, for every stateful task. `directory`: None: stores
     are in memory. `ends_every_s`: time between two requests for the changelogs' ends. `rack`: lets
     brokers serve reads from a near replica; ends are requested from leaders all the same.
+    `ask_owned`: asks for the ends of changelogs of running tasks; None: as for those of copies.
     `progressed` is called from this loop when lags have changed: at most every REPORT_EVERY_S, but
     at once when a copy comes within `ready_lag_records`. `failed` is called when it cannot go on.
     """
@@ -109,7 +111,9 @@ class ChangelogRestorer:
         progressed: Callable[[], None],
         failed: Callable[[BaseException], None],
         brokers: BrokerWatch | None = None,
+        ask_owned: Ask[LeaderEnd] | None = None,
     ) -> None:
+        self._ask_owned = ask_owned
         self._brokers = brokers or BrokerWatch("restoring", runtime.monotonic_s)
         self._connection = connection
         self._changelogs = changelogs
@@ -305,6 +309,14 @@ class ChangelogRestorer:
         for task in self._stores.kept_beside(wanted):
             self._stores.drop(task)
             self._report(now=True)
+
+    async def read(self, task: TaskId, topic: str, read: Callable[[StateStore], T]) -> tuple[T, Lag] | None:
+        """Reads the store of a copy that is followed. Returns also its lag; None: there is none, or
+        the task has no such changelog. Raises StoreError.
+        """
+        copy = self._copies.get(task)
+        store = None if copy is None or copy.opening else copy.stores.get(topic)
+        return None if store is None or store.is_damaged else (read(store.store), self.lags.get(task, LagSentinel.UNKNOWN))
 
     # Reading
 
@@ -645,7 +657,7 @@ class ChangelogRestorer:
         """
         stores = {TopicPartition(topic, task.partition): store for task, each in self._handed_over.items() for topic, store in each.items()}
         positions = {tp: store.position for tp, store in stores.items()}
-        for tp, end in (await ask_ends(self._asker.leader_ends, sorted(stores))).items() if stores else ():
+        for tp, end in (await ask_ends(self._ask_owned or self._asker.leader_ends, sorted(stores))).items() if stores else ():
             if positions[tp] <= end.offset:
                 stores[tp].leader_epoch = max(stores[tp].leader_epoch, end.epoch)
 

@@ -10,7 +10,7 @@ import attrs
 
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.tasks import TaskId
-from equipoise.member.commit_ticks import CommitTicks
+from equipoise.member.commit_schedule import MOST_OF_MEMBER, CommitTicks, Uncommitted
 from equipoise.member.failures import Failures
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.permit import Permit
@@ -18,8 +18,7 @@ from equipoise.member.processing import Processor
 from equipoise.member.task_clients import MemberClients, TaskClients
 from equipoise.member.task_context import Callback
 from equipoise.member.task_runner import TaskRunner
-from equipoise.member.turns import Turns
-from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
+from equipoise.member.turns import Turns, new_ticks
 from equipoise.runtime import Runtime
 from equipoise.statemachine.member import MemberSession
 
@@ -66,7 +65,7 @@ class RunnerFactory:
     @_ticks.default
     def _new_ticks(self) -> CommitTicks:
         # With at_least_once outputs do not wait for a commit.
-        return CommitTicks(self.runtime.monotonic_s, self.options.commit_interval_s, parts=1 if self.options.transactional else COMMIT_PARTS)
+        return new_ticks(self.runtime.monotonic_s, self.options.commit_interval_s, parts=1 if self.options.transactional else COMMIT_PARTS)
 
     def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
         """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead.

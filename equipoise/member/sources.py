@@ -18,6 +18,7 @@ from typing import Any
 
 from equipoise.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, TopicPartition, call_off
 from equipoise.member.ends import ask_ends
+from equipoise.member.source_order import Run, SourceOrder
 
 FETCH_WAIT_MS = 500
 """How long a broker holds a fetch that finds nothing. A task that is placed meanwhile waits for
@@ -307,6 +308,9 @@ class TaskSources:
         behind those before. They are taken when the partition is known to have all before.
         """
         self._proving: asyncio.Task[None] | None = None
+        self._order: SourceOrder | None = None
+        """Of several sources; None: there is one."""
+        self._asking_ends: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
 
     async def reset(self, tp: TopicPartition, to: str) -> int:
@@ -322,9 +326,13 @@ class TaskSources:
             return {}
         return {tp: epoch for tp, epoch in self.epochs.items() if tp in positions and positions[tp] <= self._taken_to[tp]}
 
-    def place(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str], epochs: Mapping[TopicPartition, int]) -> None:
+    def place(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str], epochs: Mapping[TopicPartition, int],
+        order: SourceOrder | None = None,
+    ) -> None:  # fmt: skip
         """Reads from these offsets on, in topics with these ids, as far as they are known.
         `epochs`: leader epochs in which the partitions had all before, as far as they are known.
+        `order`: of several sources, in which `runs` has them.
         """
         self.stop_proving()
         self._aside, self._error, self._taken_to, self.epochs = {}, None, dict(positions), dict(epochs)
@@ -335,16 +343,53 @@ class TaskSources:
         self.is_placed = True
         self.reader.hold_fetches()
         self.reader.prove(epochs)
+        self._order = order
+        if order is not None:
+            order.begin(self.partitions)
+            self._asking_ends = asyncio.ensure_future(self._ask_ends(order))
+
+    async def _ask_ends(self, order: SourceOrder) -> None:
+        """Asks leaders: a former fetch may name an end that is out of date."""
+        ends: dict[TopicPartition, int] = {}
+        while missing := [tp for tp in self.partitions if tp not in ends]:
+            ends |= await ask_ends(self.reader.consumer.end_offsets, missing)
+            if len(ends) < len(self.partitions):
+                await asyncio.sleep(ASK_AGAIN_S)
+        order.ends_are(ends)
+        self._asking_ends = None
+        self.wake()
+
+    def runs(self, most: int) -> Collection[Run]:
+        """At most so many records of those that were fetched, to be handled in this order. Raises
+        as `take`.
+        """
+        order = self._order
+        if order is None:
+            return self.take(most).items()
+        self._begin_take()
+        self._most_aside = most  # of each source
+        if self.reader.is_in_doubt(self.partitions):
+            return ()
+        self._get_aside(most)
+        if self._later:
+            return ()
+        if self._error is not None:
+            raise self._error  # what is aside may wait for the partition that has it
+        consumer = self.reader.consumer
+        runs = order.take(self._aside, self.partitions, most, consumer.next_offset, consumer.last_stable_offset)
+        self._taken_to.update((tp, records[-1].offset + 1) for tp, records in runs)
+        return runs
+
+    @property
+    def look_again_s(self) -> float | None:
+        """Returns when to call `runs` again, though nothing is fetched; None: there is no need."""
+        return None if self._order is None else self._order.look_again_s
 
     def take(self, most: int) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
         """At most so many records of those that were fetched. Raises TopicReplacedError,
         RecordsLostError, KafkaError.
         """
-        self._woken.clear()
-        if self.reader.failure is not None:
-            raise self.reader.failure
-        if self._replaced is not None:
-            raise self._replaced
+        self._begin_take()
         self._most_aside = min(most, SET_ASIDE)
         if self.reader.is_in_doubt(self.partitions):
             return {}
@@ -359,6 +404,13 @@ class TaskSources:
         self._aside = {}
         return aside
 
+    def _begin_take(self) -> None:
+        self._woken.clear()
+        if self.reader.failure is not None:
+            raise self.reader.failure
+        if self._replaced is not None:
+            raise self._replaced
+
     def set_aside(self) -> None:
         """Sets the next few records aside for `take`."""
         self._get_aside(self._most_aside)
@@ -366,16 +418,23 @@ class TaskSources:
     def _get_aside(self, most: int) -> None:
         if self._error is not None or self.reader.consumer.ready().isdisjoint(self.partitions):
             return
-        more = most - self._number_aside
-        if more > 0:
-            try:
-                found = self.reader.consumer.take(self.partitions, more)
-            except Exception as error:  # noqa: BLE001  # `take` raises it
-                self._error = error
-                return
-            for tp, records in found.items():
-                self._look_at_epoch(tp)
-                self._aside[tp] = [*self._aside[tp], *records] if tp in self._aside else records
+        if self._order is None:
+            self._add_aside(self.partitions, most - self._number_aside)
+        else:  # one that is far ahead leaves room for the others
+            for tp in self.partitions:
+                self._add_aside((tp,), most - len(self._aside.get(tp, ())))
+
+    def _add_aside(self, partitions: Sequence[TopicPartition], more: int) -> None:
+        if more <= 0 or self._error is not None:
+            return
+        try:
+            found = self.reader.consumer.take(partitions, more)
+        except Exception as error:  # noqa: BLE001  # `take` raises it
+            self._error = error
+            return
+        for tp, records in found.items():
+            self._look_at_epoch(tp)
+            self._aside[tp] = [*self._aside[tp], *records] if tp in self._aside else records
 
     def _look_at_epoch(self, tp: TopicPartition) -> None:
         epoch, known = self.reader.consumer.fetched_epoch(tp), self.epochs.get(tp, NO_EPOCH)
@@ -432,9 +491,10 @@ class TaskSources:
 
     def stop_proving(self) -> None:
         """The task has closed, or is placed again."""
-        if self._proving is not None:
-            self._proving.cancel()
-        self._proving, self._later = None, {}
+        for each in (self._proving, self._asking_ends):
+            if each is not None:
+                each.cancel()
+        self._proving, self._asking_ends, self._later = None, None, {}
 
     def compare(self, topic_ids: Mapping[str, str]) -> None:
         """Reads no more if it was placed in topics with other ids."""

@@ -140,6 +140,10 @@ not at all.
 _POSITION_BYTES = 8
 WRITE_BUFFER_BYTES = 16 * 2**20
 """Most of one store."""
+WRITE_BUFFERS = 4
+"""Of one store, full ones that wait for their file included. With all of them full a commit waits,
+and with RocksDB's two that was seconds where a window expired while the disk was busy.
+"""
 ALLOCATION_BLOCK_BYTES = 64 * 2**10
 """A store's write buffer grows by this. RocksDB would take 1 MB at once, for each of hundreds."""
 CACHE_BYTES = 32 * 2**20
@@ -169,7 +173,7 @@ def _rocksdict() -> Any:
     try:
         import rocksdict
     except ImportError:
-        raise InputError("RocksStore needs the extra: pip install 'equipoise[kafka]'") from None
+        raise InputError("RocksStore needs the extra: pip install 'equipoise[member]'") from None
     return rocksdict
 
 
@@ -197,6 +201,7 @@ class RocksStore:
         options = self._rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+        options.set_max_write_buffer_number(WRITE_BUFFERS)
         options.set_arena_block_size(ALLOCATION_BLOCK_BYTES)
         options.set_write_buffer_manager(self._memory.write_buffers)
         options.set_block_based_table_factory(self._memory.table_options)

@@ -33,8 +33,8 @@ _LOG = logging.getLogger(__name__)
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka aborts an open transaction after this time. One is open for a commit interval at most."""
 MAX_IDLE_MS = 10_000
-"""The consumer's connection to the group's coordinator is closed when it was not used for so long:
-when all tasks have opened, and have changelogs.
+"""The connection to the group's coordinator, and that for positions, are closed when they were not
+used for so long: when all tasks have opened, and have changelogs.
 """
 FETCH_BYTES = 4 * 2**20
 """Largest answer to a fetch. Two of them are in memory, and one more twice while it is read.
@@ -75,7 +75,10 @@ class MemberClients:
         """Those of the present incarnation."""
         self._fencing: dict[str, asyncio.Task[None]] = {}
         self._positions = PositionsReader(
-            group, lambda: connection.clients.consumer(read_committed=True, request_timeout_ms=options.request_timeout_ms)
+            group,
+            lambda: connection.clients.consumer(
+                read_committed=True, request_timeout_ms=options.request_timeout_ms, connections_max_idle_ms=MAX_IDLE_MS
+            ),
         )  # fmt: skip
         self._unsaid: dict[int, dict[tuple[str, TopicPartition], tuple[Position, Origin]]] = {}
         """Partition of tasks -> positions that are still to be written."""

@@ -25,12 +25,16 @@ from equipoise.member.timers import Timers
 BYTES = BytesSerde()
 _ABSENT = object()
 """There was no change."""
-Undo = tuple[Changes, bytes, Any] | list[Any]
+Undo = tuple[dict[bytes, Any], bytes, Any] | list[Any]
 """Takes back a change: the changes, its key, and the change before it or _ABSENT. Or a record: the
 list in which it is last.
 """
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
-_BEHIND_RESERVED = RESERVED_PREFIX[:-1] + bytes([RESERVED_PREFIX[-1] + 1])
+STREAMS_PREFIX = b"\x00equipoise:"
+"""What the keys of `equipoise.streams` begin with."""
+HIDDEN_PREFIX = b"\x00equipoise"
+"""What all keys begin with that a handler does not see."""
+_BEHIND_RESERVED = b"\x00equipoisf"
 """Keys from here on are not reserved."""
 
 
@@ -64,7 +68,16 @@ class State:
         which is faster: what was counted a moment ago is counted again.
         """
         self._written = Changes()
-        self._gaps = Gaps()
+        self._gaps, self._own_gaps = Gaps(), Gaps()
+        """Of what handlers see, and of what `equipoise.streams` keeps."""
+        self._often: dict[bytes, Any] = {}
+        """Values of the few keys that `equipoise.streams` changes with each record. A commit writes
+        them once.
+        """
+        self._often_changed: dict[bytes, Callable[[Any], bytes]] = {}
+        """Those to be written, and how they are packed."""
+        self.due_ms: dict[bytes, int] = {}
+        """Key -> stream time from which `equipoise.streams` has something to do. Not kept."""
         self.failure: StoreError | None = None
         """What the store has raised, whatever the handler has made of it."""
         self.undo: list[Undo] = []
@@ -124,7 +137,7 @@ class State:
             for key, value in zip(keys, raw, strict=True):
                 self._sizes.check(self._topic, key, value, self._headers)
         written = self._written
-        if self._gaps:
+        if self._gaps.ends:
             for key in keys:
                 self._gaps.put(key)
         self.undo += zip(repeat(written), keys, map(written.get, keys, repeat(_ABSENT)))
@@ -153,8 +166,8 @@ class State:
 
     def _between(self, start: bytes, end: bytes | None) -> Iterator[tuple[Any, Any]]:
         passed, first, last, found = 0, self._gaps.behind(start), b"", False
-        for key, value in self._raw_between(first, end):
-            if value is None or key.startswith(RESERVED_PREFIX):
+        for key, value in self.raw_items(first, end):
+            if value is None or key.startswith(HIDDEN_PREFIX):
                 passed, last = passed + 1, key
                 continue
             if not found:
@@ -164,9 +177,9 @@ class State:
         if not found and passed:
             self._gaps.found(first, last + b"\0", passed)
 
-    def _raw_between(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-        """Keys with values, and deleted ones. The changes over the store, as they are when each of
-        them is reached.
+    def raw_items(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """Keys with values, and deleted ones (None), without serdes. The changes over the store, as
+        they are when each of them is reached.
         """
         written, committing = self._written, self._committing
         changes = merge(committing.between(start, end), written.between(start, end))
@@ -199,20 +212,94 @@ class State:
             _check_key(key)
         if len(key) + (0 if value is None else len(value)) > self._sizes.small:
             self._sizes.check(self._topic, key, value, self._headers)
-        if self._gaps and value is not None:
+        if value is not None and self._gaps.ends:
             self._gaps.put(key)
         written = self._written
         self.undo.append((written, key, written.get(key, _ABSENT)))
         written[key] = value
 
+    # What `equipoise.streams` keeps
+
+    def key_bytes(self, key: Any) -> bytes:
+        """The bytes of a key, by the serde."""
+        return key if key.__class__ is self._key_as_is else self._key(key)
+
+    def key_of(self, raw: bytes) -> Any:
+        """The key with these bytes."""
+        return self._read_key(raw)
+
+    def get_own(self, key: bytes) -> bytes | None:
+        """Reads as `get` does, without serdes. `key` begins with STREAMS_PREFIX."""
+        if key in self._written:
+            return self._written[key]
+        return self._committing[key] if key in self._committing else self._from_store(key)
+
+    def get_often(self, key: bytes, unpack: Callable[[bytes], Any]) -> Any:
+        """Reads one of the few keys that each record needs; None: there is none."""
+        often = self._often
+        if key not in often:
+            raw = self.get_own(key)
+            often[key] = None if raw is None else unpack(raw)
+        return often[key]
+
+    def put_often(self, key: bytes, value: Any, pack: Callable[[Any], bytes]) -> None:
+        """Changes what `get_often` has read; None deletes it. Ranges do not see it. `pack` runs
+        when the state is committed, so it is of `equipoise.streams`, and never raises.
+        """
+        often = self._often
+        self.undo.append((often, key, often[key]))
+        often[key] = value
+        self._often_changed[key] = pack
+
+    def _write_often(self) -> None:
+        for key, pack in self._often_changed.items():
+            value = self._often[key]
+            self._written[key] = None if value is None else pack(value)
+        self._often_changed.clear()
+
+    def put_own(self, key: bytes, value: bytes | None) -> None:
+        """Writes as `put`, or with None `delete`, without serdes. `key`: with STREAMS_PREFIX."""
+        if value is not None:
+            if len(key) + len(value) > self._sizes.small:
+                self._sizes.check(self._topic, key, value, self._headers)
+            if self._own_gaps.ends:
+                self._own_gaps.put(key)
+        written = self._written
+        self.undo.append((written, key, written.get(key, _ABSENT)))
+        written[key] = value
+
+    def range_own(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yields as `range` does, without serdes. Both begin with STREAMS_PREFIX."""
+        passed, first, last, found = 0, self._own_gaps.behind(start), b"", False
+        for key, value in self.raw_items(first, end):
+            if value is None:
+                passed, last = passed + 1, key
+                continue
+            if not found:
+                found = True
+                self._own_gaps.found(first, key, passed)
+            yield key, value
+        if not found and passed:
+            self._own_gaps.found(first, last + b"\0", passed)
+
     def rolled_back(self) -> None:
         """Forgets which keys are deleted: they may be back."""
+        self._forget()
+
+    def _forget(self) -> None:
         self._gaps.forget()
+        self._own_gaps.forget()
+        self.due_ms.clear()
 
     def write_again(self, changes: Iterable[Change]) -> None:
         """Adds changes that the state already holds to the next commit."""
-        self._gaps.forget()
+        self._forget()
         self._written.update(changes)
+
+    @property
+    def has_changes(self) -> bool:
+        """Returns whether something was changed since the last commit began."""
+        return bool(self._written or self._often_changed)
 
     @property
     def written(self) -> Mapping[bytes, bytes | None]:
@@ -223,6 +310,7 @@ class State:
         """Begins a commit, when the changes of the former one are in the store. Returns what was
         `written`, and behind it what the member writes itself.
         """
+        self._write_often()
         self._committing, self._written = self._written, Changes()
         self._committing.update(own or {})  # a copy of large commits would cost memory
         self.undo.clear()
@@ -232,6 +320,7 @@ class State:
         """Adds to the commit that `begin_commit` has begun, before it is in the store. Returns what
         it adds: what was `written` since, and behind it what the member writes itself.
         """
+        self._write_often()
         more, self._written = self._written, Changes()
         more.update(own)
         self._committing.update(more)
@@ -240,8 +329,9 @@ class State:
 
 
 def _check_key(key: bytes) -> None:
-    if key.startswith(RESERVED_PREFIX):
-        raise InputError(f"key {key!r:.60}: keys that begin with {RESERVED_PREFIX!r} are the member's own; use another key")
+    for prefix in (RESERVED_PREFIX, STREAMS_PREFIX):
+        if key.startswith(prefix):
+            raise InputError(f"key {key!r:.60}: keys that begin with {prefix!r} are the member's own; use another key")
 
 
 def _behind_prefix(prefix: bytes) -> bytes | None:
@@ -282,10 +372,13 @@ class TaskContext:
         """Of each record sent, behind its own."""
         self._key_serde, self._value_serde = key_serde, value_serde
         self._value_as_is = class_as_is(value_serde)
-        self._only_state = next(iter(states.values())) if len(states) == 1 else None
+        self.only_state = next(iter(states.values())) if len(states) == 1 else None
+        """None: there is none, or several."""
         self._undo: list[Undo] = []
         for state in states.values():
             state.undo = self._undo
+        self.behind: Callable[[], int | None] = lambda: 0
+        """Returns how many source records are still to be handled; None: unknown."""
         self.savepoint: Callable[[], None] = self._undo.clear
         """`rollback` returns to the last call of this."""
 
@@ -294,9 +387,9 @@ class TaskContext:
         """The state of a task with one changelog. Raises InputError when the task has none or
         several; then use `states`.
         """
-        if self._only_state is None:
+        if self.only_state is None:
             raise InputError(f"task {self.task} has {len(self.states)} changelogs; use context.states[topic]")
-        return self._only_state
+        return self.only_state
 
     def send(
         self,
@@ -362,6 +455,11 @@ class TaskContext:
             raise InputError("every: this task has no timers")
         self._timers.every(seconds, callback)
 
+    @property
+    def now_ms(self) -> int:
+        """The member's clock, in ms since 1970."""
+        return 0 if self._timers is None else self._timers.wall_ms()
+
     def rollback(self) -> None:
         """Drops what was put and sent since the savepoint."""
         for change in reversed(self._undo):
@@ -369,13 +467,18 @@ class TaskContext:
                 change.pop()
                 continue
             changes, key, before = change
-            if before is _ABSENT:
+            if before is _ABSENT and isinstance(changes, Changes):
                 changes.drop(key)
             else:
                 changes[key] = before
         self._undo.clear()
         for state in self.states.values():
             state.rolled_back()
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Returns whether all source records are handled that are there, as far as is known."""
+        return self.behind() == 0
 
     @property
     def store_failure(self) -> StoreError | None:
@@ -385,7 +488,7 @@ class TaskContext:
     @property
     def has_changes(self) -> bool:
         """Returns whether something waits for the next commit."""
-        return bool(self.outputs) or any(state.written for state in self.states.values())
+        return bool(self.outputs) or any(state.has_changes for state in self.states.values())
 
 
 def _longest(contents: Iterable[bytes | None]) -> int:

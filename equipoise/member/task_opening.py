@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from equipoise.member.permit import NOT_ADOPTED, OvertakenError, Permit, Refused
 from equipoise.member.placing import SourcePlacing
 from equipoise.member.processing import Processing, Processor
 from equipoise.member.refusals import TaskRefusals
+from equipoise.member.source_order import SourceOrder
 from equipoise.member.sources import TaskSources, TopicReplacedError
 from equipoise.member.task_clients import TaskClients
 from equipoise.member.task_context import State, TaskContext
@@ -42,7 +43,7 @@ GIVEN_BACK_S = 0.05
 
 class TaskOpening:
     """Opens a task, again after each failure. `origin`: of the grant, with epoch 0. `stopping`: the
-    task is to stop.
+    task is to stop. `clock`: seconds, rising.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class TaskOpening:
         stopping: asyncio.Event,
         refusals: TaskRefusals,
         failures: Failures,
+        clock: Callable[[], float],
     ) -> None:
         self._permit = permit
         self._group = group
@@ -70,6 +72,8 @@ class TaskOpening:
         self._timers = timers
         self._stopping = stopping
         self._refusals, self._failures = refusals, failures
+        self.order = SourceOrder(processor.inputs, options.max_idle_ms / 1_000, clock) if processor.inputs[1:] else None
+        """Of several sources; None: there is one."""
         self._stops: asyncio.Future[Any]
         """Ends when the task is to stop, while it opens."""
         self._former: set[str] = set()
@@ -125,7 +129,7 @@ class TaskOpening:
         preparing = self._permit.prepare(self._task)
         if preparing is not None:
             await self._unless_stopping("prepared", preparing)
-        reading.place(positions, topic_ids, epochs)
+        reading.place(positions, topic_ids, epochs, self.order)
         self._reading = reading
         context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values, writer.headers, clients.sizes)
         processing = Processing(

@@ -19,10 +19,11 @@ class _Timer:
 
 
 class Timers:
-    """The timers of one task. `clock`: seconds, rising."""
+    """The timers of one task. `clock`: seconds, rising. `wall_ms`: ms since 1970."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], wall_ms: Callable[[], int] | None = None) -> None:
         self._clock = clock
+        self.wall_ms = wall_ms or (lambda: round(clock() * 1_000))
         self._timers: list[_Timer] = []
 
     def __bool__(self) -> bool:

@@ -4,7 +4,7 @@ that want one, up to a size. So requests and connections do not grow with tasks.
 A transaction is open for a while, in which tasks may add to their commits. Then it closes: when all
 that they write is acknowledged it is committed. What comes while one closes has to wait, and each
 end is a marker in each partition, so it stays open for sixteen times as long as the former one took
-to close.
+to close (`commit_schedule.TransactionSchedule`).
 
 Outputs are written at once, because others wait for them. Changes to changelogs, which nobody reads
 before the end, are written when most of the time is over: few remain for the time of closing.
@@ -29,27 +29,15 @@ import attrs
 
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import CLOSE_S, Producer, SentBatch, TopicPartition, Unsent, call_off
+from equipoise.member.commit_schedule import TransactionSchedule, TransactionState
 from equipoise.member.raised import is_cancelled
 from equipoise.member.refusals import ForGood, refused_by
 from equipoise.member.writer import partitions_of
 
-GATHER_S = 0.002
-"""How long a transaction is open at least, for commits of other tasks that were woken by the same
-records.
-"""
-OPEN_FACTOR = 16
-"""How much longer than the former one has closed a transaction is open, when no part is due."""
-CHANGES_AT = 0.8
-"""Part of its time after which a transaction writes changes to changelogs."""
 TOLD_AT_ONCE = 8
 """How many tasks hear of a commit before the loop looks for what has arrived. Each of them writes
 to its store.
 """
-MOST_RECORDS = 50_000
-"""Most records of a transaction of several tasks. All of them are queued at once."""
-ALONE_S = 10.0
-"""For how long a task whose commit has failed has transactions of its own."""
-
 
 Queue = Callable[["TransactionPart", Producer], Sequence[SentBatch]]
 
@@ -61,7 +49,8 @@ class TransactionPart:
     producer, which knows the topics; called again when there is more. `check`: raises when what was
     appended must not be committed. `ended`: called when the part is committed, with None, or has
     failed, with the error, right before `committed` says so; what it raises then, `committed`
-    raises. `offsets`: of the sources. `is_due`: the transaction is to close now.
+    raises. `offsets`: of the sources. `is_due`: the transaction is to close now. `closes`: called
+    when it closes.
     """
 
     task: TaskId
@@ -74,6 +63,7 @@ class TransactionPart:
     changes: dict[str, dict[bytes, bytes | None]] = attrs.field(factory=dict)
     offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     is_due: bool = True
+    closes: Callable[[], None] = attrs.field(default=lambda: None)
     outputs_under_way: int = attrs.field(init=False, default=0)
     """Number of batches with outputs that are queued and not acknowledged."""
     written_to: set[TopicPartition] = attrs.field(init=False, factory=set)
@@ -145,6 +135,8 @@ class _OpenTransaction:
         """Writes the rest of each part. Nothing may be added after this."""
         for part in self.parts:
             part.is_closed = True
+            if not part.committed.done():
+                part.closes()
         self.write_changes()
 
     def _write(self, part: TransactionPart, *, changes: bool) -> None:
@@ -193,7 +185,7 @@ class _OpenTransaction:
     def _settled(self, part: TransactionPart | None, future: asyncio.Future[Any]) -> None:
         self._under_way -= 1
         if future.cancelled():
-            self._fail(None, _abandoned())
+            self._fail(None, abandoned())
         elif (error := future.exception()) is not None:
             self._fail(part, error)
         elif not self._under_way:
@@ -249,13 +241,11 @@ class Transactions:
         """Number of tasks that have not given it back."""
         self._group = group
         self._new_producer = new_producer
-        self._most_open_s = most_open_s
-        self._open_until_s = 0.0
+        self.schedule = TransactionSchedule(most_open_s)
         self._session: _Session | None = None
         self._waiting: list[TransactionPart] = []
         self._open: _OpenTransaction | None = None
         """The transaction that other parts may come to."""
-        self._alone_until_s: dict[TaskId, float] = {}
         self._outputs: set[TopicPartition] = set()
         """Partitions with outputs of the last transaction."""
         self._expected: Sequence[TopicPartition] = ()
@@ -284,7 +274,7 @@ class Transactions:
         await self.connect()
         session = self._session
         if session is None:
-            raise _abandoned()
+            raise abandoned()
         if session.beginning is None:
             session = self._session = attrs.evolve(session, beginning=asyncio.ensure_future(session.producer.begin()))
         assert session.beginning is not None, "it has just begun"
@@ -298,7 +288,7 @@ class Transactions:
             if starting.done():
                 await self._lose(session.producer)
                 if starting.cancelled() and not is_cancelled():
-                    raise _abandoned() from None
+                    raise abandoned() from None
             raise
 
     def add(self, part: TransactionPart) -> None:
@@ -335,23 +325,9 @@ class Transactions:
                     self._open.look()
 
     def _take(self, present: Collection[TransactionPart]) -> list[TransactionPart]:
-        """Takes the parts that have waited the longest, as many as may be in one transaction beside
-        `present`.
-        """
-        now_s = asyncio.get_running_loop().time()
-        alone = {task for task, until_s in self._alone_until_s.items() if until_s > now_s}
-        tasks, records = {part.task for part in present}, sum(part.records for part in present)
-        taken: list[TransactionPart] = []
-        self._waiting = [part for part in self._waiting if not part.committed.done()]  # without those that were called off
-        for part in self._waiting:
-            if tasks & alone or part.task in tasks or (tasks and part.task in alone):
-                continue
-            records += part.records
-            if tasks and records > MOST_RECORDS:
-                break
-            tasks.add(part.task)
-            taken.append(part)
-        self._waiting = [part for part in self._waiting if part not in taken]
+        waiting = [part for part in self._waiting if not part.committed.done()]  # without those that were called off
+        taken = self.schedule.taken(waiting, present, asyncio.get_running_loop().time())
+        self._waiting = [part for part in waiting if part not in taken]
         return taken
 
     async def _run(self) -> None:
@@ -365,7 +341,8 @@ class Transactions:
         """
         from aiokafka.errors import KafkaError, ProducerFenced
 
-        loop = asyncio.get_running_loop()
+        loop, schedule = asyncio.get_running_loop(), self.schedule
+        schedule.go_to(TransactionState.BEGINNING, loop.time())
         transaction: _OpenTransaction | None = None
         producer: Producer | None = None
         committing_offsets: asyncio.Future[None] | None = None
@@ -376,15 +353,18 @@ class Transactions:
             finally:
                 self._tell_committed()
             transaction = self._open = _OpenTransaction(producer, self._topics_of(producer))
-            least_s = loop.time() + GATHER_S
+            schedule.go_to(TransactionState.OPEN, loop.time())
             for part in parts:
                 if not part.committed.done():
                     transaction.write(part)
             self._admit()
-            await transaction.until(partial(self._time_of, CHANGES_AT, transaction, least_s))
+            until = partial(self._until_s, transaction)
+            await transaction.until(until)
+            schedule.go_to(TransactionState.WRITING, loop.time())
             transaction.write_changes()
-            await transaction.until(partial(self._time_of, 1.0, transaction, least_s))
-            self._open, closing_s = None, loop.time()
+            await transaction.until(until)
+            schedule.go_to(TransactionState.CLOSING, loop.time())
+            self._open = None
             transaction.close()
             if offsets := {tp: offset for part in transaction.parts for tp, offset in part.offsets.items()}:
                 committing_offsets = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._group))
@@ -392,26 +372,25 @@ class Transactions:
             await transaction.written()
             await producer.commit_transaction()
         except Exception as error:  # noqa: BLE001  # the tasks raise it
+            self._open = None  # what comes from now on is for the next one
             failed = {} if transaction is None else transaction.errors()
-            self._outputs, self._expected = set(), ()  # one of them may be gone
-            await self._lose(producer)
             passes = isinstance(error, KafkaError) and error.retriable and refused_by(error) is ForGood.NOTHING
             of_all = not failed or isinstance(error, ProducerFenced) or passes
+            schedule.failed(loop.time(), () if of_all else (part.task for part in failed))
+            self._outputs, self._expected = set(), ()  # one of them may be gone
+            await self._lose(producer)
             for part in _all_parts(parts, transaction):
-                own = failed.get(part)
-                if own is not None and not of_all:
-                    self._alone_until_s[part.task] = loop.time() + ALONE_S
-                part.fail(own or (error if of_all else KafkaError(f"the transaction failed for another task: {error!r}")))
+                part.fail(failed.get(part) or (error if of_all else KafkaError(f"the transaction failed for another task: {error!r}")))
             if not of_all:
                 with contextlib.suppress(KafkaError):
                     await self.begin()  # ends it: nobody reads past its records before
         except BaseException:
+            schedule.failed(loop.time(), ())
             for part in _all_parts(parts, transaction):
-                part.fail(_abandoned())
+                part.fail(abandoned())
             raise
         else:
-            now_s = loop.time()
-            self._open_until_s = now_s + min(OPEN_FACTOR * (now_s - closing_s), self._most_open_s)
+            schedule.committed(loop.time())
             outputs = {place for part in transaction.parts for place in part.written_to}
             self._outputs, self._expected = outputs, sorted(outputs | self._outputs)
             self._committed += sorted(transaction.parts, key=lambda part: part.task not in self._announced)
@@ -429,10 +408,8 @@ class Transactions:
         if self._committed:
             asyncio.get_running_loop().call_soon(self._tell_committed)
 
-    def _time_of(self, part_of_it: float, transaction: _OpenTransaction, least_s: float) -> float:
-        """Returns when so much of the time for which the transaction is open is over."""
-        is_due = any(part.is_due for part in chain(transaction.parts, self._waiting))
-        return least_s if is_due else least_s + part_of_it * max(0.0, self._open_until_s - least_s)
+    def _until_s(self, transaction: _OpenTransaction) -> float:
+        return self.schedule.until_s(chain(transaction.parts, self._waiting))
 
     def _topics_of(self, producer: Producer) -> set[str]:
         session = self._session
@@ -448,7 +425,7 @@ class Transactions:
     async def stop(self) -> None:
         """Disconnects, when nothing is left to commit."""
         if self._running is not None and not self._running.done():
-            self._open_until_s = 0.0
+            self.schedule.open_until_s = 0.0
             if self._open is not None:
                 self._open.look()
             await asyncio.wait((self._running,), timeout=CLOSE_S)
@@ -469,7 +446,7 @@ class Transactions:
         if self._running is not None:
             await call_off(self._running)
         for part in self._waiting:
-            part.fail(_abandoned())
+            part.fail(abandoned())
         if session is not None:
             await _abandon(session)
 
@@ -479,7 +456,8 @@ async def _abandon(session: _Session) -> None:
     await session.producer.abandon()
 
 
-def _abandoned() -> Exception:
+def abandoned() -> Exception:
+    """Returns the error of what a producer that was abandoned had not written."""
     from aiokafka.errors import KafkaConnectionError
 
     error: Exception = KafkaConnectionError("the producer was abandoned")

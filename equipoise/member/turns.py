@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+
+from equipoise.member.commit_schedule import CommitTicks
 
 MOST_RECORDS = 500
 """Records that tasks process before the loop looks for what has arrived."""
-FEW_RECORDS = 50
-"""A task that processes fewer one after the other needs no turn: each takes two passes of the loop.
-"""
 
 
 class Turns:
@@ -41,3 +41,22 @@ class Turns:
                 records += more
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._begin)
+
+
+def new_ticks(monotonic_s: Callable[[], float], interval_s: float, *, parts: int = 1) -> CommitTicks:
+    """Returns ticks that begin in the application's loop. `monotonic_s`: a clock."""
+    next_tick: asyncio.TimerHandle | None = None
+
+    def plan(at_s: float | None) -> None:
+        nonlocal next_tick
+        if next_tick is not None:
+            next_tick.cancel()
+        next_tick = None if at_s is None else asyncio.get_running_loop().call_later(max(0.0, at_s - monotonic_s()), begin)
+
+    def begin() -> None:
+        nonlocal next_tick
+        next_tick = None
+        ticks.begin(monotonic_s())
+
+    ticks = CommitTicks(interval_s, plan, parts=parts)
+    return ticks

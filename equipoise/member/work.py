@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Set
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.facts import Fact
@@ -21,11 +22,14 @@ from equipoise.member.progress_reports import ProgressReports
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner_factory import RunnerFactory, SharedSession
 from equipoise.member.runner_permit import RunnerPermit
+from equipoise.member.stores import StateStore
 from equipoise.member.task_clients import TaskClients
+from equipoise.member.task_context import State
 from equipoise.member.task_runner import TaskRunner
 from equipoise.runtime import HostThread
 from equipoise.statemachine.member import End
 
+T = TypeVar("T")
 StandbyCallback = Callable[[TaskId], Awaitable[None] | object]
 AskedCallback = Callable[[bool], Awaitable[None] | object]
 
@@ -95,6 +99,26 @@ class Work:
             session, now_ms = self._shared.session, self._boot_ms()
             return {task: grant.token for task, grant in sorted(session.grants.items()) if session.refusal(task, now_ms) is None}
 
+    # Queries of state, in the application's loop
+
+    def refusal(self, task: TaskId) -> str | None:
+        """Returns why the member may not process the task now; None: it may."""
+        with self._shared.lock:
+            return self._shared.session.refusal(task, self._boot_ms())
+
+    def states_of(self, task: TaskId) -> Mapping[str, State] | None:
+        """Returns changelog topic -> state of a task that is open here, and under a lease that
+        holds; None: it is not.
+        """
+        runner = self._runners.get(task)
+        return None if runner is None or self.refusal(task) not in (None, "closing") else runner.states
+
+    async def copied(self, task: TaskId, topic: str, read: Callable[[StateStore], T]) -> tuple[T, Lag] | None:
+        """Reads a copy that is kept here. Returns also its lag; None: there is none. Raises
+        StoreError.
+        """
+        return await self._restore_thread.run(self._restorer.read(task, topic, read))
+
     @property
     def parked_tasks(self) -> dict[TaskId, ParkedTask]:
         """Task that is parked -> why. Any thread may read it."""
@@ -115,10 +139,11 @@ class Work:
                 "standby": len(session.standby), "warmup": len(session.warmup),
             }  # fmt: skip
         return MemberFigures(
-            done=sum((Done(each.processed, each.commits, each.busy_s) for each in runners.values()), done),
+            done=sum((Done(each.processed, each.commits, each.busy_s, each.late) for each in runners.values()), done),
             restored=self._restorer.restored_records,
             damaged=self._restorer.damaged_copies,
             failures=self._factory.failures.counts,
+            handler_times=self._factory.failures.handler_times,
             fenced=self.permit.fenced_writes,
             parked=len(self.parked_tasks),
             tasks=tasks,
@@ -246,7 +271,7 @@ class Work:
     def _ended(self, task: TaskId) -> None:
         with self._shared.lock:
             ended = self._runners.pop(task)
-            self._done += Done(ended.processed, ended.commits, ended.busy_s)
+            self._done += Done(ended.processed, ended.commits, ended.busy_s, ended.late)
         self._asked_to_stop.discard(task)
         self._following.discard(task)
         self._closed(task)

@@ -12,8 +12,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from equipoise import Processor
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
-from equipoise.kafka.aiokafka_producer import InvalidRecordError
 from equipoise.kafka.client import TopicPartition, batch_bytes
+from equipoise.kafka.producer.producer_errors import InvalidRecordError
 from equipoise.member.refusals import PATIENCE_S, SORTED, ForGood, TaskRefusals, name_topic, refused_by, sentence
 from equipoise.member.sizes import OversizedError
 from equipoise.member.stores import MemoryStore

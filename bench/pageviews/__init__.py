@@ -1,0 +1,1 @@
+"""The application of examples/pageviews.py beside the same in Kafka Streams."""
