@@ -5,7 +5,6 @@ each is assigned. The decisions are the machine's; here are the facts for it, an
 from __future__ import annotations
 
 import fnmatch
-import time
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -126,12 +125,12 @@ def answer(
     EquipoiseError when the log cannot be written or the machine halts.
     """
     if before:
-        names = log.names.give([each.client for each in before], time.time_ns() // 1_000_000, list(log.state.members))
+        names = log.names.give([each.client for each in before], log.now_ms(), list(log.state.members))
         topics = arrange([each.subscription.topics for each in before], metadata.counts, protocol, log.state.topologies)
         had = sorted((_rejoined(each, names[each.client.key], topics, metadata.counts, settings) for each in before), key=lambda each: each.member_id)
         log.rejoined(GroupRejoined(generation=max(0, number - 1), protocol=protocol, members=tuple(had), topologies=topics.declared))
     keys = {name: key for key, (name, _) in log.names.present().items()}
-    names = log.names.give([each.client for each in joined], time.time_ns() // 1_000_000, [*log.away(), *log.state.members])
+    names = log.names.give([each.client for each in joined], log.now_ms(), [*log.away(), *log.state.members])
     topics = arrange([each.subscription.topics for each in joined], metadata.counts, protocol, log.state.topologies)
     _observe(log, metadata, lags, any(each.subscription.rack for each in joined))
     members = sorted((_rejoined(each, names[each.client.key], topics, metadata.counts, settings) for each in joined), key=lambda each: each.member_id)

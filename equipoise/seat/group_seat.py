@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
@@ -20,6 +19,7 @@ from equipoise.aiokafka.fetching import LagFetcher
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import InputError
 from equipoise.kafka.connection import Connection
+from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.seat.generation import JoinedClient, SeatSettings, answer, read_members
 from equipoise.seat.group_client import COOPERATIVE, COUNTING_PROTOCOLS, PROTOCOLS, DescribedMember, Generation, GroupClient, ahead, seat_bucket
 from equipoise.seat.metadata import MetadataClient
@@ -61,13 +61,16 @@ class SeatStatus:
 class Seat:
     """The seat in one group. `evict`: takes the present leader out, once, if the group has one."""
 
-    def __init__(self, connection: Connection, group: str, seat_log: SeatLog, settings: SeatSettings, *, evict: bool = False) -> None:
+    def __init__(
+        self, connection: Connection, group: str, seat_log: SeatLog, settings: SeatSettings, *, evict: bool = False, runtime: Runtime = DEPLOYED
+    ) -> None:
         self.group = group
+        self._monotonic_s = runtime.monotonic_s
         self.status = SeatStatus()
         self._log, self._settings, self._evict = seat_log, settings, evict
         self._client = GroupClient(connection, group)
-        self._metadata = MetadataClient(connection)
-        self._brokers = BrokerWatch(f"group {group}", time.monotonic)
+        self._metadata = MetadataClient(connection, runtime.monotonic_s)
+        self._brokers = BrokerWatch(f"group {group}", runtime.monotonic_s)
         self._lags = LagFetcher(group_id=group, connection=connection, auto_offset_reset="earliest", timeout_s=LAGS_WITHIN_S)
         self._assigned: dict[str, frozenset[TopicPartition]] = {}
         """Client's key -> what it was assigned last, by whoever led."""
@@ -138,7 +141,7 @@ class Seat:
         generation; if the seat joined again then, everybody would have to.
         """
         while True:
-            asked_s = time.monotonic()
+            asked_s = self._monotonic_s()
             try:
                 answer = await request()
             except MEMBERSHIP_ERRORS:
@@ -181,6 +184,13 @@ class Seat:
             return await self._client.join(self._protocols)
         counts = self._was_counted or description.protocol in COUNTING_PROTOCOLS
         return await self._client.join_in(seat_bucket([each.member_id for each in description.members], counts=counts), self._protocols)
+
+    async def examine(self) -> None:
+        """Checks the group as `check` does, and disconnects; for a seat that does not run."""
+        try:
+            await self.check()
+        finally:
+            await asyncio.gather(self._client.close(), self._metadata.close())
 
     async def check(self) -> None:
         """Raises NoSeatError when the group cannot be led from the seat."""
@@ -268,7 +278,7 @@ class Seat:
     async def _lead(self, generation: Generation) -> None:
         if generation.protocol not in PROTOCOLS:
             raise NoSeatError(_unknown_protocol(self.group, generation.protocol))
-        began_s = time.monotonic()
+        began_s = self._monotonic_s()
         self.status.leads = True
         assignments, waiting = await self._assign(generation)
         await self._client.sync([(member_id, write_assignment(assigned)) for member_id, assigned in assignments.items()])
@@ -282,7 +292,7 @@ class Seat:
         waits = f"; waiting for {', '.join(waiting)}" if waiting else ""
         _LOG.info(
             "group %s: generation %d (%s), assigned in %.0f ms: %s%s",
-            self.group, generation.number, generation.protocol, (time.monotonic() - began_s) * 1_000, counts or "nobody reads", waits,
+            self.group, generation.number, generation.protocol, (self._monotonic_s() - began_s) * 1_000, counts or "nobody reads", waits,
         )  # fmt: skip
         await self._stay(generation)
 
@@ -326,7 +336,7 @@ class Seat:
         """Leads until the next generation is to begin: because the group rebalances, or because
         something is to change.
         """
-        looked_s = time.monotonic()
+        looked_s = self._monotonic_s()
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             try:
@@ -338,8 +348,8 @@ class Seat:
             if self._log.is_due() and assigned_changes(self._log.tick(await self._source_lags(self._counts))):
                 _LOG.info("group %s: begins a generation: a wait is over, or a movement is due", self.group)
                 return
-            if time.monotonic() - looked_s >= METADATA_S:
-                looked_s = time.monotonic()
+            if self._monotonic_s() - looked_s >= METADATA_S:
+                looked_s = self._monotonic_s()
                 counts = (await self._asked("metadata", lambda: self._metadata.ask(self._topics))).counts
                 if counts != self._counts:
                     _LOG.info("group %s: begins a generation: partitions of its topics changed", self.group)
@@ -349,8 +359,8 @@ class Seat:
         """Members of the cooperative protocol read on while a generation is about to begin, so the
         seat joins last: after the members that are missing, if they are back in time.
         """
-        until_s = time.monotonic() + self._settings.hold_ms / 1_000
-        while time.monotonic() < until_s:
+        until_s = self._monotonic_s() + self._settings.hold_ms / 1_000
+        while self._monotonic_s() < until_s:
             members = (await self._asked("describing the group", self._client.describe)).members
             here = Counter(client_of(each.member_id, each.instance_id).base for each in members)
             if not self._clients - here:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import attrs
 
+from equipoise.kafka.aiokafka_metadata import replica_racks
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import connected
 from equipoise.seat.group_client import CLIENT_ID
@@ -24,9 +24,10 @@ class SeatTopicMetadata:
 
 
 class MetadataClient:
-    """Asks for metadata. Connects with the first request."""
+    """Asks for metadata. Connects with the first request. `monotonic_s`: a clock."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
         self._options = connection.options() | {"client_id": CLIENT_ID}
         self._client: Any = None
         self._known: tuple[frozenset[str], float, SeatTopicMetadata] | None = None
@@ -37,7 +38,7 @@ class MetadataClient:
         """
         if self._known is not None:
             asked, at_s, found = self._known
-            if asked == frozenset(topics) and time.monotonic() - at_s <= most_s:
+            if asked == frozenset(topics) and self._monotonic_s() - at_s <= most_s:
                 return found
         return await self.ask(topics)
 
@@ -51,16 +52,10 @@ class MetadataClient:
         await self._client.force_metadata_update()
         cluster = self._client.cluster
         found = {topic: cluster.partitions_for_topic(topic) for topic in sorted(topics)}
-        rack_of = {broker.nodeId: broker.rack for broker in cluster.brokers()}
-        racks: dict[str, dict[int, tuple[str, ...]]] = {}
-        for topic in sorted(topics):
-            for partition, described in sorted(cluster._partitions.get(topic, {}).items()):  # aiokafka gives replicas no other way
-                known = {str(rack_of[node]) for node in described.replicas if rack_of.get(node)}
-                if known:
-                    racks.setdefault(topic, {})[partition] = tuple(sorted(known))
+        racks = {topic: known for topic in sorted(topics) if (known := replica_racks(cluster, topic))}
         metadata = SeatTopicMetadata(counts={topic: len(partitions) for topic, partitions in found.items() if partitions}, racks=racks)
         if metadata.counts.keys() == set(topics):  # a topic that is missing may be there a moment later
-            self._known = frozenset(topics), time.monotonic(), metadata
+            self._known = frozenset(topics), self._monotonic_s(), metadata
         return metadata
 
     async def close(self) -> None:

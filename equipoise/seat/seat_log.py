@@ -9,7 +9,8 @@ from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import GroupConfigured, GroupRejoined, PartitionsObserved, ProbingTick
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.group_log import GroupLog, now_ms
+from equipoise.group_log import GroupLog
+from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.seat.names import Names
 from equipoise.statemachine.rejections import rejection_text
 
@@ -17,9 +18,9 @@ from equipoise.statemachine.rejections import rejection_text
 class SeatLog(GroupLog):
     """A group's log, with the names of its members."""
 
-    def __init__(self, location: Path, group: str) -> None:
+    def __init__(self, location: Path, group: str, runtime: Runtime = DEPLOYED) -> None:
         self.names = Names()
-        super().__init__(location, group)
+        super().__init__(location, group, runtime.wall_us, runtime.unique)
 
     def folded(self, record: FactRecord) -> None:
         if isinstance(record.event, GroupRejoined):
@@ -48,7 +49,7 @@ class SeatLog(GroupLog):
     def is_due(self) -> bool:
         """Returns whether a deadline of the group is due."""
         state, due_ms = self.state, self._machine.next_deadline_ms
-        return due_ms is not None and state.last_append_ms is not None and state.now_ms + now_ms() - state.last_append_ms >= due_ms
+        return due_ms is not None and state.last_append_ms is not None and state.now_ms + self.now_ms() - state.last_append_ms >= due_ms
 
     def tick(self, lags: Mapping[tuple[str, int], int]) -> list[DecisionRecord]:
         """Lets time pass. `lags`: records behind now, where the assignor deals by them, as what is

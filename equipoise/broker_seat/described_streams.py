@@ -1,0 +1,137 @@
+"""A group of Kafka Streams (KIP-1071) as its coordinator describes it: the question of a round
+(`equipoise.bridge`), and the plan that makes what was decided of what the group has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from equipoise.bridge.question import AskedPartition, AskedProcess, AskedTask, Question
+from equipoise.broker_seat.broker_plan import BrokerPlan, Kind, PlanEntry, entries_of, in_order, made_for
+from equipoise.events.decisions import RoundPlanned
+from equipoise.events.errors import InputError
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.replay.importers.groups.described import DescribedStreamsGroup, DescribedStreamsMember, DescribedSubtopology
+from equipoise.seat.metadata import SeatTopicMetadata
+
+Process = Sequence[DescribedStreamsMember]
+"""The threads of one process."""
+
+
+def topics_of_streams(group: DescribedStreamsGroup) -> set[str]:
+    """Topics that decide how many tasks there are, and changelogs."""
+    parts = () if group.topology is None else group.topology.subtopologies
+    return {topic for each in parts for topic in (*_sources(each), *(one.name for one in each.state_changelog_topics))}
+
+
+def _sources(part: DescribedSubtopology) -> tuple[str, ...]:
+    return (*part.source_topics, *(each.name for each in part.repartition_source_topics))
+
+
+def question_of(
+    group: DescribedStreamsGroup, metadata: SeatTopicMetadata, ends: Mapping[tuple[str, int], int], settings: Mapping[str, object], round_id: str
+) -> Question:
+    """The state of the application. `ends`: end offsets of changelogs. Raises InputError for
+    sub-topologies whose names are no numbers, and while topics are missing.
+    """
+    parts = () if group.topology is None else group.topology.subtopologies
+    tasks: list[AskedTask] = []
+    for part in parts:
+        if not part.subtopology_id.isdecimal():
+            raise InputError(f"group {group.group}: sub-topology {part.subtopology_id!r} is no number")
+        count = max((metadata.counts.get(topic, 0) for topic in _sources(part)), default=0)
+        if not count:
+            raise InputError(f"group {group.group}: the source topics of sub-topology {part.subtopology_id} do not exist")
+        tasks += (_task(part, number, metadata, ends) for number in range(count))
+    known = {each.id for each in tasks}
+    stateful = {each.id for each in tasks if each.stateful}
+    return Question(
+        round_id=round_id, settings=settings, tasks=tuple(sorted(tasks, key=lambda each: each.id)),
+        processes=tuple(_process(name, of, known, stateful) for name, of in sorted(processes_of(group).items())),
+    )  # fmt: skip
+
+
+def _task(part: DescribedSubtopology, number: int, metadata: SeatTopicMetadata, ends: Mapping[tuple[str, int], int]) -> AskedTask:
+    def places(topics: Iterable[str]) -> tuple[AskedPartition, ...]:
+        return tuple(
+            AskedPartition(topic=topic, partition=number, racks=metadata.racks.get(topic, {}).get(number, ()))
+            for topic in sorted(set(topics))
+            if number < metadata.counts.get(topic, 0)
+        )
+
+    changelogs = places(each.name for each in part.state_changelog_topics)
+    return AskedTask(
+        id=TaskId(int(part.subtopology_id), number), stateful=bool(part.state_changelog_topics), source=places(_sources(part)), changelog=changelogs,
+        records=sum(ends.get((each.topic, each.partition), 0) for each in changelogs),
+    )  # fmt: skip
+
+
+def processes_of(group: DescribedStreamsGroup) -> dict[str, list[DescribedStreamsMember]]:
+    """Process id -> its threads, in rising order of their ids."""
+    found: dict[str, list[DescribedStreamsMember]] = {}
+    for each in sorted(group.members, key=lambda one: one.member_id):
+        found.setdefault(each.process_id, []).append(each)
+    return found
+
+
+def _process(name: str, threads: Process, known: set[TaskId], stateful: set[TaskId]) -> AskedProcess:
+    active = {task for each in threads for task in _tasks(each.target_assignment.active_tasks)} & known
+    standby = ({task for each in threads for task in _tasks(each.target_assignment.standby_tasks)} & stateful) - active
+    lags: dict[TaskId, Lag] = {}
+    lags.update(dict.fromkeys(active & stateful, LagSentinel.ACTIVE))
+    lags.update(dict.fromkeys(standby, LagSentinel.UNKNOWN))
+    for each in threads:
+        at = {(one.subtopology_id, one.partition): one.offset for one in each.task_offsets}
+        for end in each.task_end_offsets:
+            task = TaskId(int(end.subtopology_id), end.partition)
+            if task in standby and (end.subtopology_id, end.partition) in at:
+                lags[task] = max(0, end.offset - at[end.subtopology_id, end.partition])
+    first = threads[0]
+    return AskedProcess(
+        id=name, consumers=tuple(sorted({each.client_id for each in threads})), threads=len(threads), rack=first.rack_id or None,
+        tags={each.key: each.value for each in first.client_tags}, active=tuple(sorted(active)), standby=tuple(sorted(standby)), lags=lags,
+    )  # fmt: skip
+
+
+def _tasks(of: Iterable[object]) -> Iterable[TaskId]:
+    for each in of:
+        yield from (TaskId(int(each.subtopology_id), number) for number in each.partitions)  # type: ignore[attr-defined]
+
+
+def streams_plan(
+    group: DescribedStreamsGroup, planned: RoundPlanned, names: Mapping[str, str], tasks: Sequence[AskedTask], *, number: int
+) -> BrokerPlan:
+    """The plan that gives each process what was decided for it. Its threads keep what they have;
+    what is new goes to those with the fewest. `names`: member of the log -> process id.
+    """
+    members = in_order(each.member_id for each in group.members)
+    parts = sorted({str(each.id.subtopology) for each in tasks}, key=str.encode)
+    at, position = {name: index for index, name in enumerate(members)}, {name: index for index, name in enumerate(parts)}
+    runs = {task: each.member_id for each in group.members for task in _tasks(each.target_assignment.active_tasks)}
+    copies = {(task, each.member_id) for each in group.members for task in _tasks(each.target_assignment.standby_tasks)}
+    wanted: dict[tuple[Kind, int, int], list[int]] = {}
+
+    def want(kind: Kind, member: str, task: TaskId) -> None:
+        wanted.setdefault((kind, at[member], position[str(task.subtopology)]), []).append(task.partition)
+
+    threads_of = processes_of(group)
+    for each in planned.members:
+        threads = [one.member_id for one in threads_of[names[each.member_id]]]
+        load = {name: sum(runs.get(task) == name for task in each.active) for name in threads}
+        for task in each.active:
+            if runs.get(task) not in threads:
+                to = min(threads, key=lambda name: ((task, name) not in copies, load[name], name))
+                load[to] += 1
+                want("move", to, task)
+        kept = {*each.standby, *each.warmup}
+        held = {name: sum((task, name) in copies for task in kept) for name in threads}
+        for task in sorted(kept):
+            if not any((task, name) in copies for name in threads):
+                to = min(threads, key=lambda name: (held[name], name))
+                held[to] += 1
+                want("copy", to, task)
+        for task, name in sorted(copies):
+            if name in threads and task not in kept and task not in each.active:
+                want("drop", name, task)
+    entries: list[PlanEntry] = [entry for key, numbers in sorted(wanted.items()) for entry in entries_of(*key, numbers)]
+    return BrokerPlan(number=number, made_for=made_for(members, [part.encode() for part in parts]), entries=tuple(entries))

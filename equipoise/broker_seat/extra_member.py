@@ -1,0 +1,140 @@
+"""The extra member of a consumer group (KIP-848), by single requests: it reads nothing, and chooses
+the group's assignor.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+from aiokafka import errors
+
+from equipoise.broker_seat.described_group import DescribedConsumers, described
+from equipoise.events.errors import InputError
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import ConsumerGroup, connected
+from equipoise.kafka.group_heartbeats import JOINS, ConsumerGroupHeartbeat
+from equipoise.kafka.group_requests import ConsumerGroupDescribe, LastHeartbeat
+from equipoise.kafka.topic_ids import DescribeTopics
+from equipoise.seat.metadata import SeatTopicMetadata
+
+CLIENT_ID = "equipoise-lead"
+ASSIGNOR = "equipoise"
+"""Name of the assignor inside the brokers."""
+REBALANCE_TIMEOUT_MS = 60_000
+OWN_TOPICS = ("equipoise-lead", "equipoise-lead-2")
+"""Topics that the member subscribes to; they need not exist. With one or with both, so that a plan
+comes with a changed subscription: a changed rack id alone begins nothing.
+"""
+REQUEST_TIMEOUT_MS = 3_000
+GROUP_ID_NOT_FOUND, UNSUPPORTED_ASSIGNOR, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, UNRELEASED = 69, 112, 25, 110, 111
+
+
+class NoBrokerSeatError(InputError):
+    """The group cannot be led from inside the brokers; the text says why."""
+
+
+class OutOfGroupError(errors.KafkaError):  # type: ignore[misc]  # aiokafka has no types
+    """The member is not in the group any more, and has to join again."""
+
+
+@attrs.frozen(kw_only=True)
+class TopicsAsked:
+    """`ids`: topic -> its id."""
+
+    metadata: SeatTopicMetadata
+    ids: dict[str, bytes]
+
+
+class ExtraMember:
+    """The membership of one process. `member_id`: of members that carry plans, the one with the
+    lowest id leads. `assignor`: the one that it wishes; None: the broker's own. Requests raise
+    KafkaError or OSError.
+    """
+
+    def __init__(self, connection: Connection, group: str, member_id: str, *, assignor: str | None = ASSIGNOR, client_id: str = CLIENT_ID) -> None:
+        self.group, self.member_id = group, member_id
+        self._assignor = assignor
+        self.epoch = JOINS
+        self.heartbeat_interval_ms = 1_000
+        self._both = False
+        self._group = ConsumerGroup(connection, group, request_timeout_ms=REQUEST_TIMEOUT_MS, client_id=client_id)
+        self._options = connection.options() | {"client_id": client_id, "request_timeout_ms": REQUEST_TIMEOUT_MS}
+        self._client: Any = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._group.close()
+        if self._client is not None:
+            await self._client.close()
+
+    async def describe(self) -> DescribedConsumers | None:
+        """None: it is no group of KIP-848."""
+        (group,) = (await self._group.send(ConsumerGroupDescribe(self.group))).to_object()["groups"]
+        if group["error_code"] == GROUP_ID_NOT_FOUND:
+            return None
+        self._group.check(group["error_code"])
+        return described(group)
+
+    async def beat(self, rack: str | None = None, *, begins: bool = False) -> None:
+        """Joins, or stays. `rack`: the plan to carry from now on. `begins`: the group is assigned
+        anew. Raises NoBrokerSeatError when the broker refuses, and OutOfGroupError.
+        """
+        joins = self.epoch == JOINS
+        self._both ^= begins
+        topics = OWN_TOPICS[: 1 + self._both] if joins or begins else None
+        answer = await self._group.send(
+            ConsumerGroupHeartbeat(
+                self.group, self.member_id, self.epoch, rack=rack, topics=topics, assignor=self._assignor if joins else None,
+                rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if joins else -1,
+            )
+        )  # fmt: skip
+        self._check(answer)
+        self.epoch, self.heartbeat_interval_ms = answer.member_epoch, answer.heartbeat_interval_ms
+
+    def _check(self, answer: Any) -> None:
+        code = answer.error_code
+        if code == UNSUPPORTED_ASSIGNOR:
+            raise NoBrokerSeatError(f"--group {self.group}: a broker does not have the assignor {self._assignor!r}: {answer.error_message}")
+        if code == GROUP_ID_NOT_FOUND and self.epoch == JOINS:
+            raise NoBrokerSeatError(f"--group {self.group}: the broker does not take it over to the new protocol: {answer.error_message}")
+        if code in (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_ID_NOT_FOUND):
+            self.epoch = JOINS
+            raise OutOfGroupError(answer.error_message or str(code))
+        self._group.check(code)
+
+    async def leave(self) -> None:
+        """Leaves the group, if it is in it."""
+        if self.epoch != JOINS:
+            self.epoch = JOINS
+            await self._group.send(LastHeartbeat(self.group, self.member_id, None))
+
+    async def topics(self, names: set[str]) -> TopicsAsked:
+        """Asks the brokers about these topics; those that do not exist are absent."""
+        if not names:
+            return TopicsAsked(metadata=SeatTopicMetadata(counts={}, racks={}), ids={})
+        answer = await (await self._connected()).send(self._client.get_random_node(), DescribeTopics(sorted(names)))
+        rack_of = {each[0]: each[3] for each in answer.brokers}
+        counts: dict[str, int] = {}
+        racks: dict[str, dict[int, tuple[str, ...]]] = {}
+        ids: dict[str, bytes] = {}
+        for code, name, topic_id, _, partitions, *_ in answer.topics:
+            if code or not partitions:
+                continue
+            counts[name], ids[name] = len(partitions), topic_id.bytes
+            near = {each[1]: tuple(sorted({rack_of[node] for node in each[4] if rack_of.get(node)})) for each in partitions}
+            racks[name] = {number: of for number, of in sorted(near.items()) if of}
+        return TopicsAsked(metadata=SeatTopicMetadata(counts=counts, racks={name: of for name, of in racks.items() if of}), ids=ids)
+
+    async def every_topic(self) -> set[str]:
+        """The topics of the cluster, for members that subscribe to a pattern."""
+        cluster = await (await self._connected()).fetch_all_metadata()
+        return set(cluster.topics())
+
+    async def _connected(self) -> Any:
+        if self._client is None:
+            self._client = await connected(self._options)
+        return self._client

@@ -1,0 +1,214 @@
+"""The broker seat in a group of Kafka Streams (KIP-1071, brokers of 4.4 or later): no member of the
+group, but who writes the group's settings. Each look at the group that finds something to decide is
+a round (docs/protocol.md#d12), as those that Kafka Streams' own leader asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import attrs
+from aiokafka import errors
+
+from equipoise.bridge.mapping import facts_of, names_of, racks_of, with_own_warmups
+from equipoise.bridge.question import Question
+from equipoise.broker_seat.broker_plan import MARK, BrokerPlan, newest, write_plan
+from equipoise.broker_seat.described_streams import processes_of, question_of, streams_plan, topics_of_streams
+from equipoise.broker_seat.extra_member import ASSIGNOR, CLIENT_ID, REQUEST_TIMEOUT_MS, ExtraMember, NoBrokerSeatError
+from equipoise.broker_watch import BrokerWatch
+from equipoise.events.decisions import EventRejected, RoundPlanned
+from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.fact_parts import observed_in_parts
+from equipoise.events.facts import GroupConfigured, PartitionsObserved
+from equipoise.events.parts import whole
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import ConsumerGroup, connected
+from equipoise.kafka.group_configs import own_group_settings, set_group_settings
+from equipoise.kafka.group_requests import StreamsGroupDescribe
+from equipoise.kafka.started_clients import reader
+from equipoise.replay.importers.groups.described import DescribedStreamsGroup, read_streams_groups
+from equipoise.runtime import DEPLOYED, Runtime
+from equipoise.seat.seat_log import SeatLog
+from equipoise.statemachine.rejections import rejection_text
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_S, RETRY_S = 0.5, 1.0
+TAGS, NAME = "streams.rack.aware.assignment.tags", "streams.assignor.name"
+
+
+def streams_configuration(config: GroupConfigured) -> GroupConfigured:
+    """The configuration of a group whose rounds something else carries out."""
+    return attrs.evolve(config, led_by="external", knobs=with_own_warmups(config.knobs))
+
+
+class StreamsSeat:
+    """The seat in one group, one at a time: a second one takes over, and the first one ends."""
+
+    def __init__(self, connection: Connection, group: str, seat_log: SeatLog, runtime: Runtime = DEPLOYED) -> None:
+        self.group = group
+        self._connection, self._log, self._runtime = connection, seat_log, runtime
+        self._described = ConsumerGroup(connection, group, request_timeout_ms=REQUEST_TIMEOUT_MS, client_id=CLIENT_ID)
+        self._topics = ExtraMember(connection, group, "")
+        self._brokers = BrokerWatch(f"group {group}", runtime.monotonic_s)
+        self._options = connection.options() | {"client_id": CLIENT_ID, "request_timeout_ms": REQUEST_TIMEOUT_MS}
+        self._stopped = asyncio.Event()
+        self._number = runtime.wall_us() // 1_000
+        self._others: list[str] = []
+        """Tags of the group that are no plans."""
+        self._is_in = False
+        self._led: object = None
+        """Members and topology for which the last round was."""
+        self._due_s: float | None = None
+        self._asked_s: float | None = None
+
+    def stop(self) -> None:
+        """Has `run` give the group back and return."""
+        self._stopped.set()
+
+    async def run(self) -> None:
+        """Leads until `stop`. Raises NoBrokerSeatError, and EquipoiseError when the log fails; the
+        group has its former settings then.
+        """
+        client = await connected(self._options)
+        try:
+            async with self._topics:
+                await self._take_part(client)
+        finally:
+            await self._described.close()
+            await client.close()
+
+    async def _take_part(self, client: object) -> None:
+        is_ours = True
+        try:
+            while not self._stopped.is_set():
+                try:
+                    await self._look(client)
+                    await self._wait(LOOK_S)
+                except (errors.GroupAuthorizationFailedError, errors.ClusterAuthorizationFailedError) as error:
+                    rights = "DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS on the group"
+                    raise NoBrokerSeatError(f"--group {self.group}: the user needs {rights}: {error}") from None
+                except (errors.InvalidConfigurationError, errors.InvalidRequestError) as error:
+                    raise NoBrokerSeatError(f"--group {self.group}: the brokers do not take its settings: {error}") from None
+                except (errors.KafkaError, OSError) as error:
+                    if not self._brokers.noted("the group's coordinator", error):
+                        _LOG.warning("group %s: %s: %s; trying again", self.group, type(error).__name__, error)
+                    await self._wait(RETRY_S)
+        except _TakenOver:
+            is_ours = False
+            _LOG.info("group %s: another process leads it now", self.group)
+        finally:
+            if is_ours and self._is_in:
+                await self._give_back(client)
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def _give_back(self, client: object) -> None:
+        try:
+            await set_group_settings(client, self.group, {NAME: None, TAGS: ",".join(self._others) or None})
+            _LOG.info("group %s: left; nothing of equipoise is in it any more; the brokers' own assignor goes on", self.group)
+        except (errors.KafkaError, OSError) as error:
+            _LOG.warning("group %s: its settings %s and %s are still equipoise's (%s)", self.group, NAME, TAGS, error)
+
+    async def _look(self, client: object) -> None:
+        asked_s = self._runtime.monotonic_s()
+        group = await self._describe()
+        self._brokers.answered(asked_s)
+        if not group.members or group.topology is None or group.assignment_epoch < group.group_epoch:
+            return
+        led = (sorted((each.member_id, each.process_id) for each in group.members), group.topology)
+        if led == self._led and (self._due_s is None or self._runtime.monotonic_s() < self._due_s):
+            return
+        own = await own_group_settings(client, self.group)
+        tags = [each for each in own.get(TAGS, "").split(",") if each]
+        carried = newest(tags)
+        if self._is_in and carried is not None and carried.number > self._number:
+            raise _TakenOver
+        self._number = max(self._number, 0 if carried is None else carried.number)
+        self._others = [each for each in tags if not each.startswith(MARK)]
+        try:
+            question = await self._question(group)
+        except InputError as error:
+            _LOG.warning("%s: it is left as it is", error)
+            return
+        planned = self._decide(question)
+        now_s = self._runtime.monotonic_s()
+        self._asked_s, self._due_s = now_s, None if planned.follow_up_ms is None else now_s + planned.follow_up_ms / 1_000
+        self._number += 1
+        await self._carry(client, group, streams_plan(group, planned, names_of(question), question.tasks, number=self._number))
+        self._led = led
+
+    async def _describe(self) -> DescribedStreamsGroup:
+        answer = await self._described.send(StreamsGroupDescribe(self.group))
+        (group,) = read_streams_groups(answer.body)
+        self._described.check(group.error_code)
+        return group
+
+    async def _question(self, group: DescribedStreamsGroup) -> Question:
+        """Asks for what the description lacks. Raises InputError, KafkaError, OSError."""
+        asked = await self._topics.topics(topics_of_streams(group))
+        counts = asked.metadata.counts
+        changelogs = {each.name for part in group.topology.subtopologies for each in part.state_changelog_topics} if group.topology else set()
+        places = [TopicPartition(name, number) for name in sorted(changelogs & counts.keys()) for number in range(counts[name])]
+        ends: dict[tuple[str, int], int] = {}
+        if places:
+            async with reader(self._connection) as consumer:
+                ends = {(place.topic, place.partition): end for place, end in (await consumer.end_offsets(places)).items()}
+        return question_of(group, asked.metadata, ends, {}, f"{group.group_epoch}-{self._runtime.unique()[:12]}")
+
+    async def first_moves(self) -> list[str]:
+        """Returns what would happen first, a line each; the log gets the round. Raises
+        EquipoiseError, KafkaError, OSError.
+        """
+        try:
+            async with self._topics:
+                group = await self._describe()
+                question = await self._question(group)
+        finally:
+            await self._described.close()
+        planned, names = self._decide(question), names_of(question)
+        runs = {task: process.id for process in question.processes for task in process.active}
+        named = {process: name for name, process in names.items()}
+        holds = {(task, process.id) for process in question.processes for task in process.standby}
+        lines = []
+        for each in planned.members:
+            process = names[each.member_id]
+            lines += [f"{task}: {named.get(runs.get(task, ''), 'nobody')} -> {each.member_id}" for task in each.active if runs.get(task) != process]
+            lines += [f"{task}: a copy on {each.member_id}" for task in sorted({*each.standby, *each.warmup}) if (task, process) not in holds]
+        return lines
+
+    def _decide(self, question: Question) -> RoundPlanned:
+        """Appends the round's facts, and returns what was decided. Raises EquipoiseError."""
+        passed_ms = 0 if self._asked_s is None else int((self._runtime.monotonic_s() - self._asked_s) * 1_000)
+        facts = list(facts_of(question, self._log.state, passed_ms))
+        racks = racks_of(question)
+        observed = list(observed_in_parts(PartitionsObserved(racks=racks))) if racks else []
+        for decision in whole(each.decision for each in self._log.append(*facts[:-1], *observed, facts[-1])):
+            if isinstance(decision, RoundPlanned):
+                return decision
+            if isinstance(decision, EventRejected):
+                raise EquipoiseError(f"group {self.group}: a round was rejected: {rejection_text(decision, facts[-1])}")
+        raise EquipoiseError(f"group {self.group}: the round {question.round_id} was not decided")
+
+    async def _carry(self, client: object, group: DescribedStreamsGroup, plan: BrokerPlan) -> None:
+        began_s = self._runtime.monotonic_s()
+        if plan.entries or not self._is_in:
+            settings: dict[str, str | None] = {TAGS: ",".join([*self._others, write_plan(plan)])}
+            await set_group_settings(client, self.group, settings | ({} if self._is_in else {NAME: ASSIGNOR}))
+            self._is_in = True
+        counts = {kind: sum(each.last - each.first + 1 for each in plan.entries if each.kind == kind) for kind in ("move", "copy", "drop")}
+        _LOG.info(
+            "group %s: epoch %d, %d processes, assigned in %.0f ms: %d tasks move, %d copies begin, %d end",
+            self.group, group.group_epoch, len(processes_of(group)), (self._runtime.monotonic_s() - began_s) * 1_000,
+            counts["move"], counts["copy"], counts["drop"],
+        )  # fmt: skip
+
+
+class _TakenOver(Exception):
+    """Another process has written a newer plan."""

@@ -1,0 +1,148 @@
+"""Asks a cluster about its groups, and their coordinators about what they have set."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+from aiokafka import errors
+
+from equipoise.broker_seat.described_group import CLASSIC_MEMBER
+from equipoise.events.errors import InputError
+from equipoise.kafka.consumer_groups import repeated
+from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, ListGroups
+from equipoise.operations.doctor.asking import Asking
+from equipoise.operations.migrating.clients import UNKNOWN, ClassicClient, read_client
+from equipoise.operations.migrating.verdict import ASSIGNORS, POLICY, SIZE, CoordinatorSettings, MigratedGroup, TakeoverVerdict, verdict_of
+from equipoise.replay.wording import counted
+
+HEARTBEAT = "group.consumer.heartbeat.interval.ms"
+LOADED_S = 30.0
+MOST_AT_ONCE = 100
+"""Groups in one request."""
+
+_GROUP_ID_NOT_FOUND = 69
+_NOT_CONSUMERS = {"streams": "it is a group of Kafka Streams that the broker assigns (KIP-1071)", "share": "it is a share group"}
+
+
+@attrs.frozen(kw_only=True)
+class JudgedGroup:
+    """A group of the cluster. `group_type`: ``classic``, ``consumer``, ... `classic`: how many of
+    its clients use the classic protocol.
+    """
+
+    group: MigratedGroup
+    group_type: str
+    classic: int
+    coordinator: CoordinatorSettings
+    verdict: TakeoverVerdict
+
+
+class GroupsAsking(Asking):
+    """Methods raise KafkaError, OSError, and InputError where the brokers are too old."""
+
+    async def judged(self, patterns: Collection[str] = ()) -> list[JudgedGroup]:
+        """The groups whose names match one of the patterns (``*``, ``?``), by name; without
+        patterns all of them. A coordinator that is loading its groups is waited for.
+        """
+        return await repeated(lambda: self._judged(patterns), LOADED_S)
+
+    async def _judged(self, patterns: Collection[str]) -> list[JudgedGroup]:
+        found: list[JudgedGroup] = []
+        for broker in self.brokers():
+            try:
+                answer = (await self._client.send(broker.node_id, ListGroups())).to_object()
+            except (errors.IncompatibleBrokerVersion, NotImplementedError):
+                raise InputError("the brokers do not tell the types of groups; Kafka 3.8 or later is needed, and 4.0 to take groups over") from None
+            if answer["error_code"]:
+                raise errors.for_code(answer["error_code"])(f"broker {broker.node_id} lists no groups")
+            wanted = [each for each in answer["groups"] if not patterns or any(fnmatch.fnmatchcase(each["group"], pattern) for pattern in patterns)]
+            if wanted:
+                found += await self._of_coordinator(broker.node_id, wanted)
+        return sorted(found, key=lambda each: each.group.name)
+
+    async def _of_coordinator(self, node_id: int, listed: Sequence[Mapping[str, Any]]) -> list[JudgedGroup]:
+        coordinator = await self.coordinator_settings(node_id)
+        kinds = {each["group"]: (each["group_type"].lower(), each["protocol_type"], each["group_state"]) for each in listed}
+        found = [_other(name, *kinds[name], coordinator) for name in kinds if kinds[name][0] not in ("classic", "consumer")]
+        for some in _in_parts([name for name in kinds if kinds[name][0] == "classic"]):
+            answer = (await self._client.send(node_id, DescribeGroups(*some))).to_object()
+            for each in answer["groups"]:
+                group = _classic_group(each)
+                found.append(
+                    JudgedGroup(
+                        group=group, group_type="classic", classic=len(group.clients), coordinator=coordinator,
+                        verdict=_denied(each["error_code"]) or verdict_of(group, coordinator),
+                    )
+                )  # fmt: skip
+        for some in _in_parts([name for name in kinds if kinds[name][0] == "consumer"]):
+            answer = (await self._client.send(node_id, ConsumerGroupDescribe(*some))).to_object()
+            found += [_consumers(each, coordinator) for each in answer["groups"]]
+        return found
+
+    async def coordinator_settings(self, node_id: int) -> CoordinatorSettings:
+        """Returns what a coordinator has set."""
+        given = (await self.settings(broker=node_id)).get(str(node_id)) or {}
+        knows = await self.assigns(node_id, ConsumerGroupDescribe)
+        return CoordinatorSettings(
+            node_id=node_id, knows=knows, policy=given.get(POLICY), max_size=int(given[SIZE]) if SIZE in given else None,
+            assignors=given.get(ASSIGNORS), heartbeat_interval_ms=int(given.get(HEARTBEAT, "5000")),
+        )  # fmt: skip
+
+
+def _in_parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for begin in range(0, len(names), MOST_AT_ONCE):
+        yield names[begin : begin + MOST_AT_ONCE]
+
+
+def _denied(code: int) -> TakeoverVerdict | None:
+    if not code or code == _GROUP_ID_NOT_FOUND:
+        return None
+    why = f"it cannot be described: {errors.for_code(code).__name__}"
+    return TakeoverVerdict(takes="unknown", why=why, to_do="the user needs DESCRIBE on the group")
+
+
+def _classic_group(described: Mapping[str, Any]) -> MigratedGroup:
+    settled = described["state"] == "Stable" and described["protocol_type"] == "consumer"
+    clients = tuple(
+        read_client(
+            each["member_id"], each["client_id"], each["client_host"].lstrip("/"), each["group_instance_id"],
+            each["member_metadata"] or b"", each["member_assignment"] or b"",
+        )
+        if settled
+        else ClassicClient(
+            member_id=each["member_id"], client_id=each["client_id"], host=each["client_host"].lstrip("/"), instance_id=each["group_instance_id"],
+            library=UNKNOWN,
+        )
+        for each in described["members"]
+    )  # fmt: skip
+    return MigratedGroup(
+        name=described["group"], state=described["state"], protocol_type=described["protocol_type"], protocol=described["protocol"],
+        clients=tuple(sorted(clients, key=lambda each: (each.client_id, each.member_id))),
+    )  # fmt: skip
+
+
+def _consumers(described: Mapping[str, Any], coordinator: CoordinatorSettings) -> JudgedGroup:
+    """A group of KIP-848: the broker has taken it over, or it never was a classic one."""
+    classic = [each for each in described["members"] if each.get("member_type") == CLASSIC_MEMBER]
+    group = MigratedGroup(name=described["group"], state=described["state"], protocol_type="consumer", protocol=described["assignor"] or "")
+    denied = _denied(described["error_code"])
+    if denied is not None:
+        verdict = denied
+    elif classic:
+        named = ", ".join(sorted({each["client_id"] for each in classic})[:5])
+        verdict = TakeoverVerdict(
+            takes="taken over", why=f"{len(classic)} of {counted(len(described['members']), 'member')} use the classic protocol: {named}",
+            to_do="start them again with group.protocol=consumer, one by one",
+        )  # fmt: skip
+    else:
+        verdict = TakeoverVerdict(takes="new protocol", why="every client uses the new protocol")
+    return JudgedGroup(group=group, group_type="consumer", classic=len(classic), coordinator=coordinator, verdict=verdict)
+
+
+def _other(name: str, group_type: str, protocol_type: str, state: str, coordinator: CoordinatorSettings) -> JudgedGroup:
+    verdict = TakeoverVerdict(takes="not for it", why=_NOT_CONSUMERS.get(group_type, f"it is a group of type {group_type!r}"))
+    group = MigratedGroup(name=name, state=state, protocol_type=protocol_type)
+    return JudgedGroup(group=group, group_type=group_type, classic=0, coordinator=coordinator, verdict=verdict)

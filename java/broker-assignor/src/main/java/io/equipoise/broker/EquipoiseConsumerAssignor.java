@@ -1,0 +1,192 @@
+package io.equipoise.broker;
+
+import java.util.*;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.coordinator.group.api.assignor.ConsumerGroupPartitionAssignor;
+import org.apache.kafka.coordinator.group.api.assignor.GroupAssignment;
+import org.apache.kafka.coordinator.group.api.assignor.GroupSpec;
+import org.apache.kafka.coordinator.group.api.assignor.MemberAssignment;
+import org.apache.kafka.coordinator.group.api.assignor.SubscribedTopicDescriber;
+
+/**
+ * Assigns a consumer group (KIP-848) by the plan that `equipoise lead` has put into the rack id of its own member. On brokers:
+ *
+ * <pre>group.consumer.assignors=uniform,range,io.equipoise.broker.EquipoiseConsumerAssignor</pre>
+ *
+ * <p>It answers from what the broker hands in, by that alone, and never throws.
+ */
+public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAssignor {
+    private record Partitions(Map<Uuid, Set<Integer>> partitions) implements MemberAssignment {
+    }
+
+    /** Numbers in rising order, which are added once each. A tenth of the objects of a HashSet. */
+    private static final class Numbers extends AbstractSet<Integer> {
+        private final int[] numbers;
+        private int size;
+
+        Numbers(final int[] numbers) {
+            this.numbers = numbers;
+        }
+
+        void add(final int number) {
+            numbers[size++] = number;
+        }
+
+        @Override
+        public int size() {
+            return size;
+        }
+
+        @Override
+        public boolean contains(final Object number) {
+            return number instanceof Integer && Arrays.binarySearch(numbers, 0, size, (Integer) number) >= 0;
+        }
+
+        @Override
+        public Iterator<Integer> iterator() {
+            return Arrays.stream(numbers, 0, size).iterator();
+        }
+    }
+
+    private static final class Topic {
+        final Uuid id;
+        final int count;
+        final BitSet readers = new BitSet();
+        int position = -1;
+
+        Topic(final Uuid id, final int count) {
+            this.id = id;
+            this.count = count;
+        }
+
+        /** The order of the ids' bytes. */
+        int compareIds(final Topic other) {
+            final int high = Long.compareUnsigned(id.getMostSignificantBits(), other.id.getMostSignificantBits());
+            return high != 0 ? high : Long.compareUnsigned(id.getLeastSignificantBits(), other.id.getLeastSignificantBits());
+        }
+    }
+
+    @Override
+    public String name() {
+        return "equipoise";
+    }
+
+    @Override
+    public GroupAssignment assign(final GroupSpec group, final SubscribedTopicDescriber topics) {
+        try {
+            return planned(group, topics);
+        } catch (final RuntimeException | LinkageError | StackOverflowError error) {
+            return kept(group);
+        }
+    }
+
+    private static GroupAssignment planned(final GroupSpec group, final SubscribedTopicDescriber describer) {
+        // Those that carry plans are behind the others, and get nothing that another one reads.
+        final TreeMap<String, String> readersByRack = new TreeMap<>(), carriersByPlan = new TreeMap<>();
+        for (final String member : group.memberIds()) {
+            final String rack = group.memberSubscription(member).rackId().orElse("");
+            (rack.startsWith(Plan.MARK) ? carriersByPlan : readersByRack).put(member, rack);
+        }
+        final int consumers = readersByRack.size();
+        final String[] members = new String[consumers + carriersByPlan.size()];
+        readersByRack.keySet().toArray(members);
+        int next = consumers;
+        for (final String carrier : carriersByPlan.keySet()) {
+            members[next++] = carrier;
+        }
+        final Map<Uuid, Topic> known = new HashMap<>();
+        for (int member = 0; member < members.length; member++) {
+            for (final Uuid id : group.memberSubscription(members[member]).subscribedTopicIds()) {
+                Topic topic = known.get(id);
+                if (topic == null) {
+                    topic = new Topic(id, describer.numPartitions(id));
+                    known.put(id, topic);
+                }
+                if (member < consumers || topic.readers.isEmpty() || topic.readers.nextSetBit(0) >= consumers) {
+                    topic.readers.set(member);
+                }
+            }
+        }
+        final List<Topic> topics = new ArrayList<>(known.values());
+        topics.removeIf(each -> each.count <= 0);
+        final int carried = consumers;
+        topics.sort(Comparator.comparing((Topic each) -> each.readers.nextSetBit(0) >= carried).thenComparing(Topic::compareIds));
+        final List<String> names = new ArrayList<>();
+        for (int at = 0; at < topics.size(); at++) {
+            topics.get(at).position = at;
+            if (topics.get(at).readers.nextSetBit(0) < consumers) {
+                final Uuid id = topics.get(at).id;
+                names.add(HexFormat.of().toHexDigits(id.getMostSignificantBits()) + HexFormat.of().toHexDigits(id.getLeastSignificantBits()));
+            }
+        }
+        final Placing placing = new Placing(
+            members.length, topics.stream().map(each -> each.readers).toArray(BitSet[]::new), topics.stream().mapToInt(each -> each.count).toArray());
+        for (int member = 0; member < members.length; member++) {
+            final String rack = readersByRack.getOrDefault(members[member], "");
+            if (!rack.isEmpty()) {
+                placing.inRack(member, rack);
+            }
+            for (final Map.Entry<Uuid, Set<Integer>> had : group.memberAssignment(members[member]).partitions().entrySet()) {
+                final Topic topic = known.get(had.getKey());
+                for (final int partition : had.getValue()) {
+                    placing.has(member, topic == null ? -1 : topic.position, partition);
+                }
+            }
+        }
+        final Plan plan = Plan.newest(carriersByPlan.values());
+        if (plan != null && plan.madeFor().equals(Plan.hash(members, consumers, names))) {
+            placing.apply(plan, consumers, names.size());
+        }
+        final Placing.Racks near = (topic, partition) -> describer.racksForPartition(topics.get(topic).id, partition);
+        if (plan == null || !plan.holds()) {
+            placing.fill(near);
+        }
+        if (consumers == members.length) {
+            placing.balance(near);
+        }
+        return answer(group, members, topics, placing);
+    }
+
+    private static GroupAssignment answer(final GroupSpec group, final String[] members, final List<Topic> topics, final Placing placing) {
+        // New maps only for those who have other partitions now: most have the same, and many.
+        final List<Map<Uuid, Set<Integer>>> has = new ArrayList<>();
+        final Map<String, MemberAssignment> answer = new HashMap<>(2 * members.length);
+        for (int member = 0; member < members.length; member++) {
+            has.add(placing.changed.get(member) ? new HashMap<>() : group.memberAssignment(members[member]).partitions());
+            answer.put(members[member], new Partitions(has.get(member)));
+        }
+        for (int topic = 0; topic < (placing.changed.isEmpty() ? 0 : topics.size()); topic++) {
+            final int[] owner = placing.owner[topic], counts = new int[members.length];
+            for (final int member : owner) {
+                if (member >= 0 && placing.changed.get(member)) {
+                    counts[member]++;
+                }
+            }
+            final Numbers[] ofTopic = new Numbers[members.length];
+            for (int partition = 0; partition < owner.length; partition++) {
+                final int member = owner[partition];
+                if (member >= 0 && counts[member] > 0) {
+                    if (ofTopic[member] == null) {
+                        ofTopic[member] = new Numbers(new int[counts[member]]);
+                        has.get(member).put(topics.get(topic).id, ofTopic[member]);
+                    }
+                    ofTopic[member].add(partition);
+                }
+            }
+        }
+        return new GroupAssignment(answer);
+    }
+
+    /** Everybody keeps what he has: the answer where there is no other. */
+    private static GroupAssignment kept(final GroupSpec group) {
+        final Map<String, MemberAssignment> answer = new TreeMap<>();
+        try {
+            for (final String member : group.memberIds()) {
+                answer.put(member, new Partitions(group.memberAssignment(member).partitions()));
+            }
+        } catch (final RuntimeException error) {
+            answer.clear();
+        }
+        return new GroupAssignment(answer);
+    }
+}

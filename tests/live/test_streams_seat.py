@@ -1,0 +1,187 @@
+"""`equipoise lead` of a Kafka Streams application that the broker assigns (KIP-1071), with the
+assignor inside a real broker: state first, work second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import NewTopic
+
+from equipoise.broker_seat.streams_seat import NAME, TAGS
+from equipoise.broker_seat.ways import STREAMS_CLASS, STREAMS_SETTING
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import ConsumerGroup, connected
+from equipoise.kafka.group_configs import own_group_settings, set_group_settings
+from equipoise.kafka.group_requests import StreamsGroupDescribe
+from equipoise.kafka.started_clients import writer
+from equipoise.replay.importers.groups.described import DescribedStreamsGroup, read_streams_groups
+from tests.live.broker_assignor import assignor_jar_classes
+from tests.live.kafka import admin_client
+from tests.live.seat_process import SeatProcess
+from tests.live.streams import StreamsApplication
+from tests.live.test_broker_seat import answered
+from tests.live.test_restorer import until
+from tools.brokers import Brokers
+
+TASKS, RECORDS = 4, 4_000
+VERSION = "4.4.0"
+SETTINGS = {
+    STREAMS_SETTING: f"sticky,{STREAMS_CLASS}",
+    "group.streams.min.heartbeat.interval.ms": "500",
+    "group.streams.heartbeat.interval.ms": "1000",
+    "group.streams.min.session.timeout.ms": "6000",
+    "group.streams.session.timeout.ms": "6000",
+    "group.streams.min.task.offset.interval.ms": "1000",
+    "group.streams.task.offset.interval.ms": "1000",
+}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Brokers]:
+    with Brokers(version=VERSION, classpath=str(assignor_jar_classes()), **SETTINGS) as brokers:
+        yield brokers
+
+
+async def described(broker: Brokers, group: str) -> DescribedStreamsGroup:
+    async with ConsumerGroup(Connection(bootstrap=broker.bootstrap), group) as asked:
+        (found,) = read_streams_groups((await asked.send(StreamsGroupDescribe(group))).body)
+    return found
+
+
+async def own_settings(broker: Brokers, group: str, changed: dict[str, str | None] | None = None) -> dict[str, str]:
+    """The group's own settings. `changed`: are set first."""
+    client = await connected(Connection(bootstrap=broker.bootstrap).options())
+    try:
+        if changed:
+            await set_group_settings(client, group, changed)
+        return await own_group_settings(client, group)
+    finally:
+        await client.close()
+
+
+async def running(broker: Brokers, group: str) -> dict[str, set[int]]:
+    """Process -> its tasks, once every member has what it is to have; {}: they have not yet."""
+    found = await described(broker, group)
+    settled = found.assignment_epoch >= found.group_epoch and all(
+        each.member_epoch >= found.group_epoch and each.assignment == each.target_assignment for each in found.members
+    )
+    tasks: dict[str, set[int]] = {}
+    for each in found.members if settled else ():
+        tasks.setdefault(each.process_id, set()).update(number for part in each.assignment.active_tasks for number in part.partitions)
+    return tasks
+
+
+async def until_running(broker: Brokers, group: str, processes: int, seat: SeatProcess | None = None) -> dict[str, set[int]]:
+    for _ in range(600):
+        found = await running(broker, group)
+        if len(found) == processes and sorted(number for of in found.values() for number in of) == list(range(TASKS)):
+            shares = sorted(len(of) for of in found.values())
+            if shares[-1] - shares[0] <= 1:
+                return found
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{await described(broker, group)}\n{'' if seat is None else seat.said}")
+
+
+async def until_copied(broker: Brokers, group: str) -> bool:
+    """Returns whether a member has a copy soon, and all run what they ran."""
+    for _ in range(300):
+        found = await described(broker, group)
+        if any(each.assignment.standby_tasks for each in found.members):
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+async def prepared(broker: Brokers, group: str, folder: Path) -> Callable[[str], StreamsApplication]:
+    """Makes the topics, with records, and returns what starts an instance."""
+    connection = Connection(bootstrap=broker.bootstrap)
+    async with admin_client(connection) as admin:
+        await admin.create_topics([NewTopic(f"{group}-in", TASKS, 1), NewTopic(f"{group}-out", TASKS, 1)])
+    async with writer(connection) as producer:
+        for number in range(RECORDS):
+            await producer.send(f"{group}-in", b"v", key=b"%d" % number, partition=number % TASKS)
+
+    def application(instance: str) -> StreamsApplication:
+        settings = {"group.protocol": "streams", "commit.interval.ms": "200"}
+        names = {"input": f"{group}-in", "output": f"{group}-out"}
+        return StreamsApplication(broker.bootstrap, group, instance, folder, settings=settings, version=VERSION, **names)
+
+    return application
+
+
+@pytest.mark.smoke
+@pytest.mark.new_kafka
+async def test_streams_group_is_led_state_first_and_given_back(broker: Brokers, prefix: str, tmp_path: Path) -> None:
+    application = await prepared(broker, prefix, tmp_path)
+    with application("i1") as first, application("i2") as second:
+        for each in (first, second):
+            await asyncio.to_thread(each.until_said, "state RUNNING")
+        await own_settings(broker, prefix, {TAGS: "zone"})
+        before = await until_running(broker, prefix, 2)
+        said = await asyncio.to_thread(answered, "lead", "--bootstrap", broker.bootstrap, "--group", prefix, "--dry-run")
+        assert "led from inside the brokers (KIP-1071)" in said
+        assert "nothing would move first" in said
+        seat = SeatProcess(broker.bootstrap, prefix, tmp_path / "seat.db")
+        try:
+            await until(lambda: "0 tasks move, 0 copies begin" in seat.said)
+            own = await own_settings(broker, prefix)
+            assert (own[NAME], own[TAGS].split(",")[0]) == ("equipoise", "zone"), "what the group had is kept"
+            assert await until_running(broker, prefix, 2) == before, "nothing moves because equipoise leads"
+            with application("i3") as third:
+                await until(lambda: "1 copies begin" in seat.said)
+                assert await until_copied(broker, prefix), seat.said
+                joined = await until_running(broker, prefix, 3, seat)
+                assert "1 tasks move" in seat.said
+                moved = sum(len(tasks - joined[process]) for process, tasks in before.items())
+                assert moved == 1, (before, joined)
+                third.end("leave")
+                await asyncio.to_thread(third.process.wait, 60)
+            after = await until_running(broker, prefix, 2, seat)
+            assert sum(len(joined[process] - after[process]) for process in before) == 0, "those that stay keep what they have"
+            assert seat.end() == 0, seat.said
+            assert "left; nothing of equipoise is in it any more" in seat.said
+            assert seat.verified()
+        finally:
+            seat.end(signal.SIGKILL)
+        assert await own_settings(broker, prefix) == {TAGS: "zone"}, "as it was found"
+        assert await until_running(broker, prefix, 2) == after
+
+
+@pytest.mark.slow
+async def test_group_goes_on_without_its_seat_and_a_second_one_takes_the_lead(broker: Brokers, prefix: str, tmp_path: Path) -> None:
+    application = await prepared(broker, prefix, tmp_path)
+    with application("i1") as first, application("i2") as second:
+        for each in (first, second):
+            await asyncio.to_thread(each.until_said, "state RUNNING")
+        await until_running(broker, prefix, 2)
+        seat = SeatProcess(broker.bootstrap, prefix, tmp_path / "first.db")
+        later: SeatProcess | None = None
+        try:
+            await until(lambda: "0 tasks move" in seat.said)
+            seat.end(signal.SIGKILL)
+            second.end("leave")
+            alone = await until_running(broker, prefix, 1)
+            assert [sorted(of) for of in alone.values()] == [list(range(TASKS))], "the jar alone gives away what nobody runs"
+            seat = SeatProcess(broker.bootstrap, prefix, tmp_path / "first.db")
+            await until(lambda: "1 processes" in seat.said)
+            later = SeatProcess(broker.bootstrap, prefix, tmp_path / "second.db")
+            await until(lambda: later is not None and "1 processes" in later.said)
+            with application("i3"):
+                await until_running(broker, prefix, 2, later)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    await asyncio.to_thread(seat.process.wait, 30)
+                assert "another process leads it now" in seat.said, f"{seat.said}\n{later.said}"
+                assert later.end() == 0, later.said
+                assert seat.verified()
+                assert later.verified()
+        finally:
+            seat.end(signal.SIGKILL)
+            if later is not None:
+                later.end(signal.SIGKILL)
