@@ -83,6 +83,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     22: (1, facts.RoundAsked),
     23: (1, facts.GroupRejoined),
     24: (1, facts.SilenceObserved),
+    25: (1, facts.ChangePlanned),
     100: (1, decisions.MemberExpired),
     101: (1, decisions.BalanceEvaluated),
     102: (1, decisions.AssignmentIssued),
@@ -97,6 +98,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     201: (1, decisions.RestartPlanned),
     202: (1, decisions.RestartEnded),
     203: (1, decisions.RoundPlanned),
+    204: (1, decisions.ChangeJudged),
 }
 """Type code -> (current schema version, class). A code is never reused for another class. A version
 never changes; a change gets the next version.

@@ -378,6 +378,70 @@ class DealRequested:
     """
 
 
+CHANGE_KINDS = ("configure", "deal", "scale_down", "join", "restart", "other")
+"""What is changed: the settings, the deal of partitions, members that are asked to leave, members
+that join, members that restart, or something that the log does not show.
+"""
+MOST_QUIET_MS = 3_600_000
+JUDGED_METRICS = ("unavailable_task_ms", "moves", "rest_ms")
+"""What a change is judged by: task-milliseconds that no member ran a task, tasks that went on on
+another member, and milliseconds until the group was at rest.
+"""
+
+
+@attrs.frozen(kw_only=True)
+class ExpectedCost:
+    """The cost that is expected of a change, by one of JUDGED_METRICS: the median, the interval of
+    50 %, and the one of 95 %.
+    """
+
+    metric: str = attrs.field(validator=fields.one_of(*JUDGED_METRICS))
+    median: int = attrs.field(validator=fields.integer())
+    low_50: int = attrs.field(validator=fields.integer())
+    high_50: int = attrs.field(validator=fields.integer())
+    low_95: int = attrs.field(validator=fields.integer())
+    high_95: int = attrs.field(validator=fields.integer())
+
+    def __attrs_post_init__(self) -> None:
+        if not self.low_95 <= self.low_50 <= self.high_50 <= self.high_95:
+            raise FieldError("ExpectedCost.low_50", "the interval of 50 % must lie within the one of 95 %")
+
+
+@attrs.frozen(kw_only=True)
+class ChangePlanned:
+    """The group is going to be changed, and the leader is to judge what that costs
+    (docs/protocol.md#d14). Written just before the change.
+    """
+
+    change_id: str = attrs.field(validator=fields.text())
+    """Names the change in its log."""
+    kind: str = attrs.field(validator=fields.one_of(*CHANGE_KINDS))
+    what: str = attrs.field(validator=fields.text())
+    """The change, for people."""
+    why: str = attrs.field(default="", validator=fields.text(0))
+    expected: tuple[ExpectedCost, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(ExpectedCost)))
+    """In the order of JUDGED_METRICS, each at most once; empty: nothing was predicted."""
+    quiet_ms: int = attrs.field(default=15_000, validator=fields.integer(1, MOST_QUIET_MS))
+    """The change is over when nothing was under way for so long, in ms of group time, and each
+    member was heard after that.
+    """
+    judge_within_ms: int = attrs.field(default=3_600_000, validator=fields.integer(1))
+    """It is judged after so long at the latest, in ms of group time."""
+    most_unavailable_task_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """More is too much, whatever was predicted; None: no such limit."""
+    or_undo: bool = attrs.field(default=False, validator=fields.boolean)
+    """Whether the settings of before come back when it costs too much. Of `kind` configure only."""
+
+    def __attrs_post_init__(self) -> None:
+        places = [JUDGED_METRICS.index(each.metric) for each in self.expected]
+        if places != sorted(set(places)):
+            raise FieldError("ChangePlanned.expected", f"must name each of {', '.join(JUDGED_METRICS)} at most once, in this order")
+        if self.or_undo and self.kind != "configure":
+            raise FieldError("ChangePlanned.or_undo", f"a change of kind {self.kind!r} cannot be undone; only 'configure' can")
+        if self.or_undo and not self.expected and self.most_unavailable_task_ms is None:
+            raise FieldError("ChangePlanned.or_undo", "needs what is too much: expected, or most_unavailable_task_ms")
+
+
 @attrs.frozen(kw_only=True)
 class MemberLeft:
     """The member has stopped everything. Only the member itself may send this."""
@@ -607,6 +671,7 @@ Fact = (
     | LeaveCancelled
     | LeaveRequested
     | DealRequested
+    | ChangePlanned
     | MemberLeft
     | MemberEnded
     | RestartIntended

@@ -50,6 +50,7 @@ from equipoise.statemachine.state import (
     Restart,
     SlotBackoff,
     Warmup,
+    WatchedChange,
     crash_backoff_ms,
     fenced_key,
     known_lag,
@@ -622,6 +623,11 @@ def clear_hold(state: GroupState, task: TaskId) -> None:
         state.fenced[key].tasks.discard(task)
         if not state.fenced[key].tasks:
             del state.fenced[key]
+
+
+def watch_change(state: GroupState, change: WatchedChange | None) -> None:
+    """The leader watches this planned change: change' = `change` (docs/protocol.md#d14)."""
+    state.change = change
 
 
 def observe_assignment(state: GroupState, fact: AssignmentObserved) -> None:

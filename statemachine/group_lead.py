@@ -97,6 +97,8 @@ class GroupLead:
             if self.machine.has_deadline_before(state.now_ms + wait_ms):
                 deadline_ms = self.machine.next_deadline_ms
                 wait_ms = wait_ms if deadline_ms is None else min(wait_ms, deadline_ms - state.now_ms)
+            if state.change is not None and state.change.undoes:
+                wait_ms = 0
             at_ms = now_ms + max(1, wait_ms)
             rests = self._rests_from_ms <= self._clock.now_ms and self.machine.rests
             self._planned = PlannedTick(at_ms, at_ms - (longest_ms // EARLIER if wait_ms == longest_ms else 0), rests)
@@ -133,8 +135,13 @@ class GroupLead:
             self.look_at_ms = None if next_ms is None else max(next_ms, self._clock.now_ms + self._clock.step_ms)
         return self.look_at_ms
 
-    def tick(self) -> ProbingTick | SilenceObserved:
-        """Returns what its next tick says."""
+    def tick(self) -> ProbingTick | SilenceObserved | GroupConfigured:
+        """Returns what its next tick says: the settings of before, if a change is to be undone
+        (docs/protocol.md#d14).
+        """
+        change = self.machine.state.change
+        if change is not None and change.undoes:
+            return change.former
         untold = self._silences.untold(self.machine.state) if self.machine.state.phase is GroupPhase.LEADING else None
         return ProbingTick() if untold is None else untold
 

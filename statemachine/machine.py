@@ -15,7 +15,7 @@ from equipoise.events.decisions import Checkpointed, Decision, EventRejected
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
 from equipoise.events.facts import BaseRequested, GroupConfigured, LogOpened
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.statemachine import actions, leader, requested_rounds, restarts, snapshots
+from equipoise.statemachine import actions, leader, requested_rounds, restarts, snapshots, watched_change
 from equipoise.statemachine.deadlines import Deadlines, Key, Timer
 from equipoise.statemachine.due import deadline_passed
 from equipoise.statemachine.rejections import ASSIGNOR_UNAVAILABLE, Rejected
@@ -123,6 +123,8 @@ class GroupMachine:
             self._decide(requested_rounds.answer, context, record)
         elif context.causes or context.changed or context.moves:
             self._lead(context, record)
+        if state.change is not None:
+            watched_change.watch(context, record)
         settings = state.settings
         is_due = settings.checkpoint_every_records and (state.seq + 1) % settings.checkpoint_every_records == 0
         if is_due or event.__class__ is BaseRequested:
@@ -254,7 +256,7 @@ class GroupMachine:
         (docs/protocol.md#l11). Costs time in the group's size, at most.
         """
         state = self.state
-        is_idle = state.phase is GroupPhase.LEADING and not (state.restarts or state.lent or state.in_flight or state.awaiting_lags)
+        is_idle = state.phase is GroupPhase.LEADING and not (state.restarts or state.lent or state.in_flight or state.awaiting_lags or state.change)
         return is_idle and self._deadlines.are_all(Timer.SESSION)
 
     def timers(self) -> set[tuple[int, Timer, Key]]:

@@ -205,7 +205,7 @@ class PartitionLead:
         missing = self._to_publish(group, record, decisions) if decisions else []
         if group.halted is not None:
             return []
-        if event.__class__ is ProbingTick or event.__class__ is SilenceObserved:
+        if event.__class__ is ProbingTick or event.__class__ is SilenceObserved or event.__class__ is GroupConfigured:
             group.tick_under_way = False
         group.note(record)
         self._note_lags(group)
@@ -333,8 +333,8 @@ class PartitionLead:
         self._unplanned.clear()
         return sorted([*self._too_silent(), *self._ticks.due(now_ms)])
 
-    def tick(self, group_name: str) -> ProbingTick | SilenceObserved:
-        """The tick of a group that needs one."""
+    def tick(self, group_name: str) -> ProbingTick | SilenceObserved | GroupConfigured:
+        """The tick of a group that needs one (`GroupLead.tick`)."""
         return self.groups[group_name].tick()
 
     def _too_silent(self) -> list[str]:

@@ -62,6 +62,7 @@ REJECTIONS: dict[str, str] = {
     "nobody_asked": "none of these members is asked to leave, or all of them are released already",
     "deals_nothing": "its assignor does not deal partitions by lag, so it has no new deal; lag_aware does",
     "not_dealt_yet": "nothing is dealt yet: the group has no members, or its first round is still to come and deals everything",
+    "being_undone": "the change before is being undone; plan this one again when the settings of before are in force",
     "handing_over": "tasks still being handed over: {0}; ask again when that is done",
     "silence_outdated": "it was measured after offset {0}, and the group's last fact is {1}",
     "generation_not_newer": "generation {0} is not above the last observed one, {1}",

@@ -17,7 +17,7 @@ from equipoise.assignors import Movement, MovementState, Revocations
 from equipoise.events import codec
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import EquipoiseError, InputError
-from equipoise.events.facts import GroupConfigured, TopologyDeclared
+from equipoise.events.facts import ChangePlanned, GroupConfigured, TopologyDeclared
 from equipoise.events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
 from equipoise.statemachine import actions
 from equipoise.statemachine.snapshot_forms import UPCASTERS, upcast
@@ -37,6 +37,7 @@ from equipoise.statemachine.state import (
     Restart,
     SlotBackoff,
     Warmup,
+    WatchedChange,
     fenced_key,
 )
 
@@ -189,17 +190,43 @@ def _parts_of_later_builds(state: GroupState) -> list[Any]:
         {str(task): _values(state.lent[task], _OF_LENT) for task in sorted(state.lent)},
         dict(sorted(state.restart_times_ms.items())),
         {name: _values(state.refused[name], _OF_REFUSED) for name in sorted(state.refused)},
+        [] if state.change is None else _change_to_wire(state.change),
     ]
     while parts and not parts[-1]:
         del parts[-1]
     return parts
 
 
+_OF_CHANGES = ("offset", "planned_ms", "begun_ms", "rest_since_ms", "unavailable_task_ms", "moves", "configured", "undoes", "looked_ms")
+
+
+def _change_to_wire(change: WatchedChange) -> list[Any]:
+    return [
+        list(codec.encode(change.planned)),
+        list(codec.encode(change.former)),
+        _values(change, _OF_CHANGES),
+        _task_map(change.standing),
+        {str(task): list(change.runners[task]) for task in sorted(change.runners)},
+        dict(sorted(change.heard_ms.items())),
+    ]
+
+
+def _change_from_wire(planned: Any, former: Any, values: Any, standing: Any, runners: Any, heard_ms: Any) -> WatchedChange:
+    return WatchedChange(
+        planned=_expect(ChangePlanned, codec.decode(*planned)),
+        former=_expect(GroupConfigured, codec.decode(*former)),
+        standing=_from_task_map(standing),
+        runners=_from_task_map(runners),
+        heard_ms=heard_ms,
+        **dict(zip(_OF_CHANGES, values, strict=True)),
+    )
+
+
 def _state_from_wire(wire: list[Any]) -> GroupState:
     group, log_id, config, topologies, ends, racks, weights, growth, loads, behind, numbers, members, owner, *rest = wire
     tokens, holds, fenced, previous_owners, lost, in_flight, waiting, backoffs, nonces, crashes, asked, timers, revocations, *rest = rest
     memory, verdict, *later = rest
-    parked, restarts, lent, restart_times_ms, refused = later + [{}] * (5 - len(later))
+    parked, restarts, lent, restart_times_ms, refused, change = later + [{}] * (6 - len(later))
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
         group=group,
@@ -244,6 +271,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         lent={_task(text): Lent(*values) for text, values in lent.items()},
         restart_times_ms=restart_times_ms,
         refused={name: Refused(*values) for name, values in refused.items()},
+        change=_change_from_wire(*change) if change else None,
     )
     for text, source, destination, what in in_flight:
         actions.begin_movement(state, Movement(task=_task(text), source=source, destination=destination, state=MovementState(what)))

@@ -9,13 +9,13 @@ t is in m's `active` or `revoking`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import attrs
 
 from equipoise.assignors import Memory, Movement, MovementState, Revocations
 from equipoise.assignors.common.ranking import is_ready, lag_within
-from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.facts import ChangePlanned, GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -325,6 +325,86 @@ class Restart:
         return None if self.left_ms is None or self.within_ms is None else self.left_ms + self.within_ms
 
 
+@attrs.define(kw_only=True)
+class WatchedChange:
+    """A planned change that the leader judges (docs/protocol.md#d14). Times are group time."""
+
+    planned: ChangePlanned
+    former: GroupConfigured
+    """The configuration of before."""
+    offset: int
+    """Of the fact that planned it."""
+    planned_ms: int
+    begun_ms: int | None
+    """None: it has not begun."""
+    rest_since_ms: int | None = None
+    """Since when nothing is under way; None: something is."""
+    unavailable_task_ms: int = 0
+    """Of the stretches that are over."""
+    moves: int = 0
+    configured: int = 0
+    """Configurations since it was planned."""
+    undoes: bool = False
+    """It was judged, and the leader is to append `former`."""
+    looked_ms: int = -1
+    """When it was looked last whether the group is at rest."""
+    standing: dict[TaskId, int] = attrs.field(factory=dict)
+    """Task that nobody runs -> since when."""
+    runners: dict[TaskId, tuple[str, int]] = attrs.field(factory=dict)
+    """Task -> member and incarnation that ran it last."""
+    heard_ms: dict[str, int] = attrs.field(factory=dict)
+    """Member -> when it was heard last."""
+
+    def restart_at(self, now_ms: int) -> None:
+        """It begins: nothing of before counts."""
+        self.begun_ms, self.unavailable_task_ms, self.moves = now_ms, 0, 0
+        self.standing = dict.fromkeys(self.standing, now_ms)
+
+    def hear(self, member_id: str, now_ms: int) -> None:
+        """The member was heard."""
+        self.heard_ms[member_id] = now_ms
+
+    def stand(self, task: TaskId, since_ms: int) -> None:
+        """Nobody has run the task since then, or since the change began."""
+        self.standing.setdefault(task, max(since_ms, self.begun_ms or 0))
+
+    def run(self, task: TaskId, runner: tuple[str, int], now_ms: int) -> None:
+        """A member and incarnation run the task."""
+        before = self.runners.get(task)
+        self.unavailable_task_ms += now_ms - self.standing.pop(task, now_ms)
+        self.moves += before is not None and before[0] != runner[0]
+        self.runners[task] = runner
+
+    def keep(self, tasks: Container[TaskId]) -> None:
+        """These are the tasks; the topology may have lost others."""
+        self.standing = {task: since_ms for task, since_ms in self.standing.items() if task in tasks}
+
+    def rest(self, is_at_rest: bool, now_ms: int) -> None:
+        """It was looked whether anything is under way."""
+        self.looked_ms = now_ms
+        self.rest_since_ms = None if not is_at_rest else now_ms if self.rest_since_ms is None else self.rest_since_ms
+
+    def configure(self) -> int:
+        """Other settings are in force. Returns how often that was."""
+        self.configured += 1
+        return self.configured
+
+    def undo(self) -> None:
+        """It was judged, and is undone next."""
+        self.undoes = True
+
+    def costs(self, now_ms: int) -> dict[str, int]:
+        """Returns what it has cost until now, by `equipoise.events.facts.JUDGED_METRICS`."""
+        if self.begun_ms is None:
+            return {"unavailable_task_ms": 0, "moves": 0, "rest_ms": 0}
+        rest_ms = now_ms if self.rest_since_ms is None else self.rest_since_ms
+        return {
+            "unavailable_task_ms": self.unavailable_task_ms + sum(now_ms - since_ms for since_ms in self.standing.values()),
+            "moves": self.moves,
+            "rest_ms": rest_ms - self.begun_ms,
+        }
+
+
 @attrs.define
 class Lent:
     """A task that `borrower` runs while its owner, `home`, restarts. `as_standby`: the borrower
@@ -478,6 +558,8 @@ class GroupState:
     """When lost tasks are assigned, a back-off ends (KIP-415, "scheduled rebalance"), or members
     that joined get their tasks (docs/protocol.md#d5).
     """
+    change: WatchedChange | None = None
+    """None: no planned change is to be judged."""
     verdict: tuple[str, int, int, int, int] | None = None
     """The fields of the last BalanceEvaluated."""
     problem_cache: ProblemCache[MemberState] = attrs.field(factory=ProblemCache, init=False, eq=False, repr=False)

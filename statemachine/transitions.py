@@ -16,6 +16,7 @@ from equipoise.events.decisions import MemberAsked
 from equipoise.events.facts import (
     AssignmentObserved,
     BaseRequested,
+    ChangePlanned,
     DealRequested,
     Fact,
     GroupConfigured,
@@ -40,7 +41,7 @@ from equipoise.events.facts import (
     Undecodable,
 )
 from equipoise.events.tasks import TaskId
-from equipoise.statemachine import actions, rejoining, restarts
+from equipoise.statemachine import actions, rejoining, restarts, watched_change
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.loads import measured_loads
 from equipoise.statemachine.rack_warnings import warn_of_racks
@@ -67,6 +68,8 @@ def group_configured(context: StepContext, fact: GroupConfigured) -> None:
     if refusal is not None:
         raise Rejected(refusal)
     actions.configure(state, fact)
+    if state.change is not None and state.change.undoes:
+        actions.watch_change(state, None)
     if before is None or before.knobs.rack_aware_tags != fact.knobs.rack_aware_tags:
         for member_id in sorted(state.members):
             warn_of_racks(context, state.members[member_id])
@@ -542,6 +545,15 @@ def _reject(code: str) -> Transition:
     return transition
 
 
+def change_planned(context: StepContext, fact: ChangePlanned) -> None:
+    state = context.state
+    if state.change is not None and state.change.undoes:
+        raise Rejected("being_undone")
+    if state.change is not None:
+        context.emitted.append(watched_change.replaced(state.change, state.now_ms))
+    actions.watch_change(state, watched_change.begin(state, fact, state.last_offset))
+
+
 def _external(context: StepContext, fact: TaskReady | TasksRevoked | TaskParked | LeaveIntended | RestartIntended | LeaveCancelled) -> None:
     """Rejects a fact that only a leading equipoise answers, while something else leads the group.
     It still shows that the member lives.
@@ -578,6 +590,7 @@ _LED: dict[type, Transition] = {
     MemberJoined: member_joined,
     LeaveRequested: leave_requested,
     DealRequested: deal_requested,
+    ChangePlanned: change_planned,
     SilenceObserved: silence_observed,
     AssignmentObserved: _reject("not_external"),
     RoundAsked: _reject("not_external"),
@@ -594,6 +607,7 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
         **dict.fromkeys((TaskReady, TasksRevoked, TaskParked, LeaveIntended, RestartIntended, LeaveCancelled), _external),
         LeaveRequested: _reject("external"),
         DealRequested: _reject("external"),
+        ChangePlanned: _reject("external"),
         SilenceObserved: _reject("external"),
         GroupRejoined: _reject("external"),
         MemberJoined: member_joined,

@@ -94,6 +94,10 @@ def instances(kind: type) -> st.SearchStrategy[Any]:
         return _rounds()
     if kind is facts.GroupRejoined:
         return _generations()
+    if kind is facts.ChangePlanned:
+        return _planned_changes()
+    if kind is facts.ExpectedCost:
+        return _expected_costs(st.sampled_from(facts.JUDGED_METRICS))
     if kind in (decisions.MemberAssignedPart, decisions.AssignmentProposedPart):
         return _parts(kind)
     return st.builds(kind, **_fields(kind))
@@ -118,6 +122,23 @@ def _parts(draw: st.DrawFn, kind: Any) -> Any:
     if kind is decisions.MemberAssignedPart:
         others |= {"member_id": others["assigned"].member_id, "incarnation": others["assigned"].incarnation}
     return kind(part=draw(st.integers(1, parts)), parts=parts, **others)
+
+
+@st.composite
+def _expected_costs(draw: st.DrawFn, metric: st.SearchStrategy[str]) -> facts.ExpectedCost:
+    low_95, low_50, high_50, high_95 = sorted(draw(st.lists(st.integers(0, fields.INT64_MAX), min_size=4, max_size=4)))
+    median = draw(st.integers(0, fields.INT64_MAX))
+    return facts.ExpectedCost(metric=draw(metric), median=median, low_50=low_50, high_50=high_50, low_95=low_95, high_95=high_95)
+
+
+@st.composite
+def _planned_changes(draw: st.DrawFn) -> facts.ChangePlanned:
+    others = {name: draw(of) for name, of in _fields(facts.ChangePlanned, "kind", "expected", "or_undo").items()}
+    metrics = [metric for metric in facts.JUDGED_METRICS if draw(st.booleans())]
+    expected = tuple(draw(_expected_costs(st.just(metric))) for metric in metrics)
+    kind = draw(st.sampled_from(facts.CHANGE_KINDS))
+    may_undo = kind == "configure" and (expected or others["most_unavailable_task_ms"] is not None)
+    return facts.ChangePlanned(**others, kind=kind, expected=expected, or_undo=bool(may_undo) and draw(st.booleans()))
 
 
 @st.composite

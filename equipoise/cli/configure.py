@@ -10,17 +10,20 @@ import click
 
 from equipoise.changed_settings import with_settings
 from equipoise.cli.command import command
+from equipoise.cli.judged import Judging, preview_of, settings_document
 from equipoise.cli.params import Number, WholeNumber, check_live_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import EquipoiseError
-from equipoise.events.facts import GroupConfigured
+from equipoise.events.facts import ChangePlanned, GroupConfigured
 from equipoise.events.settings import GroupSettings
 from equipoise.live_settings import LiveSettings
-from equipoise.replay.wording import counted
+from equipoise.operations.planned_changes import ChangeWish
+from equipoise.replay.wording import counted, planned_text
 
 if TYPE_CHECKING:
     from equipoise.operations.group_settings import Preview, SettingChange
+    from equipoise.statemachine.state import GroupState
 
 EXIT_NOT_IN_FORCE = 1
 
@@ -33,6 +36,14 @@ EXIT_NOT_IN_FORCE = 1
 @click.option("--led-by", type=click.Choice(["equipoise", "external"]), help="Which leader decides; external: equipoise only proposes.")
 @click.option("--deal", "deals", is_flag=True, help="Instead of a change: assign the partitions of a lag_aware group again, by their present lag.")
 @click.option("--dry-run", is_flag=True, help="Change nothing: show what would move, and what it would have cost.")
+@click.option("--judge", is_flag=True, help="Predict what the change costs, and have the leader judge it (`equipoise timeline --changes`).")
+@click.option("--or-undo", is_flag=True, help="As --judge; when it costs too much, the settings of before come back.")
+@click.option("--at-most", "at_most_task_s", type=Number(min=0), metavar="TASK_SECONDS", help="As --judge; more time without an owner is too much.")
+@click.option("--plan", "plan", metavar="CHANGE", help="Instead of a change: have one judged that you make next: join=N, restart, leave=M1,M2.")
+@click.option("--why", default="", metavar="TEXT", help="With any of these: the reason, for the log.")
+@click.option(
+    "--runs", type=WholeNumber(0, 10_000), default=40, show_default=True, help="With any of these: simulated runs that predict the cost; 0: none."
+)
 @click.option("--seeds", type=WholeNumber(0, 100), default=1, show_default=True, help="Simulations of each configuration with --dry-run; 0: none.")
 @click.option(
     "--timeout",
@@ -54,6 +65,12 @@ def configure(
     led_by: str | None,
     deals: bool,
     dry_run: bool,
+    judge: bool,
+    or_undo: bool,
+    at_most_task_s: float | None,
+    plan: str | None,
+    why: str,
+    runs: int,
     seeds: int,
     timeout_s: float,
 ) -> int:
@@ -62,8 +79,11 @@ def configure(
     the earlier settings stay in force, or no worker answered. The command prints how to undo the
     change.
 
-    --dry-run shows which tasks would move, and simulates the group's history with its present
-    settings and with the new ones.
+    --dry-run shows which tasks would move and predicts what that will cost (docs/change.md), and
+    simulates the group's history with its present settings and with the new ones.
+
+    --judge writes down what the change is expected to cost before it is made, and the leader judges
+    it afterwards; --or-undo also undoes it (docs/change.md).
 
     --deal assigns the partitions of a `lag_aware` group again, by lag, which the group does by
     itself only where its option deal_after_ms is set.
@@ -73,18 +93,30 @@ def configure(
       equipoise configure --group orders
       equipoise configure --group orders --set max_warmups=4 --set num_standbys=1 --dry-run
       equipoise configure --group orders --assignor learner --default probing_interval_ms
+      equipoise configure --group orders --set max_warmups=4 --or-undo --why "slow restarts"
+      equipoise configure --group orders --plan join=2
       equipoise configure --group orders --deal --dry-run
     """
     run = _Configure(screen, settings, group)
+    judges = judge or or_undo or at_most_task_s is not None
+    if dry_run and (judges or plan is not None):
+        raise click.UsageError("--dry-run: changes nothing, so there is nothing to judge; leave out one of them")
+    if why and not (judges or plan is not None):
+        raise click.UsageError("--why: goes with --judge, --or-undo, --at-most or --plan")
+    wish, judging = ChangeWish(why=why, or_undo=or_undo, at_most_task_s=at_most_task_s), Judging(screen, settings, group, runs)
     asked = bool(changes or defaults or assignor or led_by)
+    if plan is not None:
+        if asked or deals or or_undo:
+            raise click.UsageError("--plan: for a change that you make yourself, which cannot be undone; leave out the others")
+        return judging.plan(plan, wish, timeout_s)
     if deals:
         from equipoise.cli.deal import deal
 
-        if asked:
+        if asked or judges:
             raise click.UsageError("--deal: changes no setting; leave out the changes")
         return asyncio.run(deal(screen, settings, group, dry_run=dry_run, timeout_s=timeout_s))
-    if dry_run and not asked:
-        raise click.UsageError("--dry-run: say what to change, as --set max_warmups=4, or --deal")
+    if (dry_run or judges) and not asked:
+        raise click.UsageError(f"{'--dry-run' if dry_run else '--judge'}: say what to change, as --set max_warmups=4, or --deal")
     if not asked:
         return asyncio.run(run.show())
 
@@ -99,9 +131,10 @@ def configure(
         return config
 
     if dry_run:
-        before, after, found = asyncio.run(run.preview(changed))
-        return run.answer_preview(before, after, found, seeds)
-    return asyncio.run(run.change(changed, timeout_s))
+        before, after, found, state = asyncio.run(run.preview(changed))
+        return run.answer_preview(before, after, found, state, seeds)
+    planned = judging.planned(changed, wish) if judges else None
+    return asyncio.run(run.change(changed, timeout_s, planned))
 
 
 class _Configure:
@@ -109,18 +142,6 @@ class _Configure:
 
     def __init__(self, screen: Screen, settings: LiveSettings, group: str) -> None:
         self._screen, self._settings, self._group = screen, settings, group
-
-    def _document(self, outcome: str, config: GroupConfigured, changes: list[SettingChange], **others: Any) -> dict[str, Any]:
-        from equipoise.replay.wording import setting_values
-
-        shown = {"offset": None, "rejection": None, "way_back": None, "moves": [], "planned_movements": None, "simulated": None, **others}
-        return {
-            "group": self._group,
-            "outcome": outcome,
-            "settings": {name: list(value) if isinstance(value, tuple) else value for name, value in setting_values(config).items()},
-            "changes": [attrs.asdict(each) for each in changes],
-            **shown,
-        }
 
     async def show(self) -> int:
         from equipoise.operations.live_group import AnsweredFact
@@ -135,20 +156,16 @@ class _Configure:
             is_setting = name not in ("assignor", "solver", "led_by")
             rows.append((name, _shown(value), _shown(default) if is_setting and value != default else ""))
         table = Table(columns=("setting", "value", "default, if different"), rows=rows)
-        self._screen.answer(self._document("shown", config, []), Line(bold(self._group)), table)
+        self._screen.answer(settings_document(self._group, "shown", config, []), Line(bold(self._group)), table)
         return 0
 
-    async def preview(self, changed: Any) -> tuple[GroupConfigured, GroupConfigured, Preview]:
-        from equipoise.operations.group_settings import preview
-        from equipoise.operations.live_group import AnsweredFact
+    async def preview(self, changed: Any) -> tuple[GroupConfigured, GroupConfigured, Preview, GroupState]:
+        return await preview_of(self._settings, self._group, changed)
 
-        async with AnsweredFact(self._settings, self._group) as live:
-            before = await live.configuration()
-            after = changed(before)
-            return before, after, preview(await live.machine(), after)
-
-    def answer_preview(self, before: GroupConfigured, after: GroupConfigured, found: Preview, seeds: int) -> int:
-        """Shows what would change and move, and what both configurations would have cost."""
+    def answer_preview(self, before: GroupConfigured, after: GroupConfigured, found: Preview, state: GroupState, seeds: int) -> int:
+        """Shows what would change and move, what that will cost, and what both configurations would
+        have cost.
+        """
         from equipoise.operations.group_settings import changes_between
 
         changes = changes_between(before, after)
@@ -162,20 +179,26 @@ class _Configure:
             parts.append(Table(columns=("task", "from", "to", "state", "reason"), rows=rows, title=f"{counted(len(rows), 'movement')} would begin"))
         if found.rejection is None and found.planned_movements:
             parts.append(f"{counted(found.planned_movements, 'movement')} until the new target is reached")
-        simulated, said = (None, []) if found.rejection is not None or not changes or not seeds else self._simulated(before, after, seeds)
-        document = self._document(
+        plays = found.rejection is None and changes and seeds
+        simulated, predicted, said = self._simulated(before, after, state, seeds) if plays else (None, None, [])
+        document = settings_document(self._group,
             "dry run", before, changes, rejection=found.rejection, moves=[_move(each) for each in found.moves],
-            planned_movements=found.planned_movements, simulated=simulated,
+            planned_movements=found.planned_movements, simulated=simulated, predicted=predicted,
         )  # fmt: skip
         self._screen.answer(document, *parts, *said)
         return EXIT_NOT_IN_FORCE if found.rejection is not None else 0
 
-    def _simulated(self, before: GroupConfigured, after: GroupConfigured, seeds: int) -> tuple[dict[str, Any] | None, list[Part]]:
-        """The group's history, played with both configurations; with the reason where there is too
-        little of it.
+    def _simulated(
+        self, before: GroupConfigured, after: GroupConfigured, state: GroupState, seeds: int
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None, list[Part]]:
+        """The group's history, played with both configurations, and what the change will cost; with
+        the reasons where there is too little of it.
         """
+        from equipoise.cli.predicted import predict_dry
         from equipoise.cli.what_if import answer_parts, document
         from equipoise.log.kafka.kafka_log import KafkaLog, Place
+        from equipoise.replay.prediction.habits import HabitsReader
+        from equipoise.replay.prediction.planned_change import Configure
         from equipoise.replay.whatif.advice import advise
         from equipoise.replay.whatif.evaluate import Configuration, what_if_recorded
         from equipoise.replay.whatif.recorded_costs import read_recording
@@ -184,11 +207,12 @@ class _Configure:
         settings = {name: value for name, value in new.items() if value != old[name]}
         assignor = after.assignor if after.assignor != before.assignor else None
         if not settings and assignor is None:
-            return None, ["not simulated: only who leads, or the behaviour version, would change"]
+            return None, None, ["not simulated: only who leads, or the behaviour version, would change"]
+        habits = HabitsReader(group=self._group)
         location = f"kafka://{self._settings.bootstrap}/{self._settings.prefix}"
         try:
             with KafkaLog(location, Place(self._settings, self._settings.topics, None)) as log:
-                recording = read_recording(log.read(group=self._group), group=self._group)
+                recording = read_recording(habits.tap(log.read(group=self._group)), group=self._group)
             with self._screen.progress("playing the group's history, in simulated seconds") as advance:
                 done_s = 0
 
@@ -200,11 +224,13 @@ class _Configure:
                 asked = Configuration(name="changed", assignor=assignor, settings=settings)
                 answer = what_if_recorded(recording, [asked], seeds=range(seeds), progress=progress)
         except EquipoiseError as error:
-            return None, [f"not simulated: {error}"]
+            return None, None, [f"not simulated: {error}"]
         advice = advise(answer)
-        return document(answer, advice), ["", *answer_parts(answer, advice)]
+        predicted, parts = predict_dry(self._screen, state, habits.habits(), Configure(config=after), "the change")
+        return document(answer, advice), predicted, ["", *answer_parts(answer, advice), "", *parts]
 
-    async def change(self, changed: Any, timeout_s: float) -> int:
+    async def change(self, changed: Any, timeout_s: float, planned: ChangePlanned | None = None) -> int:
+        """Changes the settings. `planned`: is written down before; None: nothing is."""
         from equipoise.operations.group_settings import changes_between, way_back
         from equipoise.operations.live_group import AnsweredFact
 
@@ -213,8 +239,12 @@ class _Configure:
             after = changed(before)
             changes = changes_between(before, after)
             if not changes:
-                self._screen.answer(self._document("unchanged", before, []), f"{self._group}: the settings are already these; nothing was appended")
+                unchanged = settings_document(self._group, "unchanged", before, [])
+                self._screen.answer(unchanged, f"{self._group}: the settings are already these; nothing was appended")
                 return 0
+            if planned is not None:
+                await live.append(planned)
+                self._screen.remark(f"{planned.change_id}: {planned_text(planned)}")
             await live.say(after)
             if not self._screen.json:
                 self._screen.answer(None, Line(bold(self._group)), *_change_parts(changes))
@@ -222,21 +252,22 @@ class _Configure:
             answered = await live.is_answered_within(timeout_s)
             if not answered:
                 self._screen.answer(
-                    self._document("no answer", before, changes, offset=live.offset),
+                    settings_document(self._group, "no answer", before, changes, offset=live.offset),
                     f"{self._group}: no worker answered within {timeout_s:g} s; the change is in the log, and the next worker applies it",
                 )
                 return EXIT_NOT_IN_FORCE
             rejection = live.rejection()
         if rejection is not None:
             self._screen.answer(
-                self._document("rejected", before, changes, offset=live.offset, rejection=rejection),
+                settings_document(self._group, "rejected", before, changes, offset=live.offset, rejection=rejection),
                 f"{self._group}: rejected; the earlier settings stay in force: {rejection}",
             )
             return EXIT_NOT_IN_FORCE
         back = way_back(self._group, before, after)
-        self._screen.answer(
-            self._document("in force", after, changes, offset=live.offset, way_back=back), f"{self._group}: in force", f"to undo: {back}"
-        )
+        change_id = None if planned is None else planned.change_id
+        judged = [] if planned is None else [f"{change_id} is judged when the group is at rest: `equipoise timeline --changes` shows it"]
+        document = settings_document(self._group, "in force", after, changes, offset=live.offset, way_back=back, change_id=change_id)
+        self._screen.answer(document, f"{self._group}: in force", f"to undo: {back}", *judged)
         return 0
 
 

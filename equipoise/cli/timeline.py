@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from equipoise.cli.changes import answer_changes
 from equipoise.cli.command import command
 from equipoise.cli.explain import moves_table
 from equipoise.cli.group_tables import differs_line
@@ -28,18 +29,21 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @log_argument
 @click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Write an HTML page to FILE instead of tables; an earlier page is replaced.")
 @click.option("--svg", "svg_path", type=_FILE, metavar="FILE", help="Write an SVG picture to FILE instead of tables; an earlier picture is replaced.")
+@click.option("--changes", "shows_changes", is_flag=True, help="Instead: what was changed, with what that was expected to cost, and did.")
 @click.option("--at", "until_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"Stop after this fact, {AT_HELP}")
-@click.option("--group", metavar="GROUP", help="Group to show; required if LOG holds several.")
+@click.option("--group", metavar="GROUP", help="Group to show; required if LOG holds several, but for --changes.")
 @click.option("--all", "everything", is_flag=True, help="Show every row of every table.")
 def timeline(
-    screen: Screen, log: Log, html_path: Path | None, svg_path: Path | None, until_offset: int | Moment | None, group: str | None, everything: bool
-) -> None:
+    screen: Screen, log: Log, html_path: Path | None, svg_path: Path | None, shows_changes: bool, until_offset: int | Moment | None,
+    group: str | None, everything: bool,
+) -> None:  # fmt: skip
     """Show the history of LOG: the cost of each marked window, every move with how long it took,
     every round with its cause, each task's time without a running owner, and when each member was
     in the group.
 
     --html writes one self-contained page: tasks as rows coloured by owner, warm-ups hatched, gaps
-    where no member ran a task. --svg writes one still picture.
+    where no member ran a task. --svg writes one still picture. --changes lists changes: those that
+    were planned (`configure --judge`, docs/change.md), with their verdicts, and other settings.
 
     \b
     Examples:
@@ -47,6 +51,11 @@ def timeline(
       equipoise timeline group.db --html group.html
       equipoise timeline --json group.db | jq '.moves | length'
     """
+    if shows_changes:
+        if html_path or svg_path or until_offset is not None or everything:
+            raise click.UsageError("--changes: lists changes, and goes with --group alone")
+        answer_changes(screen, log, group)
+        return
     from equipoise.replay.timelines import build_timeline, changes_owner, render_page, render_picture, timeline_document
 
     check_files(("--html", html_path, Kind.PAGE), ("--svg", svg_path, Kind.PICTURE))

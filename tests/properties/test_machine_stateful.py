@@ -17,11 +17,13 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from equipoise.assignors import Guarantee, registry
 from equipoise.assignors.cooperative.options import CooperativeOptions
-from equipoise.events.decisions import AssignmentIssued, Checkpointed, EventRejected
+from equipoise.events.decisions import AssignmentIssued, ChangeJudged, Checkpointed, EventRejected
 from equipoise.events.facts import (
+    CHANGE_KINDS,
     READINESS,
     AssignmentObserved,
     BaseRequested,
+    ChangePlanned,
     DealRequested,
     Fact,
     LagReported,
@@ -378,6 +380,12 @@ class Storm(RuleBasedStateMachine):
     def is_to_be_dealt_anew(self) -> None:
         self.group.fact(DealRequested())
 
+    @rule(kind=st.sampled_from(CHANGE_KINDS), within_ms=st.sampled_from([1, 60_000, 3_600_000]), most_ms=st.sampled_from([None, 0, 10_000]))
+    def is_to_be_changed(self, kind: str, within_ms: int, most_ms: int | None) -> None:
+        or_undo = kind == "configure" and most_ms is not None
+        limits: dict[str, Any] = {"judge_within_ms": within_ms, "quiet_ms": 5_000, "most_unavailable_task_ms": most_ms}
+        self.group.fact(ChangePlanned(change_id="c", kind=kind, what="a change", or_undo=or_undo, **limits))
+
     @rule(silent_ms=st.dictionaries(st.sampled_from(LIARS), st.integers(0, 50_000), max_size=3), late=st.integers(0, 2))
     def is_told_of_silence(self, silent_ms: dict[str, int], late: int) -> None:
         after_offset = self.group.state.last_offset - late
@@ -394,7 +402,7 @@ class Storm(RuleBasedStateMachine):
         before, due_ms = all_but_time_and_leases(self.group.machine), self.group.machine.next_deadline_ms
         answer = self.group.fact(lie, after_ms)
         if rejections(answer) and (due_ms is None or self.group.state.now_ms < due_ms):
-            assert all(isinstance(decision, EventRejected | Checkpointed) for decision in answer)
+            assert all(isinstance(decision, EventRejected | Checkpointed | ChangeJudged) for decision in answer)
             assert all_but_time_and_leases(self.group.machine) == before, "a rejection changes nothing but a lease"
 
     @rule()

@@ -15,6 +15,7 @@ from equipoise.assignors import Movement, MovementState, Revocations
 from equipoise.events import codec
 from equipoise.events.decisions import Checkpointed, EventRejected
 from equipoise.events.errors import InputError
+from equipoise.events.facts import ChangePlanned
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine import snapshots
 from equipoise.statemachine.state import (
@@ -33,6 +34,7 @@ from equipoise.statemachine.state import (
     Restart,
     SlotBackoff,
     Warmup,
+    WatchedChange,
 )
 from tests.groups import configured, topology
 
@@ -108,6 +110,11 @@ def of_group() -> GroupState:
         holds={B: 24, A: 25},
         fenced={"m3#2": FencedIncarnation("m3", 2, 26, 27, 28, {B, A}), "m3#1": FencedIncarnation("m3", 1, 29, 30, 31, {A})},
         previous_owners={B: "m4", A: "m5"},
+        change=WatchedChange(
+            planned=ChangePlanned(change_id="c1", kind="join", what="1 more member"), former=configured(max_warmups=9), offset=61, planned_ms=62,
+            begun_ms=63, rest_since_ms=64, unavailable_task_ms=65, moves=66, configured=67, undoes=True, looked_ms=72, standing={B: 68, A: 69},
+            runners={B: ("m1", 2), A: ("m2", 1)}, heard_ms={"m2": 70, "m1": 71},
+        ),
         lost={B: Lost(32, 33), A: Lost(34)},
         in_flight={C: Movement(task=C, source="m2", destination="m1", state=MovementState.REVOKING)},
         waiting=35,
@@ -146,7 +153,7 @@ def test_load_returns_the_state_that_was_dumped() -> None:
     assert kinds == {tuple}
 
 
-LATER = ("parked", "restarts", "lent", "restart_times_ms", "refused")
+LATER = ("parked", "restarts", "lent", "restart_times_ms", "refused", "change")
 """What former builds do not remember, in the order of the bytes."""
 
 
@@ -156,7 +163,7 @@ def test_state_without_what_later_builds_remember_has_the_bytes_that_it_always_h
     assert len(some) == len(none) + len(LATER)
     for name in LATER:
         without = of_group()
-        setattr(without, name, {})
+        setattr(without, name, None if name == "change" else {})
         assert snapshots.load(snapshots.dump(without)) == without
     assert len(msgpack.unpackb(msgpack.unpackb(snapshots.dump(without))[3], strict_map_key=False)) == len(some) - 1
 

@@ -1,0 +1,136 @@
+"""Changes that `equipoise configure` writes down before they are made, for the leader to judge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from equipoise.cli.screen import Screen
+from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.facts import ChangePlanned, GroupConfigured
+from equipoise.live_settings import LiveSettings
+from equipoise.operations.planned_changes import ChangeWish
+from equipoise.replay.wording import planned_text
+
+if TYPE_CHECKING:
+    from equipoise.operations.group_settings import Preview, SettingChange
+    from equipoise.replay.prediction.planned_change import PlannedChange
+    from equipoise.replay.prediction.predict import Prediction
+    from equipoise.statemachine.state import GroupState
+
+EXIT_NOT_PLANNED = 1
+
+
+def settings_document(group: str, outcome: str, config: GroupConfigured, changes: list[SettingChange], **others: Any) -> dict[str, Any]:
+    """Returns the answer of `configure`, JSON-ready."""
+    from equipoise.replay.wording import setting_values
+
+    none = dict.fromkeys(("offset", "rejection", "way_back", "planned_movements", "simulated", "predicted", "change_id"))
+    shown = {**none, "moves": [], **others}
+    return {
+        "group": group,
+        "outcome": outcome,
+        "settings": {name: list(value) if isinstance(value, tuple) else value for name, value in setting_values(config).items()},
+        "changes": [attrs.asdict(each) for each in changes],
+        **shown,
+    }
+
+
+async def preview_of(
+    settings: LiveSettings, group: str, changed: Callable[[GroupConfigured], GroupConfigured]
+) -> tuple[GroupConfigured, GroupConfigured, Preview, GroupState]:
+    """Returns the configuration of a live group, the changed one, what would happen at once, and
+    the group's state.
+    """
+    from equipoise.operations.group_settings import preview
+    from equipoise.operations.live_group import AnsweredFact
+
+    async with AnsweredFact(settings, group) as live:
+        before = await live.configuration()
+        after = changed(before)
+        machine = await live.machine()
+        return before, after, preview(machine, after), machine.state
+
+
+class Judging:
+    """Planned changes of a live group. `runs`: simulated ones that predict what a change costs; 0:
+    nothing is predicted.
+    """
+
+    def __init__(self, screen: Screen, settings: LiveSettings, group: str, runs: int) -> None:
+        self._screen, self._settings, self._group, self._runs = screen, settings, group, runs
+
+    def planned(self, changed: Any, wish: ChangeWish) -> ChangePlanned | None:
+        """Returns what is written down before a change of settings; None: they are already these.
+        Raises InputError for a change that would be rejected.
+        """
+        from equipoise.operations.planned_changes import settings_text
+        from equipoise.replay.prediction.planned_change import Configure
+
+        before, after, found, state = asyncio.run(preview_of(self._settings, self._group, changed))
+        if before == after:
+            return None
+        if found.rejection is not None:
+            raise InputError(f"{self._group}: the change would be rejected, so there is nothing to judge: {found.rejection}")
+        predicted = self._predict(state, Configure(config=after))
+        return wish.planned("configure", settings_text(before, after), state.last_offset, predicted)
+
+    def plan(self, text: str, wish: ChangeWish, timeout_s: float) -> int:
+        """Writes a change down that the user makes next, and returns the exit code. Raises
+        InputError for a change that the group cannot have.
+        """
+        from equipoise.cli.predicted import parse_change
+        from equipoise.replay.prediction.planned_change import JUDGED_AS, Configure, check_change
+
+        state = asyncio.run(self._state())
+        assert state.config is not None, "a group that a worker leads is configured"
+        change = parse_change(text, state.config)
+        if isinstance(change, Configure) or type(change) not in JUDGED_AS:
+            raise InputError(f"--plan {text}: name join=N, restart or leave=M1,M2; settings are changed with --set")
+        check_change(change, state.members)
+        planned = wish.planned(JUDGED_AS[type(change)], change.text(), state.last_offset, self._predict(state, change))
+        return asyncio.run(self._write_down(planned, timeout_s))
+
+    async def _state(self) -> GroupState:
+        from equipoise.operations.live_group import AnsweredFact
+
+        async with AnsweredFact(self._settings, self._group) as live:
+            await live.configuration()
+            return (await live.machine()).state
+
+    async def _write_down(self, planned: ChangePlanned, timeout_s: float) -> int:
+        from equipoise.operations.live_group import AnsweredFact
+
+        async with AnsweredFact(self._settings, self._group) as live:
+            config = await live.configuration()
+            await live.say(planned)
+            is_answered = await live.is_answered_within(timeout_s)
+            rejection = live.rejection() if is_answered else None
+        outcome = "rejected" if rejection is not None else "planned" if is_answered else "no answer"
+        document = settings_document(self._group, outcome, config, [], offset=live.offset, rejection=rejection, change_id=planned.change_id)
+        said = {"planned": f"{planned.change_id} is judged from when you begin", "no answer": f"no worker answered within {timeout_s:g} s"}
+        self._screen.answer(document, f"{self._group}: {said.get(outcome, f'rejected: {rejection}')}", planned_text(planned))
+        return 0 if outcome == "planned" else EXIT_NOT_PLANNED
+
+    def _predict(self, state: GroupState, change: PlannedChange) -> Prediction | None:
+        """Returns what the change will cost, by the group's log; None, with a remark, where that
+        cannot be told.
+        """
+        from equipoise.cli.predicted import predicted
+        from equipoise.log.kafka.kafka_log import KafkaLog, Place
+        from equipoise.replay.prediction.habits import HabitsReader
+
+        if not self._runs:
+            return None
+        habits = HabitsReader(group=self._group)
+        try:
+            with KafkaLog(f"kafka://{self._settings.bootstrap}/{self._settings.prefix}", Place(self._settings, self._settings.topics, None)) as log:
+                for _ in habits.tap(log.read(group=self._group)):
+                    pass
+            return predicted(self._screen, state, habits.habits(), change, "the change", runs=self._runs)
+        except EquipoiseError as error:
+            self._screen.remark(f"not predicted: {error}")
+            return None

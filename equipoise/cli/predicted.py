@@ -1,0 +1,141 @@
+"""The cost of a change of a running group, for `equipoise what-if --change` and dry runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from equipoise.changed_settings import setting_value
+from equipoise.cli.params import read
+from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.settings import GroupSettings
+from equipoise.log import Log
+from equipoise.replay.wording import counted
+
+if TYPE_CHECKING:
+    from equipoise.events.facts import GroupConfigured
+    from equipoise.replay.prediction.habits import Habits
+    from equipoise.replay.prediction.planned_change import PlannedChange
+    from equipoise.replay.prediction.predict import PredictedInterval, Prediction
+    from equipoise.statemachine.state import GroupState
+
+DRY_RUNS = 20
+"""Of a dry run, which is to answer soon."""
+FORMS = "join=N, leave=M1,M2, kill=M1,M2, restart, restart=SECONDS or NAME=VALUE of a setting"
+
+
+def parse_change(text: str, config: GroupConfigured) -> PlannedChange:
+    """Returns the change that `text` names. Raises InputError for any other text."""
+    from equipoise.replay.prediction.planned_change import Configure, Join, Kill, Leave, RestartAll
+
+    name, equals, value = text.partition("=")
+    if name in ("join", "restart"):
+        if name == "restart" and not equals:
+            return RestartAll()
+        if not value.isascii() or not value.isdigit() or (name == "join" and int(value) < 1):
+            raise InputError(f"--change {text}: {name}={value} needs a whole number; write {FORMS}")
+        return Join(members=int(value)) if name == "join" else RestartAll(away_ms=int(value) * 1_000)
+    if name in ("leave", "kill"):
+        members = tuple(sorted({each for each in value.split(",") if each}))
+        if not members:
+            raise InputError(f"--change {text}: names no member; write {FORMS}")
+        return Leave(members=members) if name == "leave" else Kill(members=members)
+    if not equals or name not in attrs.fields_dict(GroupSettings):
+        raise InputError(f"--change {text}: write {FORMS} (docs/tuning.md lists them)")
+    knobs = attrs.evolve(config.knobs, **{name: setting_value(name, value, option="--change")})
+    return Configure(config=attrs.evolve(config, knobs=knobs))
+
+
+def predict_changes(screen: Screen, log: Log, groups: Sequence[str], texts: Sequence[str], *, runs: int, restore_speed: int | None) -> None:
+    """Answers with the costs of each change of the groups at the end of the log. Raises InputError
+    for a change that one of them cannot have.
+    """
+    from equipoise.replay.prediction.planned_change import check_change
+    from equipoise.replay.prediction.predict import predict  # loads the solver
+    from equipoise.replay.prediction.reading import read_present
+
+    documents: list[dict[str, Any]] = []
+    parts: list[Part] = []
+    for group in groups:
+        present, habits = read_present(read(screen, log, f"reading {group}", group), group=group, restore_records_per_s=restore_speed)
+        changes = [(text, parse_change(text, present.config)) for text in texts]
+        for _, change in changes:
+            check_change(change, {each.member_id for each in present.members})
+        found: list[tuple[str, Prediction]] = []
+        for text, change in changes:
+            with screen.progress(f"{group}: {text}, {counted(runs, 'run')}") as advance:
+                answer = predict(present, habits, change, runs=runs, processes=os.cpu_count() or 1, progress=lambda done, of: advance(1))
+            found.append((text, answer))
+        documents += [{"group": group, "name": text, "predicted": each.as_json()} for text, each in found]
+        parts += [*([""] if parts else []), *prediction_parts(group, found)]
+    screen.answer({"runs": runs, "predictions": documents}, *parts)
+
+
+def predict_dry(
+    screen: Screen, state: GroupState, habits: Habits | None, change: PlannedChange, what: str, *, runs: int = DRY_RUNS
+) -> tuple[dict[str, Any] | None, list[Part]]:
+    """Returns the prediction of a change that a dry run shows, as a document and as parts; with the
+    reason instead where nothing can be said. `habits` None: only what members measured last.
+    """
+    try:
+        found = predicted(screen, state, habits, change, what, runs=runs)
+    except EquipoiseError as error:
+        return None, [f"not predicted: {error}"]
+    return found.as_json(), prediction_parts(state.group, [(what, found)])
+
+
+def predicted(screen: Screen, state: GroupState, habits: Habits | None, change: PlannedChange, what: str, *, runs: int) -> Prediction:
+    """Returns the prediction of a change of a group in this state. Raises InputError where nothing
+    can be said.
+    """
+    from equipoise.replay.prediction.habits import habits_of
+    from equipoise.replay.prediction.predict import predict
+    from equipoise.replay.prediction.present import present_of
+
+    present = present_of(state)
+    with screen.progress(f"{what}: {counted(runs, 'simulated run')}") as advance:
+        return predict(
+            present,
+            habits_of(present.restore_records_per_s) if habits is None else habits,
+            change,
+            runs=runs,
+            processes=os.cpu_count() or 1,
+            progress=lambda done, of: advance(1),
+        )
+
+
+def prediction_parts(group: str, found: Sequence[tuple[str, Prediction]]) -> list[Part]:
+    """The table of predictions, and what each depends on most."""
+    from equipoise.replay.prediction.predict import INPUTS, METRICS
+
+    first = found[0][1]
+    table = Table(
+        columns=("change", *METRICS.values()),
+        rows=[(text, *(interval_text(each.intervals[name]) for name in METRICS)) for text, each in found],
+        title=f"median of {counted(first.runs, 'run')}, and between which 95 % of them lie",
+    )
+    parts: list[Part] = [Line(bold(group), f"  restores: {first.restore_basis}"), table]
+    for text, each in found:
+        depends: dict[str, list[str]] = {}
+        for name, cause in each.sensitive_to.items():
+            depends.setdefault(INPUTS[cause], []).append(METRICS[name])
+        parts += [f"{text}: {', '.join(metrics)} depend{'s' if len(metrics) == 1 else ''} most on {cause}" for cause, metrics in depends.items()]
+        if each.as_now < 1:
+            parts.append(f"{text}: the runs begin with {each.as_now:.0%} of the tasks where they are now")
+    return parts
+
+
+def interval_text(interval: PredictedInterval) -> str:
+    """``8 (6 to 11)``; ``8`` where all runs agree."""
+    middle, low, high = (_amount(each) for each in (interval.median, interval.low_95, interval.high_95))
+    return middle if low == middle == high else f"{middle} ({low} to {high})"
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
+
+

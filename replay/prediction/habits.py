@@ -1,0 +1,242 @@
+"""The habits of a group, from its log: what a prediction draws for each of its runs.
+
+Restore speeds are log-normal: those of a member that was measured often enough around its own
+median, those of others around a median that is known as well as the log shows it
+(`equipoise.replay.whatif.restore_speeds`). Times to give tasks up,
+heartbeats and the change of arrivals from one minute to the next are drawn from those of the log.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from equipoise.events.decisions import MemberAssigned, MemberAssignedPart
+from equipoise.events.facts import LagReported, MemberUnchanged, TasksRevoked
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
+from equipoise.replay.whatif.fit import Fit, Fitting
+from equipoise.replay.whatif.restore_speeds import DEFAULT_RECORDS_PER_S
+
+NORMAL_90 = 1.645
+"""Standard deviations from the median to either end of an interval of 90 %."""
+DEFAULT_SPREAD = 0.3
+"""Of the speeds of members around their median, in logarithms, where too few were measured."""
+FEWEST_SPREAD = 5
+"""Fewest measurements of which a spread is used."""
+FEWEST_OWN = 3
+"""Fewest measurements of which the speed of a member is its own, and not that of any."""
+MOST_SPREAD = 1.0
+BUCKET_MS = 60_000
+MOST_SAMPLES = 1_000
+"""Of more, the last are used: a group changes."""
+DEFAULT_CLOSE_MS = 50
+DEFAULT_HEARTBEAT_MS = 3_000
+UNKNOWN_START_MS = 1_000, 5_000
+"""A log does not say how long a process takes from its start to its join: drawn between these."""
+
+
+@attrs.frozen(kw_only=True)
+class Draw:
+    """The inputs of one run. Speeds in records/s of a member, times in milliseconds."""
+
+    seed: int
+    restore_records_per_s: float
+    """Median over the members of this run."""
+    member_spread: float
+    arrivals: float
+    """Records written, as a factor of those of now."""
+    close_ms: int
+    heartbeat_interval_ms: int
+    start_ms: int
+    phase: float
+    """When the change begins, as a part of the time within which it does."""
+    own_speeds: Mapping[str, float] = attrs.field(factory=dict)
+    """Member -> its restore speed, where it is known."""
+    own_spread: float = 0.0
+    """Of the speeds of one member around its own, in logarithms."""
+
+    def speed_of(self, member_id: str) -> int:
+        """Returns the restore speed of the member."""
+        own = self.own_speeds.get(member_id)
+        dice = random.Random(f"{self.seed}/{member_id}")
+        factor = math.exp(dice.gauss(0, self.member_spread if own is None else self.own_spread))
+        return max(1, round((self.restore_records_per_s if own is None else own) * factor))
+
+
+@attrs.frozen(kw_only=True)
+class Habits:
+    """Distributions of one group. `restore_median` 0: nothing was seen restoring."""
+
+    restore_median: int
+    restore_error: float
+    """Standard error of the logarithm of the median."""
+    restore_spread: float
+    restore_basis: str
+    own_speeds: Mapping[str, float]
+    """Member -> median of the speeds that were measured on it."""
+    own_spread: float
+    """Of the measurements of one member around their median, in logarithms."""
+    arrivals: tuple[float, ...]
+    """Factors from one minute to the next; empty: too short a log."""
+    close_ms: tuple[int, ...]
+    heartbeat_interval_ms: int
+
+    def draw(self, seed: int) -> Draw:
+        """Returns the draw of this seed; equal seeds give equal draws."""
+        dice = random.Random(f"draw {seed}")
+        error = math.exp(dice.gauss(0, self.restore_error))
+        return Draw(
+            seed=seed,
+            restore_records_per_s=max(1.0, (self.restore_median or DEFAULT_RECORDS_PER_S) * error),
+            own_speeds={name: speed * error for name, speed in self.own_speeds.items()},
+            own_spread=self.own_spread,
+            member_spread=self.restore_spread,
+            arrivals=dice.choice(self.arrivals) if self.arrivals else 1.0,
+            close_ms=dice.choice(self.close_ms) if self.close_ms else DEFAULT_CLOSE_MS,
+            heartbeat_interval_ms=self.heartbeat_interval_ms,
+            start_ms=round(dice.uniform(*UNKNOWN_START_MS)),
+            phase=dice.random(),
+        )
+
+
+def habits_of(restore_records_per_s: int | None) -> Habits:
+    """Returns the habits of a group of which no log is at hand, only what its members measured
+    last; None: nothing.
+    """
+    return Habits(
+        restore_median=restore_records_per_s or 0,
+        restore_error=0.0,
+        restore_spread=DEFAULT_SPREAD,
+        restore_basis="what its members measured last" if restore_records_per_s else "nothing was measured",
+        own_speeds={},
+        own_spread=0.0,
+        arrivals=(),
+        close_ms=(),
+        heartbeat_interval_ms=DEFAULT_HEARTBEAT_MS,
+    )
+
+
+class HabitsReader:
+    """Reads a log for `Habits`, one record at a time, in stored order."""
+
+    def __init__(self, *, group: str | None = None) -> None:
+        self._group = group
+        self._fitting = Fitting(group=group)
+        self._assigned_ms: dict[tuple[str, int, int], int] = {}
+        """(member, incarnation, epoch) -> when it was decided."""
+        self._heard_ms: dict[tuple[str, int], int] = {}
+        self._now_ms = 0
+        self._close_ms: deque[int] = deque(maxlen=MOST_SAMPLES)
+        self._heartbeats_ms: deque[int] = deque(maxlen=MOST_SAMPLES)
+
+    def tap(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Yields the entries, each taken before. Raises as `take` does."""
+        for entry in entries:
+            self.take(entry)
+            yield entry
+
+    def take(self, entry: Entry) -> None:
+        """Takes a record. Raises UnknownKindError for a kind that this build does not know."""
+        self._fitting.take(entry)
+        if self._group is not None and entry.group != self._group:
+            return
+        if isinstance(entry, FactRecord):
+            self._now_ms = max(self._now_ms, entry.append_ms)
+            self._fact(entry)
+        elif isinstance(entry, DecisionRecord):
+            decision = entry.decision
+            assigned = decision.assigned if isinstance(decision, MemberAssignedPart) else decision
+            if isinstance(assigned, MemberAssigned) and assigned.revoke:
+                self._assigned_ms[assigned.member_id, assigned.incarnation, assigned.assignment_epoch] = self._now_ms
+
+    def _fact(self, record: FactRecord) -> None:
+        event = record.event
+        if isinstance(event, TasksRevoked):
+            decided_ms = self._assigned_ms.pop((event.member_id, event.incarnation, event.assignment_epoch), None)
+            if decided_ms is not None:
+                self._close_ms.append(self._now_ms - decided_ms)
+        elif isinstance(event, MemberUnchanged) or (isinstance(event, LagReported) and event.load is not None):
+            key = (event.member_id, event.incarnation)
+            if key in self._heard_ms:
+                self._heartbeats_ms.append(self._now_ms - self._heard_ms[key])
+            self._heard_ms[key] = self._now_ms
+
+    def habits(self, restore_records_per_s: int | None = None) -> Habits:
+        """Returns what was read. `restore_records_per_s`: a speed that is known otherwise."""
+        fit = self._fitting.fit()
+        measured = [(each.member_id, math.log(each.measured)) for each in fit.observations if each.measured is not None][-MOST_SAMPLES:]
+        is_given = restore_records_per_s is not None
+        median, error, basis = _restore(fit) if restore_records_per_s is None else (restore_records_per_s, 0.0, "given")
+        own = {} if is_given else _medians(measured)
+        return Habits(
+            restore_median=median,
+            restore_error=error,
+            restore_spread=0.0 if is_given else _spread([speed for _, speed in measured]),
+            restore_basis=basis,
+            own_speeds={name: math.exp(speed) for name, speed in own.items()},
+            own_spread=_spread([speed - own[name] for name, speed in measured if name in own]),
+            arrivals=_factors(self._fitting.samples),
+            close_ms=tuple(sorted(self._close_ms)),
+            heartbeat_interval_ms=round(statistics.median(self._heartbeats_ms)) if self._heartbeats_ms else DEFAULT_HEARTBEAT_MS,
+        )
+
+
+def _medians(measured: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Returns the median of each member's measurements."""
+    of: dict[str, list[float]] = {}
+    for name, speed in measured:
+        of.setdefault(name, []).append(speed)
+    return {name: statistics.median(speeds) for name, speeds in sorted(of.items()) if len(speeds) >= FEWEST_OWN}
+
+
+def _spread(logarithms: Sequence[float]) -> float:
+    return min(MOST_SPREAD, statistics.stdev(logarithms)) if len(logarithms) >= FEWEST_SPREAD else DEFAULT_SPREAD
+
+
+def _restore(fit: Fit) -> tuple[int, float, str]:
+    """Returns median, standard error of its logarithm, and where they come from; (0, 0, why) when
+    the log shows no restore.
+    """
+    if fit.low_records_per_s is None or fit.high_records_per_s is None:
+        return 0, 0.0, fit.basis
+    error = math.log(fit.high_records_per_s / max(1, fit.low_records_per_s)) / 2 / NORMAL_90
+    return fit.records_per_s, error, fit.basis
+
+
+def _factors(samples: dict[tuple[str, int], list[tuple[int, int]]]) -> tuple[float, ...]:
+    """Returns by which factor what is written changes from one minute to the next, over all
+    partitions together: a group is changed at any time, and nobody knows the next minute.
+    """
+    written: dict[int, float] = {}
+    for series in samples.values():
+        for (before_ms, before), (after_ms, after) in itertools.pairwise(series):
+            for bucket, share in _divided(before_ms, after_ms):
+                written[bucket] = written.get(bucket, 0.0) + max(0, after - before) * share
+    whole = sorted(written)[1:-1]  # the first and the last minute are not whole
+    pairs = [(written[each], written[each + 1]) for each in whole if each + 1 in written and each + 1 in whole]
+    return tuple(after / before for before, after in pairs if before > 0)[-MOST_SAMPLES:]
+
+
+def _divided(from_ms: int, to_ms: int) -> Iterable[tuple[int, float]]:
+    """Yields (bucket, its share of the time between)."""
+    if to_ms <= from_ms:
+        return
+    at_ms = from_ms
+    while at_ms < to_ms:
+        end_ms = min(to_ms, (at_ms // BUCKET_MS + 1) * BUCKET_MS)
+        yield at_ms // BUCKET_MS, (end_ms - at_ms) / (to_ms - from_ms)
+        at_ms = end_ms
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Returns the value below which a `share` of the rising values lies, interpolated."""
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

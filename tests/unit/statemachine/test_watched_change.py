@@ -1,0 +1,223 @@
+"""Planned changes: what they cost is counted from their beginning until rest, judged beside what
+was expected, and undone where that was asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from equipoise.events.decisions import ChangeJudged, Decision, EventRejected
+from equipoise.events.errors import FieldError
+from equipoise.events.facts import ChangePlanned, ExpectedCost, GroupConfigured, LeaveRequested, MemberLeft
+from equipoise.statemachine import snapshots
+from equipoise.statemachine.group_lead import GroupLead
+from equipoise.statemachine.machine import GroupMachine
+from tests.groups import SESSION_MS, Group, configured, topology
+
+
+def planned(kind: str = "configure", **fields: Any) -> ChangePlanned:
+    return ChangePlanned(change_id="c1", kind=kind, what="something", **fields)
+
+
+def expected(metric: str, low: int, high: int) -> ExpectedCost:
+    return ExpectedCost(metric=metric, median=(low + high) // 2, low_50=low, high_50=high, low_95=low, high_95=high)
+
+
+def verdicts(decisions: list[Decision]) -> list[ChangeJudged]:
+    return [each for each in decisions if isinstance(each, ChangeJudged)]
+
+
+def led(**settings: Any) -> Group:
+    group = Group().starts("m1", "m2", "m3", stateful=6, **settings)
+    group.settles()
+    for member in group.members.values():
+        member.copies = {task: member.copies[task] for task in member.active}  # what it ran before it has wiped
+    group.cycle()
+    return group
+
+
+def with_settings(group: Group, **settings: Any) -> GroupConfigured:
+    assert group.state.config is not None
+    return attrs.evolve(group.state.config, knobs=attrs.evolve(group.state.settings, **settings))
+
+
+def until_judged(group: Group, *late: str, cycles: int = 60) -> ChangeJudged:
+    for _ in range(cycles):
+        found = verdicts(group.cycle(*late))
+        if found:
+            return found[0]
+    raise AssertionError("no verdict")
+
+
+def test_change_that_moves_nothing_costs_nothing() -> None:
+    group = led()
+    group.fact(planned(why="a test"))
+    group.fact(with_settings(group, probing_interval_ms=120_000))
+    found = until_judged(group)
+    assert (found.change_id, found.outcome, found.unavailable_task_ms, found.moves, found.rest_ms) == ("c1", "at_rest", 0, 0, 0)
+    assert (found.above, found.below, found.undone) == ((), (), False)
+    assert group.state.change is None
+
+
+def test_change_that_has_not_begun_is_not_over() -> None:
+    group = led()
+    group.fact(planned("join"))
+    for _ in range(20):
+        assert verdicts(group.cycle()) == []
+    group.join("m4")
+    found = until_judged(group)
+    assert (found.outcome, found.moves) == ("at_rest", 1)
+    assert found.rest_ms > 0
+
+
+def test_member_that_dies_is_counted_from_when_it_was_heard_last() -> None:
+    group = led()
+    group.fact(planned("other"))
+    tasks = len(group.state.members["m1"].active)
+    del group.members["m1"]
+    found = until_judged(group, cycles=200)
+    assert found.moves == tasks == 2
+    assert tasks * SESSION_MS <= found.unavailable_task_ms <= tasks * 2 * SESSION_MS
+
+
+def test_tasks_of_a_member_that_leaves_without_a_word_before_stand_until_others_restored_them() -> None:
+    group = led()
+    group.fact(planned("restart"))
+    tasks = sorted(group.state.members["m2"].active)
+    group.fact(MemberLeft(member_id="m2", incarnation=1))
+    del group.members["m2"]
+    assert group.state.change is not None
+    assert sorted(group.state.change.standing) == tasks
+    found = until_judged(group)
+    assert found.moves == len(tasks)
+    assert found.unavailable_task_ms > 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "above", "below"),
+    [(0, 0, ("moves",), ()), (1, 2, (), ()), (5, 9, (), ("moves",))],
+)
+def test_what_is_outside_of_its_interval_is_named(low: int, high: int, above: tuple[str, ...], below: tuple[str, ...]) -> None:
+    group = led()
+    group.fact(planned("join", expected=(expected("moves", low, high),)))
+    group.join("m4")
+    found = until_judged(group)
+    assert (found.outcome, found.above, found.below) == ("too_much" if above else "at_rest", above, below)
+
+
+def test_settings_that_cost_too_much_come_back() -> None:
+    group = led()
+    before = group.state.config
+    group.fact(planned(or_undo=True, expected=(expected("rest_ms", 0, 0),)))
+    group.fact(with_settings(group, num_standbys=1))
+    group.members["m1"].restores = group.members["m2"].restores = group.members["m3"].restores = 1_000
+    found = until_judged(group)
+    assert (found.outcome, found.above, found.undone) == ("too_much", ("rest_ms",), True)
+    assert found.rest_ms > 10_000
+    lead = GroupLead("orders", group.machine)
+    lead.folded_ms = 5
+    assert lead.tick() == before
+    assert lead.tick_at_ms == 6
+    assert [each.code for each in group.fact(planned()) if isinstance(each, EventRejected)] == ["being_undone"]
+    assert before is not None
+    group.fact(before)
+    assert group.state.config == before
+    assert group.state.change is None
+    assert lead.tick() != before
+
+
+def test_limit_counts_whatever_was_expected() -> None:
+    group = led()
+    group.fact(planned("restart", most_unavailable_task_ms=1_000, expected=(expected("unavailable_task_ms", 0, 10**9),)))
+    group.fact(MemberLeft(member_id="m2", incarnation=1))
+    del group.members["m2"]
+    for member in group.members.values():
+        member.restores = 1_000
+    found = until_judged(group)
+    assert (found.outcome, found.above) == ("too_much", ("limit",))
+
+
+def test_other_settings_replace_the_change() -> None:
+    group = led()
+    group.fact(planned(or_undo=True, most_unavailable_task_ms=0))
+    assert verdicts(group.fact(with_settings(group, max_warmups=3))) == []
+    (found,) = verdicts(group.fact(with_settings(group, max_warmups=4)))
+    assert (found.outcome, found.undone) == ("replaced", False)
+    group.fact(planned("deal"))
+    (found,) = verdicts(group.fact(attrs.evolve(planned("join"), change_id="c2")))
+    assert (found.change_id, found.outcome) == ("c1", "replaced")
+    assert group.state.change is not None
+    assert group.state.change.planned.change_id == "c2"
+
+
+def test_settings_that_are_refused_end_the_change() -> None:
+    group = led()
+    group.fact(planned())
+    found = verdicts(group.fact(with_settings(group, max_step_ms=3_600_000)))
+    assert [each.outcome for each in found] == ["refused"]
+
+
+def test_change_is_judged_when_its_time_is_over() -> None:
+    group = led()
+    group.fact(planned("join", judge_within_ms=30_000))
+    assert until_judged(group).outcome == "late"
+    group.fact(planned("scale_down", judge_within_ms=30_000, expected=(expected("moves", 5, 9),)))
+    for member in group.members.values():
+        member.restores = 1
+    group.fact(LeaveRequested(members=("m3",)))
+    found = until_judged(group)
+    assert (found.outcome, found.below) == ("late", ("moves",))
+
+
+def test_group_that_judges_does_not_rest_and_another_leader_goes_on() -> None:
+    group = led(probing_interval_ms=1_000_000)
+    while not group.machine.rests:
+        group.cycle()
+    group.fact(planned("restart"))
+    assert not group.machine.rests
+    group.fact(MemberLeft(member_id="m2", incarnation=1))
+    copied = GroupMachine.restore(group.machine.snapshot())
+    assert copied.state.change == group.state.change
+    assert snapshots.dump(copied.state) == group.machine.snapshot()
+
+
+def test_group_that_something_else_leads_judges_nothing() -> None:
+    group = Group()
+    group.fact(configured(led_by="external"))
+    assert [each.code for each in group.fact(planned()) if isinstance(each, EventRejected)] == ["external"]
+    unconfigured = Group()
+    assert [each.code for each in unconfigured.fact(planned()) if isinstance(each, EventRejected)] == ["not_configured"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"kind": "join", "or_undo": True, "most_unavailable_task_ms": 1}, "or_undo"),
+        ({"or_undo": True}, "or_undo"),
+        ({"expected": (expected("moves", 0, 1), expected("unavailable_task_ms", 0, 1))}, "expected"),
+        ({"expected": (expected("moves", 0, 1), expected("moves", 0, 1))}, "expected"),
+        ({"kind": "no_such"}, "kind"),
+    ],
+)
+def test_unsound_plans_are_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(FieldError, match=rf"ChangePlanned\.{field}"):
+        planned(**{"kind": "configure", **fields})
+
+
+def test_interval_of_50_percent_lies_within_the_other() -> None:
+    with pytest.raises(FieldError, match="within"):
+        ExpectedCost(metric="moves", median=2, low_50=0, high_50=3, low_95=1, high_95=9)
+
+
+def test_tasks_that_the_topology_has_no_more_do_not_stand() -> None:
+    group = led()
+    group.fact(planned("restart"))
+    group.fact(MemberLeft(member_id="m2", incarnation=1))
+    del group.members["m2"]
+    assert group.state.change is not None
+    gone = max(group.state.change.standing)
+    group.fact(topology(2, stateful=gone.partition))
+    assert gone not in group.state.change.standing
