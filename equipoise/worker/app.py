@@ -23,6 +23,7 @@ from typing import Self
 
 import attrs
 
+from equipoise.admission import names_in
 from equipoise.broker_watch import BrokerWatch
 from equipoise.console.recent import Recent
 from equipoise.events.errors import InputError
@@ -31,15 +32,19 @@ from equipoise.log.kafka.envelope import partition_of
 from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.witness.proof import ConsumerProof
+from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.faust_group import FaustGroup, group_name
 from equipoise.worker.group_observation import GroupObservation
+from equipoise.worker.group_sizes import GroupSizes
+from equipoise.worker.keda_scaler import KedaScaler
 from equipoise.worker.led_log import CHECK_LOG_S, LedLog
 from equipoise.worker.led_partitions import LedPartitions
 from equipoise.worker.observer import Observer
 from equipoise.worker.partition_host import PartitionHost
+from equipoise.worker.pod_costs import PodApi
 from equipoise.worker.rounds_over_http import Rounds
 from equipoise.worker.tracing import Tracing
-from equipoise.worker.worker_http import Server, tls_context
+from equipoise.worker.worker_http import Server, tls_context, tls_files
 from equipoise.worker.worker_metrics import WorkerMetrics
 from equipoise.worker.worker_settings import RELOADED, WorkerSettings
 
@@ -64,6 +69,10 @@ class Worker:
         self.recent = Recent()
         """What happened to its groups lately, for the console."""
         self.rounds = Rounds(self._host_of, settings, self.metrics, runtime)
+        self.sizes = GroupSizes(self._host_of, runtime.monotonic_s, PodApi.of(settings.pod_api) if settings.pod_api else None)
+        self.asked = AskedWorkers(self.sizes, names_in(settings.http_peers))
+        self.scaler_port = 0
+        self._scaler: KedaScaler | None = None
         self.http_port = 0
         self._server: Server | None = None
         self._observer = Observer(settings)
@@ -103,6 +112,9 @@ class Worker:
             self._witness = self._runtime.witness() if settings.witness else None
             self._server = Server(self, settings.http_host, settings.http_port, tls_context(settings))
             self.http_port = await self._server.start()
+            if settings.scaler_port:
+                self._scaler = KedaScaler(self.asked.answer, settings.http_host, settings.scaler_port, tls_files(settings))
+                self.scaler_port = await self._scaler.start()
             await self._group.start(self._folder)
         except BaseException:
             await self.stop()
@@ -132,6 +144,10 @@ class Worker:
         if self._server is not None:
             await self._server.stop()
             self._server = None
+        if self._scaler is not None:
+            await self._scaler.stop()
+            self._scaler = None
+        await self.sizes.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._held_back.close()
@@ -207,9 +223,11 @@ class Worker:
         if partition >= opened.partitions:
             return None  # partitions added later hold no group: docs/protocol.md#l1
         self.recent.forget(partition)
+        self.sizes.forget(partition)
         return PartitionHost(
             self.settings, opened, partition, self.metrics, topic_ids=self._log.topic_ids, replaced=self._log.note_replaced,
             runtime=self._runtime, brokers=self._brokers, recent=self.recent, tracing=self._tracing,
+            folded=self.sizes.note,
         )  # fmt: skip
 
     def _host_of(self, group: str) -> PartitionHost | None:

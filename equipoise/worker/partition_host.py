@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 
 from equipoise.broker_watch import BrokerWatch
 from equipoise.console.recent import Recent
@@ -55,7 +55,8 @@ class PartitionHost:
     `replaced`.
 
     `topic_ids`: ids of the topics of the log that `opened` names
-    (`Topics.ids`); None: the brokers give topics no ids.
+    (`Topics.ids`); None: the brokers give topics no ids. `folded` is called with the partition,
+    each fact that was folded, and its decisions.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class PartitionHost:
         brokers: BrokerWatch | None = None,
         recent: Recent | None = None,
         tracing: Tracing | None = None,
+        folded: Callable[[int, FactRecord, list[DecisionRecord]], None] = lambda partition, record, decisions: None,
     ) -> None:
         self.partition = partition
         self.problem = ""
@@ -80,6 +82,7 @@ class PartitionHost:
         self._reading = PartitionReading(settings, settings.topics, opened, partition)
         self._identity = LogIdentity(settings.topics, opened, topic_ids, runtime.monotonic_s)
         self._news = DecidedNews(partition, metrics, tracing, Recent() if recent is None else recent)
+        self._folded = folded
         self._asked = AskedRounds()
         self._task: asyncio.Task[None] | None = None
         self._sender: SessionSender | None = None
@@ -142,6 +145,10 @@ class PartitionHost:
             for fact in facts:
                 await self.append(group, fact)
             return await answer
+
+    def former(self, start: int, end: int) -> AsyncGenerator[tuple[FactRecord, list[DecisionRecord]], None]:
+        """Returns the former facts, as `PartitionReading.former` does."""
+        return self._reading.former(start, end)
 
     async def append(self, group: str, fact: Fact) -> None:
         """Appends a fact of this worker: a tick or an observation. Raises SendFailedError."""
@@ -213,6 +220,7 @@ class PartitionHost:
         def count(record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
             is_new = self.leading or record.offset > marks.answered_to
             self._news.folded(record, decisions, machine, live=self.leading, is_new=is_new)
+            self._folded(self.partition, record, decisions)
 
         begun = await self._reading.begin(answers=True, folded=count, mark=marks.published)
         self._session = session = TakeoverSession(

@@ -3,6 +3,9 @@
 - ``/groups``: JSON, the groups led here
 - ``/groups/NAME``: JSON, one group as `equipoise status --group NAME --json` gives it; 404 when
   this worker does not lead it
+- ``/groups/NAME/size``: JSON, how many members an autoscaler should run
+  (docs/change.md#let-an-autoscaler-follow-it); its query: the fields of `FollowingPolicy`
+- ``/groups/NAME/size/metrics``: the same number for Prometheus
 - ``/console/``: the live console (`equipoise.console`)
 - POST ``/v1/groups/NAME/rounds``: who runs what, for an application that something else carries
   out (`equipoise.worker.rounds_over_http`)
@@ -14,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -25,9 +29,13 @@ from equipoise.console.pages import Console
 from equipoise.console.recent import Recent
 from equipoise.events.errors import InputError
 from equipoise.replay.group_view import view_of
+from equipoise.replay.sizing.policy import policy_of
 from equipoise.replay.trouble import wrong
 from equipoise.serving import HttpServer
 from equipoise.statemachine.group_lead import GroupLead
+from equipoise.worker.asked_workers import FROM_PEER, AskedWorkers
+from equipoise.worker.group_metrics import escaped
+from equipoise.worker.group_sizes import NoAnswerError
 from equipoise.worker.rounds_over_http import Rounds
 from equipoise.worker.worker_metrics import WorkerMetrics
 from equipoise.worker.worker_settings import WorkerSettings
@@ -51,6 +59,7 @@ class ServedWorker(Protocol):
     rounds: Rounds
     settings: WorkerSettings
     recent: Recent
+    asked: AskedWorkers
 
     @property
     def log_id(self) -> str:
@@ -75,7 +84,13 @@ class Server(HttpServer):
             worker.metrics.registry,
             host,
             port,
-            {"/groups": self._groups, "/groups/{name:.+}": self._group, **self._console.gets},
+            {
+                "/groups": self._groups,
+                "/groups/{name:.+}/size": self._size,
+                "/groups/{name:.+}/size/metrics": self._size_metric,
+                "/groups/{name:.+}": self._group,
+                **self._console.gets,
+            },
             posts={"/v1/groups/{name:.+}/rounds": worker.rounds.post, **self._console.posts},
             named=names_in(worker.settings.http_hosts),
             tls=tls,
@@ -128,6 +143,27 @@ class Server(HttpServer):
         return web.json_response({"problem": f"group {name!r} is not led by this worker"}, status=404)
 
 
+    async def _size(self, request: web.Request) -> web.Response:
+        return await self._sized(request, web.json_response)
+
+    async def _size_metric(self, request: web.Request) -> web.Response:
+        def text(found: dict[str, Any]) -> web.Response:
+            name = "equipoise_recommended_members"
+            about = f"# HELP {name} Members that the group should run.\n# TYPE {name} gauge\n"
+            return web.Response(text=f'{about}{name}{{group="{escaped(found["group"])}"}} {found["members"]}\n')
+
+        return await self._sized(request, text)
+
+    async def _sized(self, request: web.Request, shown: Callable[[dict[str, Any]], web.Response]) -> web.Response:
+        try:
+            from_peer = FROM_PEER in request.headers
+            return shown(await self._worker.asked.answer(request.match_info["name"], policy_of(request.query), from_peer=from_peer))
+        except NoAnswerError as error:
+            return web.json_response({"problem": str(error)}, status=error.status)
+        except InputError as error:
+            return web.json_response({"problem": str(error)}, status=400)
+
+
 def _brief(partition: int, lead: GroupLead) -> dict[str, Any]:
     state = lead.machine.state
     return {
@@ -154,3 +190,10 @@ def tls_context(settings: WorkerSettings) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         raise InputError(f"http_tls_cert, http_tls_key: {error}; name files in PEM form that belong together") from None
     return context
+
+
+def tls_files(settings: WorkerSettings) -> tuple[bytes, bytes] | None:
+    """Returns key and certificate, in PEM form; None: without TLS. `tls_context` has read them."""
+    if not settings.http_tls_cert:
+        return None
+    return Path(settings.http_tls_key).read_bytes(), Path(settings.http_tls_cert).read_bytes()

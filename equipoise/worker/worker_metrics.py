@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from equipoise.events.decisions import Decision, EventRejected
+from equipoise.events.decisions import ChangeJudged, Decision, EventRejected
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.silence import SilenceFinder
@@ -34,6 +34,18 @@ _FOLD_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TAKEOVER_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
+CHANGE_VERDICTS = ("expected", "above", "undone", "other")
+"""expected: nothing was above its interval of 95 %, or above its limit. other: it was replaced,
+refused, or not over in time.
+"""
+
+
+def _change_verdict(judged: ChangeJudged) -> str:
+    if judged.undone:
+        return "undone"
+    return "above" if judged.above else "expected" if judged.outcome == "at_rest" else "other"
+
+
 class WorkerMetrics:
     """Counters and histograms of one worker, in a registry of their own."""
 
@@ -44,6 +56,9 @@ class WorkerMetrics:
         self.decisions = Counter("equipoise_decisions", "Decisions computed live, by kind.", ["kind"], registry=registry)
         for kind in get_args(Decision):  # an alert on a rise needs the value before the first one
             self.decisions.labels(kind.__name__)
+        self.changes = Counter("equipoise_changes_judged", "Planned changes that were judged live, by verdict.", ["verdict"], registry=registry)
+        for verdict in CHANGE_VERDICTS:
+            self.changes.labels(verdict)
         self.rejected_facts = Counter("equipoise_rejected_facts", "Facts rejected live, but for those of members in order.", registry=registry)
         self.fold_seconds = FoldSeconds()
         registry.register(self.fold_seconds)
@@ -99,6 +114,8 @@ class WorkerMetrics:
         if live and decisions:
             for decision in decisions:
                 self.decisions.labels(decision.decision.__class__.__name__).inc()
+                if isinstance(decision.decision, ChangeJudged):
+                    self.changes.labels(_change_verdict(decision.decision)).inc()
                 if isinstance(decision.decision, EventRejected) and not is_expected(decision.decision, record.event, state.topologies):
                     self.rejected_facts.inc()
         if is_new and record.offset > of_group.counted_to:

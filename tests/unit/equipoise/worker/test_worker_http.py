@@ -13,6 +13,8 @@ import pytest
 from equipoise.console.recent import Recent
 from equipoise.runtime import DEPLOYED
 from equipoise.statemachine.group_lead import GroupLead
+from equipoise.worker.asked_workers import AskedWorkers
+from equipoise.worker.group_sizes import GroupSizes
 from equipoise.worker.rounds_over_http import Rounds
 from equipoise.worker.worker_http import ENDPOINTS, Server
 from equipoise.worker.worker_metrics import WorkerMetrics
@@ -26,6 +28,7 @@ class _Worker:
     settings = WorkerSettings()
     recent = Recent()
     rounds = Rounds(lambda group: None, WorkerSettings(), metrics, DEPLOYED)
+    asked = AskedWorkers(GroupSizes(lambda group: None, DEPLOYED.monotonic_s), ())
 
     def groups(self) -> Iterator[tuple[int, GroupLead]]:
         yield 0, GroupLead("orders/eu <1>", Group().starts("m1", "m2", stateful=2).machine)
