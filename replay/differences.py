@@ -10,6 +10,7 @@ from equipoise.events.decisions import (
     AssignmentIssued,
     AssignmentProposed,
     BalanceEvaluated,
+    ChangeJudged,
     Checkpointed,
     EventRejected,
     MemberAsked,
@@ -92,6 +93,9 @@ def _by_place(records: Iterable[DecisionRecord]) -> dict[str, str]:
             places[f"{decision.member_id}.restart"] = f"{decision.choice}: {numbers}, lent {tasks_text(decision.lent)}"
         elif isinstance(decision, RestartEnded):
             places[f"{decision.member_id}.restart ended"] = f"{decision.outcome} after {decision.away_ms} ms"
+        elif isinstance(decision, ChangeJudged):
+            costs = f"{decision.unavailable_task_ms} task-ms, {decision.moves} moves, rest after {decision.rest_ms} ms"
+            places[f"change {decision.change_id}"] = f"{decision.outcome}: {costs}, above {decision.above}, below {decision.below}, {decision.undone}"
         elif isinstance(decision, MemberWarned):
             places[f"{decision.member_id}.warned"] = f"{decision.code}: rack {decision.said}, tag {decision.tag}"
         elif isinstance(decision, Checkpointed):

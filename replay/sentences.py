@@ -14,6 +14,7 @@ from equipoise.events.decisions import (
     AssignmentIssued,
     AssignmentProposed,
     BalanceEvaluated,
+    ChangeJudged,
     Decision,
     EventRejected,
     MemberAsked,
@@ -26,6 +27,7 @@ from equipoise.events.decisions import (
     RoundPlanned,
 )
 from equipoise.events.facts import (
+    ChangePlanned,
     Fact,
     GroupConfigured,
     LeaveCancelled,
@@ -37,7 +39,18 @@ from equipoise.events.facts import (
 )
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import ranges
-from equipoise.replay.wording import NOBODY, cause_text, counted, expiry_text, reason_text, restart_text, span_text, warning_text
+from equipoise.replay.wording import (
+    NOBODY,
+    cause_text,
+    counted,
+    expiry_text,
+    judged_text,
+    planned_text,
+    reason_text,
+    restart_text,
+    span_text,
+    warning_text,
+)
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.topologies import TOPOLOGY_DIFFERS
 
@@ -74,7 +87,7 @@ def tell(record: FactRecord, decisions: Sequence[DecisionRecord]) -> Iterator[Se
             yield attrs.evolve(said, values={**place, "number": each.number, "kind": type(each.decision).__name__, **said.values})
 
 
-TOLD_FACTS = frozenset({MemberJoined, MemberLeft, LeaveIntended, LeaveCancelled, TaskParked, TopologyDeclared, GroupConfigured})
+TOLD_FACTS = frozenset({MemberJoined, MemberLeft, LeaveIntended, LeaveCancelled, TaskParked, TopologyDeclared, GroupConfigured, ChangePlanned})
 """Facts of which `of_fact` says something: of others there is only something to tell with their
 decisions.
 """
@@ -106,6 +119,8 @@ def of_fact(fact: Fact) -> Sentence | None:
         case GroupConfigured():
             by = f"{fact.assignor}@{fact.behaviour_version}"
             return Sentence(f"configured: led by {fact.led_by}, assignor {by}", {"led_by": fact.led_by, "assignor": by})
+        case ChangePlanned():
+            return Sentence(f"change {fact.change_id}: {planned_text(fact)}")
     return None
 
 
@@ -142,6 +157,9 @@ def of_decision(decision: Decision, fact: Fact) -> Iterator[Sentence]:
         case RestartEnded():
             yield Sentence(f"{decision.member_id} {_ENDS[decision.outcome].format(span_text(decision.away_ms))}",
                            {**_member(decision), "state": decision.outcome})  # fmt: skip
+        case ChangeJudged():
+            level = logging.WARNING if decision.above else logging.INFO
+            yield Sentence(f"change {decision.change_id} {judged_text(decision)}", {"state": decision.outcome}, level)
         case MemberWarned():
             yield Sentence(f"{decision.member_id}: {warning_text(decision)}", {**_member(decision), "reason": decision.code}, logging.WARNING)
         case BalanceEvaluated(verdict=verdict) if verdict in _FINAL:

@@ -12,8 +12,8 @@ import attrs
 
 from equipoise.assignors import REASONS
 from equipoise.assignors.common.plan import records_text, traffic_text
-from equipoise.events.decisions import MemberWarned, RestartPlanned
-from equipoise.events.facts import GroupConfigured
+from equipoise.events.decisions import ChangeJudged, MemberWarned, RestartPlanned
+from equipoise.events.facts import ChangePlanned, GroupConfigured
 from equipoise.events.tasks import Lag, LagSentinel
 
 MOST_NAMED = 10
@@ -142,6 +142,45 @@ def restart_text(planned: RestartPlanned) -> str:
         return f"its tasks move before it goes, because it will be away for {within}, and {other}"
     lent = f"{counted(len(planned.lent), 'task')} lent, " if planned.lent else ""
     return f"it will be back within {within}; {lent}{counted(len(planned.waiting), 'task')} waiting for it: {other}"
+
+
+METRIC_TEXTS = {"unavailable_task_ms": "time without an owner", "moves": "moves", "rest_ms": "time until rest"}
+OUTCOME_TEXTS = {
+    "at_rest": "is over",
+    "late": "was not over in time",
+    "too_much": "costs too much",
+    "replaced": "was followed by another one before it was over",
+    "refused": "was refused",
+}
+
+
+def metric_text(metric: str, value: float) -> str:
+    """Returns a cost by one of JUDGED_METRICS: ``12.0 task-s``, ``3 moves``, ``1 min 05 s``."""
+    if metric == "unavailable_task_ms":
+        return f"{value / 1_000:,.1f} task-s"
+    return counted(round(value), "move") if metric == "moves" else span_text(round(value))
+
+
+def planned_text(planned: ChangePlanned) -> str:
+    """Returns what is going to be changed, why, and what that is expected to cost."""
+    why = f", because {planned.why}" if planned.why else ""
+    costs = [f"{metric_text(each.metric, each.low_95)} to {metric_text(each.metric, each.high_95)}" for each in planned.expected]
+    limit = [] if planned.most_unavailable_task_ms is None else [f"at most {metric_text('unavailable_task_ms', planned.most_unavailable_task_ms)}"]
+    else_ = "; else the settings of before come back" if planned.or_undo else ""
+    return f"{planned.what}{why}; expected: {', '.join([*costs, *limit]) or 'nothing was predicted'}{else_}"
+
+
+def judged_text(judged: ChangeJudged) -> str:
+    """Returns the verdict on a change: ``is over: 3.2 task-s, 4 moves, rest after 12.0 s; as
+    expected``.
+    """
+    without = metric_text("unavailable_task_ms", judged.unavailable_task_ms)
+    costs = f"{without}, {metric_text('moves', judged.moves)}, rest after {span_text(judged.rest_ms)}"
+    above, below = ([METRIC_TEXTS[each] for each in of if each in METRIC_TEXTS] for of in (judged.above, judged.below))
+    said = ["more than the limit"] * ("limit" in judged.above)
+    said += [f"more than expected: {', '.join(above)}"] * bool(above) + [f"less than expected: {', '.join(below)}"] * bool(below)
+    undone = "; the settings of before come back" if judged.undone else ""
+    return f"{OUTCOME_TEXTS[judged.outcome]}: {costs}{'; ' * bool(said)}{'; '.join(said)}{undone}"
 
 
 def cause_text(cause: str) -> str:

@@ -32,7 +32,7 @@ class Cause(enum.StrEnum):
     LATE = "members were long in joining a rebalance"
     TOO_SLOW = "a member did not give up its work in time"
     COORDINATOR = "the group's coordinator was away, or is another broker"
-    ADOPTED = "members of equipoise took the group over (equipoise adopt)"
+    ADOPTED = "members of equipoise took the group over (equipoise migrate --to members)"
     CONNECTORS = "connectors or tasks were made, changed or deleted"
     UNSEEN = "a rebalance was begun by something that is not in these files"
     NOTHING = "work stood still without a rebalance"

@@ -12,7 +12,7 @@ import attrs
 from equipoise.assignors.common.carrier import KAFKA_STREAMS
 from equipoise.replay.importers.kafka_streams.import_options import options_of
 from equipoise.replay.importers.kafka_streams.importer import import_history
-from equipoise.replay.importers.kafka_streams.source import Source
+from equipoise.replay.importers.kafka_streams.source import StreamsSource
 from equipoise.replay.incident.coordinator_history import GroupHistory
 from equipoise.replay.incident.counterfactuals import GAIN, SEEDS, SHORT_SESSION_MS, Counterfactual, Otherwise
 from equipoise.replay.incident.incidents import Incident
@@ -34,7 +34,7 @@ class _Change:
     session_timeout_ms: int | None = None
 
 
-def streams_counterfactuals(source: Source, history: GroupHistory, found: Sequence[Incident]) -> dict[Incident, Counterfactual]:
+def streams_counterfactuals(source: StreamsSource, history: GroupHistory, found: Sequence[Incident]) -> dict[Incident, Counterfactual]:
     """Simulates the whole history once for each change and seed. An incident where nothing stood
     still, in the group and in the simulation, is left out. Raises as `import_history` does.
     """

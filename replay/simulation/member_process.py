@@ -5,7 +5,7 @@ faults that befall it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -52,6 +52,13 @@ class ProcessSettings:
     reports_load: bool = False
     """Whether it reports the load of its tasks, in records processed: as many as are written to the
     changelogs. No other load is simulated.
+    """
+    load_of: Callable[[str, Sequence[TaskId], int], Load] | None = None
+    """Returns the load that a member reports of its tasks at a time (ms); None: as `reports_load`
+    says.
+    """
+    knows_speed: bool = False
+    """Whether it reports its restore speed before it has restored anything: it measured it before.
     """
     crash_loses_ms: int = attrs.field(default=1_000, validator=fields.integer())
     """Changelog writes of the last so many milliseconds before a kill are not in the stores."""
@@ -425,11 +432,14 @@ class ReplayedProcess(NetworkEnd):
                 self.session.copy_progress(task, self._restorer.lag(task, now_ms), now_ms)
         done = {task: min(999, (now_ms - since_ms) * 1_000 // max(1, self.settings.prepare_ms or 0)) for task, since_ms in self._preparing.items()}
         self.session.note_preparing(done, ())
-        speed = float(self.settings.restore.records_per_s) if self._restorer.restored_anything else 0.0
+        speed = float(self.settings.restore.records_per_s) if self._restorer.restored_anything or self.settings.knows_speed else 0.0
         tasks: dict[TaskId, int] = {}
         if self.settings.reports_load:
             tasks = {task: self._world.written_per_s(task, now_ms) for task in self.running if task.subtopology in self._stateful}
-        if speed or tasks:
+        if self.settings.load_of is not None:
+            load = self.settings.load_of(self.member_id, self.running, now_ms)
+            self.session.load_measured(attrs.evolve(load, restored_records_per_s=speed))
+        elif speed or tasks:
             self.session.load_measured(Load(restored_records_per_s=speed, tasks=tasks))
 
     def _wrote(self, task: TaskId, now_ms: int) -> None:

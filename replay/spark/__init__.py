@@ -1,8 +1,7 @@
 """The offline commands over many groups on Spark. Each job calls a plain function of one group for
 every group.
 
-A Spark task receives the names of groups, opens the archive itself (`equipoise.log.parquet`)
-and calls what the command line calls. This is faster than passing records through Spark, which
-would move each record from the JVM to Python in columns and sort it once more (docs/spark.md, "Why
-it is built so").
+A job reads each file of an archive once, in columns. Spark's shuffle brings the rows to the tasks
+that fold one group after the other (`groups.over_groups`). The driver writes the results: executors
+may have other folders.
 """

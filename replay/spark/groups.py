@@ -146,21 +146,23 @@ def dealt(units: Sequence[T], most: int, size: Callable[[T], int] = attrgetter("
 
 Numbers = Mapping[str, int]
 """Location -> number of the partition."""
+Files = Mapping[str, Sequence[Part]]
+"""Location of a partition -> its files, in order."""
 Before = Callable[[Numbers, Sequence[Targets]], Any]
 """Where rows go -> what stands before them, as a pyarrow.Table of `pieces.SCHEMA`."""
 
 
-def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, last_day: str | None = None, begun: Before | None = None) -> Any:
+def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, files: Files | None = None, begun: Before | None = None) -> Any:
     """Returns a DataFrame with a row for each unit, in no order. `schema`: pyarrow.Schema of what
-    `work` returns. `last_day`: the last one of which files are read, as ``2026-11-23``; None: all.
-    `begun`: what an earlier job has left of them.
+    `work` returns. `files`: those to read; None: all. `begun`: what an earlier job has left of the
+    units.
 
     Each file is read once (`pieces`), and its rows go through Spark's shuffle to the tasks that
     fold one group after the other, each as a stream. A task whose worker dies is repeated by Spark.
     """
     most = TASKS_A_CORE * parallelism(spark)
     buckets = dealt(units, most)
-    places = _places_of(units, last_day)
+    places = _places_of(units, files_of(units) if files is None else files)
     numbers, targets = targets_of(buckets, places)
     ends = ends_of(units, numbers, places)
     tasks = dealt(pieces_of(places), most, size=lambda piece: piece.next_row - piece.first_row)
@@ -223,21 +225,29 @@ def targets_of(buckets: Sequence[Sequence[Unit]], places: Sequence[PiecePlace]) 
     return numbers, targets
 
 
-def _places_of(units: Sequence[Unit], last_day: str | None = None) -> list[PiecePlace]:
-    """The partitions of the units, each archive listed once, without the files that are entirely
-    after the last day.
+def files_of(units: Sequence[Unit], last_day: str | None = None) -> dict[str, list[Part]]:
+    """Returns the files of the units' partitions, each archive listed once. `last_day`: without
+    those that are entirely later, as ``2026-11-23``; None: all.
     """
     there: dict[str, dict[int, list[Part]]] = {}
-    found = []
+    found = {}
     for location in dict.fromkeys(unit.location for unit in units):
         archive, partition = split_location(location)
         assert partition is not None, "a unit names its partition"
         if archive not in there:
             with ArchiveLog(archive, "r") as log:
                 there[archive] = log.files()
+        found[location] = until_day(there[archive].get(partition, ()), last_day)
+    return found
+
+
+def _places_of(units: Sequence[Unit], files: Files) -> list[PiecePlace]:
+    found = []
+    for location in dict.fromkeys(unit.location for unit in units):
+        _, partition = split_location(location)
+        assert partition is not None, "a unit names its partition"
         first = min(unit.first_row for unit in units if unit.location == location)
-        parts = tuple(until_day(there[archive].get(partition, ()), last_day))
-        found.append(PiecePlace(location=location, partition=partition, parts=parts, first_row=first))
+        found.append(PiecePlace(location=location, partition=partition, parts=tuple(files[location]), first_row=first))
     return found
 
 

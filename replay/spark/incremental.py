@@ -14,9 +14,8 @@ from equipoise.events import codec
 from equipoise.events.errors import InputError
 from equipoise.log.parquet.archive_stores import split_location
 from equipoise.log.parquet.files import Part, rows_of_groups
-from equipoise.log.parquet.parquet_log import ArchiveLog
 from equipoise.log.stored import BrokenStoreError
-from equipoise.replay.spark.groups import Numbers, Unit, over_groups
+from equipoise.replay.spark.groups import Files, Numbers, Unit, files_of, over_groups
 from equipoise.replay.spark.pieces import Targets
 from equipoise.replay.spark.pieces import schema as of_rows
 from equipoise.replay.spark.results import kept
@@ -26,11 +25,12 @@ from equipoise.replay.verification import LogVerifier
 
 @attrs.frozen
 class IncrementalPlan:
-    """The work of a run. `folded`: groups with rows that were not read; `unchanged`: those
-    without, up to the end of their partitions.
+    """The work of a run. `files`: those of the groups' partitions. `folded`: groups with rows that
+    were not read; `unchanged`: those without, up to the end of these files.
     """
 
     former: Former
+    files: Files
     folded: list[Unit]
     unchanged: list[Unit]
 
@@ -66,23 +66,18 @@ class IncrementalPlan:
         return pa.Table.from_pylist(rows, schema=of_rows())
 
 
-def plan_of(units: Sequence[Unit], former: Former, cut_every: int = CUT_RECORDS) -> IncrementalPlan:
+def plan_of(units: Sequence[Unit], former: Former, cut_every: int = CUT_RECORDS, files: Files | None = None) -> IncrementalPlan:
     """Finds the groups with new rows, from what files say that they hold. Raises InputError for an
-    archive that has fewer rows than were read of it. `cut_every`: see `states.distance`.
+    archive that has fewer rows than were read of it. `cut_every`: see `states.distance`. `files`:
+    as those of `over_groups`.
     """
     units = [attrs.evolve(unit, cut_every=distance(unit.records, cut_every)) for unit in units]
-    plan = IncrementalPlan(former, [], [])
-    archives: dict[str, dict[int, list[Part]]] = {}
+    plan = IncrementalPlan(former, files_of(units) if files is None else files, [], [])
     by_location: dict[str, list[Unit]] = {}
     for unit in units:
         by_location.setdefault(unit.location, []).append(unit)
     for location, found in by_location.items():
-        archive, partition = split_location(location)
-        assert partition is not None, "a unit names its partition"
-        if archive not in archives:
-            with ArchiveLog(archive, "r") as log:
-                archives[archive] = log.files()
-        _plan_partition(plan, location, archives[archive].get(partition, []), found)
+        _plan_partition(plan, location, plan.files[location], found)
     return plan
 
 
@@ -138,7 +133,7 @@ class _Rows:
 
 def spark_verify_on(spark: Any, plan: IncrementalPlan) -> VerifiedGroups:
     """Verifies each unit of the plan."""
-    frames = [kept(over_groups(spark, plan.folded, verify_on, schema(), begun=plan.begun))] if plan.folded else []
+    frames = [kept(over_groups(spark, plan.folded, verify_on, schema(), plan.files, plan.begun))] if plan.folded else []
     rows = [*frames, *([spark.createDataFrame(plan.former.rows(plan.unchanged))] if plan.unchanged else [])]
     stay = plan.kept()
     counts = {**plan.counts(), "pieces": len(plan.folded), "wrong": []}

@@ -74,6 +74,17 @@ class Former:
             return None
         return int(self._table.column("next_row")[at].as_py())
 
+    def begins(self) -> dict[str, int]:
+        """Returns location -> the first row of the partition that some group has not read. A
+        location of which no group goes on is not in it.
+        """
+        found: dict[str, int] = {}
+        for location, group in self._places:
+            row = self.next_row(location, group)
+            if row is not None:
+                found[location] = min(row, found.get(location, row))
+        return found
+
     def saved(self, location: str, group: str) -> bytes | None:
         found: bytes | None = self._value(location, group, "saved")
         return found

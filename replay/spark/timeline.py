@@ -12,7 +12,7 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.replay.spans import ALWAYS, Span, SpanReader
-from equipoise.replay.spark.groups import Unit, over_groups, problem_of
+from equipoise.replay.spark.groups import Unit, files_of, over_groups, problem_of
 from equipoise.replay.spark.result_tables import Columns, tables_schema, taken_apart
 from equipoise.replay.spark.results import kept
 from equipoise.replay.timelines import Timeline, build_timeline, costs_of, timeline_document
@@ -129,7 +129,7 @@ def spark_timeline(spark: Any, units: Sequence[Unit], span: Span = ALWAYS) -> di
 
     The histories are computed once, when the first table is read, and kept on Spark's disks.
     """
-    return taken_apart(kept(over_groups(spark, units, partial(timeline_group, span=span), schema(), last_day=span.last_day)), TABLES)
+    return taken_apart(kept(over_groups(spark, units, partial(timeline_group, span=span), schema(), files=files_of(units, span.last_day))), TABLES)
 
 
 def plain_tables(units: Sequence[Unit], span: Span = ALWAYS) -> dict[str, list[dict[str, Any]]]:

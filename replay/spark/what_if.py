@@ -15,7 +15,7 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.replay.spans import ALWAYS, Span
-from equipoise.replay.spark.groups import Unit, over_groups, problem_of
+from equipoise.replay.spark.groups import Unit, files_of, over_groups, problem_of
 from equipoise.replay.spark.results import sorted_batches
 from equipoise.replay.whatif.advice import advise, pareto_front
 from equipoise.replay.whatif.configuration_ranking import LEADING, Ranking, compared
@@ -148,7 +148,7 @@ def what_if_rows(
     if len(set(names)) < len(names):
         raise InputError(f"configuration {next(name for name in names if names.count(name) > 1)!r}: there are two of that name; give each its own")
     work = partial(what_if_group, configurations=tuple(configurations), seeds=tuple(seeds), span=span)
-    return over_groups(spark, units, work, schema(), last_day=span.last_day)
+    return over_groups(spark, units, work, schema(), files=files_of(units, span.last_day))
 
 
 def spark_what_if(spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], *, seeds: Sequence[int] = (0,)) -> Any:

@@ -55,7 +55,7 @@ class Leader:
                     machine.step(FactRecord("", 0, 0, opened))
                 partition, key, value = partition_of(group, self._partitions), group_key(group), pack_fact(fact)
                 sent = await producer.send_and_wait(self._topics.facts, value, key=key, partition=partition)
-                for decision in machine.step(read_fact(key, value, sent.offset, sent.timestamp)):
+                for decision in machine.step(read_fact(key, value, sent.offset, sent.append_ms)):
                     await producer.send_and_wait(self._topics.decisions, pack_decision(self._spoilt(decision)), key=key, partition=partition)
 
     def _spoilt(self, record: DecisionRecord) -> DecisionRecord:

@@ -254,7 +254,7 @@ def test_spark_cuts_a_large_group_at_the_states_of_the_last_run(spark: Any, tmp_
     make(ManyGroups(groups=5, partitions=1, records=3_000, large=True), archive)
     units = units_of([str(archive)])
     assert max(unit.records for unit in units) >= 1_400
-    monkeypatch.setattr("equipoise.replay.spark.incremental.plan_of", partial(plan_of, cut_every=100))
+    monkeypatch.setattr("equipoise.replay.spark.legs.plan_of", partial(plan_of, cut_every=100))
     monkeypatch.setattr("equipoise.replay.spark.cuts.spark_verify_again", partial(spark_verify_again, cut_every=100))
 
     def run(*arguments: str) -> dict[str, Any]:

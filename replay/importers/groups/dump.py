@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from equipoise.replay.importers.groups.cluster_recording import RecordedCommit
-from equipoise.replay.importers.kafka_streams.source import Source
+from equipoise.replay.importers.kafka_streams.source import StreamsSource
 from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
 from equipoise.replay.importers.offsets_topic.record_keys import GroupRecord, RawRecord, read_group_record
 
@@ -34,7 +34,7 @@ class Dump:
     has_every_commit = False
     """A run may be shortened to a few commits, as those that ship with equipoise."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: StreamsSource) -> None:
         self.source = source
 
     def __enter__(self) -> Self:

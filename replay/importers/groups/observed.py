@@ -103,7 +103,7 @@ class ObservedGroup:
     @property
     def is_adopted(self) -> bool:
         """Returns whether members of equipoise hold it, which read in the place of its consumers
-        (`equipoise adopt`) and commit elsewhere.
+        (`equipoise migrate --to members`) and commit elsewhere.
         """
         return self.kind is GroupKind.OTHER and any(name.startswith(_ADOPTING) for name in self.members)
 

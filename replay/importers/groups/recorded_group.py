@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from equipoise.replay.importers.groups.cluster_recording import ClusterRecording, RecordedCommit
 from equipoise.replay.importers.groups.dump import Dump
-from equipoise.replay.importers.kafka_streams.source import HeldSource, Source
+from equipoise.replay.importers.kafka_streams.source import HeldSource, StreamsSource
 from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 from equipoise.replay.importers.offsets_topic.record_writing import commit_record
 
 
-def source_of(recording: ClusterRecording | Dump, group: str) -> Source:
+def source_of(recording: ClusterRecording | Dump, group: str) -> StreamsSource:
     """Returns what the importer reads of a group."""
     return recording.source if isinstance(recording, Dump) else recorded_source(recording, group)
 

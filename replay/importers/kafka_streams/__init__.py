@@ -5,6 +5,6 @@ from __future__ import annotations
 from equipoise.replay.importers.kafka_streams.import_options import ImportOptions, options_of
 from equipoise.replay.importers.kafka_streams.importer import FactSink, ImportSummary, import_history
 from equipoise.replay.importers.kafka_streams.offsets_records import WireError
-from equipoise.replay.importers.kafka_streams.source import Source, shipped_runs
+from equipoise.replay.importers.kafka_streams.source import StreamsSource, shipped_runs
 
-__all__ = ["FactSink", "ImportOptions", "ImportSummary", "Source", "WireError", "import_history", "options_of", "shipped_runs"]
+__all__ = ["FactSink", "ImportOptions", "ImportSummary", "StreamsSource", "WireError", "import_history", "options_of", "shipped_runs"]

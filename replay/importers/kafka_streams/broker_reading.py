@@ -148,5 +148,5 @@ class StreamsGroup:
         then: dict[Any, Any] = await self._consumer.offsets_for_times(dict.fromkeys(places, ms))
         ends: dict[str, list[int]] = {}
         for place in places:
-            ends.setdefault(place.topic, []).append(now[place] if then[place] is None else then[place].offset)
+            ends.setdefault(place.topic, []).append(now[place] if then[place] is None else then[place])
         return ends

@@ -8,7 +8,7 @@ import attrs
 
 from equipoise.replay.importers.kafka_streams.offsets_records import GroupMetadata
 from equipoise.replay.importers.kafka_streams.scan import group_records
-from equipoise.replay.importers.kafka_streams.source import Source
+from equipoise.replay.importers.kafka_streams.source import StreamsSource
 
 
 @attrs.frozen(kw_only=True)
@@ -104,7 +104,7 @@ def first_difference(path: str, ours: Any, theirs: Any) -> str | None:
     return None if ours == theirs and type(ours) is type(theirs) else f"{path}: {ours!r:.60} in the topic, {theirs!r:.60} in history"
 
 
-def compare_history(source: Source, group: str) -> Agreement:
+def compare_history(source: StreamsSource, group: str) -> Agreement:
     """Compares every generation of the dump with the one of the same offset in ``history.jsonl``,
     in every field. Raises WireError when a record of the dump is damaged, InputError when a file is
     missing or malformed.

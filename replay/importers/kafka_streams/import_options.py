@@ -12,7 +12,7 @@ from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.importers.kafka_streams.scan import ObservedRound
-from equipoise.replay.importers.kafka_streams.source import SETTINGS, Source
+from equipoise.replay.importers.kafka_streams.source import SETTINGS, StreamsSource
 
 DEFAULT_PROBING_INTERVAL_MS = 600_000
 """Kafka: probing.rebalance.interval.ms."""
@@ -48,7 +48,7 @@ class ImportOptions:
     """Solver that the proposals are pinned to. None: that of this build's assignor."""
 
 
-def options_of(source: Source, given: Mapping[str, Any]) -> ImportOptions:
+def options_of(source: StreamsSource, given: Mapping[str, Any]) -> ImportOptions:
     """Returns the options of SOURCE/settings.json, overridden by `given`.
 
     Raises InputError when a setting is unknown or of the wrong type; the text names settings.json,

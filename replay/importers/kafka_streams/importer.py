@@ -44,7 +44,7 @@ from equipoise.replay.importers.kafka_streams.scan import (
     processes,
     scan,
 )
-from equipoise.replay.importers.kafka_streams.source import EndOffsetSample, Source
+from equipoise.replay.importers.kafka_streams.source import EndOffsetSample, StreamsSource
 
 TOPOLOGY_EPOCH = 1
 MOST_PARTITIONS = 50_000
@@ -87,7 +87,9 @@ class ImportSummary:
         return sum(self.facts.values()) - self.facts["LogOpened"]
 
 
-def import_history(source: Path | Source, log: FactSink, progress: Progress | None = None, *, options: ImportOptions | None = None) -> ImportSummary:
+def import_history(
+    source: Path | StreamsSource, log: FactSink, progress: Progress | None = None, *, options: ImportOptions | None = None
+) -> ImportSummary:
     """Appends the history in `source` to the empty `log` and returns a summary.
 
     `options` None: those of SOURCE/settings.json, else Kafka's defaults. `progress` is called with
@@ -98,7 +100,7 @@ def import_history(source: Path | Source, log: FactSink, progress: Progress | No
     and byte. Raises InputError when a file is missing or malformed, or the group cannot be
     imported.
     """
-    files = Source(source) if isinstance(source, Path) else source
+    files = StreamsSource(source) if isinstance(source, Path) else source
     settings = options_of(files, {}) if options is None else options
     found = scan(files, settings.group, progress)
     return _Import(files, settings, found).run(log, progress)
@@ -107,7 +109,7 @@ def import_history(source: Path | Source, log: FactSink, progress: Progress | No
 class _Import:
     """One import under way: the second pass."""
 
-    def __init__(self, source: Source, options: ImportOptions, found: Scan) -> None:
+    def __init__(self, source: StreamsSource, options: ImportOptions, found: Scan) -> None:
         self.source = source
         self.found = found
         self.counters = ImportCounters()

@@ -16,7 +16,7 @@ from equipoise.events.facts import TopologyDeclared
 from equipoise.replay.importers.kafka_streams.decoder_agreement import compare_history
 from equipoise.replay.importers.kafka_streams.import_options import ImportOptions
 from equipoise.replay.importers.kafka_streams.scan import FORGOTTEN_AFTER, LEFT_WITHIN, Scan
-from equipoise.replay.importers.kafka_streams.source import Action, MeasuredAction, Source
+from equipoise.replay.importers.kafka_streams.source import Action, MeasuredAction, StreamsSource
 from equipoise.replay.importers.kafka_streams.topology import Matching
 
 MOST_MANIFEST_CHARS = 100_000
@@ -69,7 +69,7 @@ def windows(actions: list[Action], last_ms: int) -> list[dict[str, Any]]:
 
 def build_manifest(
     *,
-    source: Source,
+    source: StreamsSource,
     options: ImportOptions,
     inferred: Mapping[str, str],
     found: Scan,
@@ -235,7 +235,7 @@ def _action(action: Action) -> dict[str, Any]:
 
 
 def measured_json(measured: MeasuredAction, *, with_tasks: bool) -> dict[str, Any]:
-    """Returns one measured action, JSON-ready; `Source.measured` reads it back."""
+    """Returns one measured action, JSON-ready; `StreamsSource.measured` reads it back."""
     document: dict[str, Any] = {
         "action": measured.action,
         "start_ms": measured.start_ms,

@@ -28,7 +28,7 @@ from equipoise.replay.importers.kafka_streams.offsets_records import (
     decode_record,
     other_kind,
 )
-from equipoise.replay.importers.kafka_streams.source import Source
+from equipoise.replay.importers.kafka_streams.source import StreamsSource
 from equipoise.replay.importers.kafka_streams.topology import TopologySeen
 from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 
@@ -117,11 +117,11 @@ class Scan:
     last_ms: int = -1
 
 
-def group_records(source: Source, group: str | None) -> Iterator[tuple[RawRecord, OffsetCommit | GroupMetadata | None]]:
+def group_records(source: StreamsSource, group: str | None) -> Iterator[tuple[RawRecord, OffsetCommit | GroupMetadata | None]]:
     """Yields every raw record with its decoded value; None for other groups than `group` and for
     kinds that classic groups do not write.
 
-    Raises WireError or InputError, as `wire.decode_record` and `Source.records` do.
+    Raises WireError or InputError, as `wire.decode_record` and `StreamsSource.records` do.
     """
     for raw in source.records():
         yield raw, decode_record(raw.offset, raw.key, raw.value, group)
@@ -143,7 +143,7 @@ def processes(metadata: GroupMetadata) -> dict[str, list[WireMember]]:
     return dict(sorted(found.items()))
 
 
-def scan(source: Source, group: str | None = None, progress: Progress | None = None) -> Scan:
+def scan(source: StreamsSource, group: str | None = None, progress: Progress | None = None) -> Scan:
     """Makes the first pass. `group` None: the only group of the dump.
 
     Raises WireError for the first record that is malformed, with its offset. Raises InputError when

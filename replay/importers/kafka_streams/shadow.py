@@ -15,7 +15,7 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.importers.kafka_streams.import_options import ImportOptions
 from equipoise.replay.importers.kafka_streams.importer import import_history
-from equipoise.replay.importers.kafka_streams.source import Source
+from equipoise.replay.importers.kafka_streams.source import StreamsSource
 from equipoise.statemachine.machine import GroupMachine
 
 
@@ -108,7 +108,7 @@ def _steps(before: dict[TaskId, str], after: dict[TaskId, str]) -> tuple[ShadowM
     return tuple(step for step in changed if step.destination != step.source)
 
 
-def shadow(source: Source, options: ImportOptions) -> list[ShadowRound]:
+def shadow(source: StreamsSource, options: ImportOptions) -> list[ShadowRound]:
     """Returns every generation that `source` holds, in order. The source is imported again at each
     call, because later records may say more about earlier rounds (the topology, the identity of a
     member). Raises as `import_history` does.

@@ -108,7 +108,7 @@ TOTALS = (
 """Totals of ``unavailability.json`` that comparison tables use."""
 
 
-class Source:
+class StreamsSource:
     """One SOURCE folder. Files are opened when they are read; every reader starts at the file's
     beginning.
 
@@ -271,7 +271,7 @@ class Source:
         return document
 
 
-class HeldSource(Source):
+class HeldSource(StreamsSource):
     """Records of a running group that were read from its broker so far
     (`equipoise.replay.importers.kafka_streams.broker_reading`), held in memory. It grows and can be
     imported again at any time.

@@ -57,6 +57,9 @@ class Readers:
         self._now: dict[str, str | None] = dict.fromkeys(partitions)
         self._since: dict[str, int] = dict.fromkeys(self._now, engine.now_ms)
         self._spans: list[tuple[str, int, int]] = []
+        self._former: dict[str, str] = {}
+        """Partition -> the process that read it last."""
+        self._moved_ms: list[int] = []
 
     def owner(self, partition: str) -> str | None:
         return self._now[partition]
@@ -66,6 +69,10 @@ class Readers:
             if self._now[partition] is None:
                 self._spans.append((partition, self._since[partition], self._engine.now_ms))
             self._now[partition] = name
+            process = name.rpartition("#")[0]
+            if self._former.get(partition, process) != process:
+                self._moved_ms.append(self._engine.now_ms)
+            self._former[partition] = process
 
     def stops(self, name: str, partitions: Iterable[str]) -> None:
         for partition in partitions:
@@ -79,6 +86,10 @@ class Readers:
             if begin_ms >= from_ms and end_ms - begin_ms >= LEAST_SILENCE_MS:
                 found[partition] += end_ms - begin_ms
         return found
+
+    def moves(self, from_ms: int) -> int:
+        """How often a partition got another process for its reader, from then on."""
+        return sum(at_ms >= from_ms for at_ms in self._moved_ms)
 
 
 class SimulatedGroup(abc.ABC):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import attrs
+
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.kafka.broker_led import BrokerLedGroup
 from equipoise.replay.simulation.kafka.classic_consumers import ClassicConsumers
@@ -14,6 +16,16 @@ SETTLED_MS = 60_000
 """A simulated group begins so long before its first event, with the owners that it is given."""
 
 
+@attrs.frozen(kw_only=True)
+class GroupCost:
+    """`unavailable_ms`: over all partitions, as `unavailable_ms` counts it. `moves`: how often a
+    partition got another reader.
+    """
+
+    unavailable_ms: int
+    moves: int
+
+
 def unavailable_ms(
     owners: Mapping[str, str], events: Sequence[ConsumerEvent], settings: ConsumerSettings, *, seed: int, until_ms: int, idle: Iterable[str] = ()
 ) -> dict[str, int]:
@@ -21,11 +33,26 @@ def unavailable_ms(
     LEAST_SILENCE_MS and more. `owners`: partition -> its reader at first. `idle`: members that have
     nothing at first. An event of a member that is not there, or is there already, changes nothing.
     """
+    return _simulated(owners, events, settings, seed, until_ms, idle).readers.silent_ms(_begin_ms(events, until_ms), until_ms)
+
+
+def cost_of(
+    owners: Mapping[str, str], events: Sequence[ConsumerEvent], settings: ConsumerSettings, *, seed: int, until_ms: int, idle: Iterable[str] = ()
+) -> GroupCost:
+    """The same with all partitions together, and moves."""
+    readers = _simulated(owners, events, settings, seed, until_ms, idle).readers
+    begin_ms = _begin_ms(events, until_ms)
+    return GroupCost(unavailable_ms=sum(readers.silent_ms(begin_ms, until_ms).values()), moves=readers.moves(begin_ms))
+
+
+def _simulated(
+    owners: Mapping[str, str], events: Sequence[ConsumerEvent], settings: ConsumerSettings, seed: int, until_ms: int, idle: Iterable[str]
+) -> SimulatedGroup:
     engine = _engine(events, seed, until_ms)
     kind = BrokerLedGroup if settings.is_broker_led else ClassicConsumers
     group = kind(engine, owners, settings, idle)
     _run(engine, group, events, until_ms)
-    return group.readers.silent_ms(_begin_ms(events, until_ms), until_ms)
+    return group
 
 
 def connect_unavailable_ms(

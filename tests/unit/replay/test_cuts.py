@@ -28,7 +28,7 @@ from equipoise.replay.spark.verify import COLUMNS, verify_group
 from tests.unit.replay.lived import lived, write
 from tests.unit.replay.tasks_of_spark import on_tasks
 from tests.unit.replay.test_pieces import cut as cut_short
-from tests.unit.replay.test_pieces import files_of, flip
+from tests.unit.replay.test_pieces import files_in, flip
 
 ROWS_A_FILE = 60
 
@@ -134,7 +134,7 @@ def test_damage_before_or_behind_a_cut_is_told_as_without_it(
 ) -> None:
     archive = copied("shared")
     states = States(archive, tmp_path / "states", 20)
-    damage(files_of(archive, 0)[at])
+    damage(files_in(archive, 0)[at])
     unread, wrong = states.verify_again()
     assert wrong == []
     assert unread == (0 if at == -1 else 3)
@@ -143,7 +143,7 @@ def test_damage_before_or_behind_a_cut_is_told_as_without_it(
 def test_missing_file_behind_a_cut_is_told_as_without_it(copied: Callable[[str], Path], tmp_path: Path) -> None:
     archive = copied("lived")
     states = States(archive, tmp_path / "states", 20)
-    files_of(archive, 0)[-1].unlink()
+    files_in(archive, 0)[-1].unlink()
     assert states.verify_again()[1] == []
 
 

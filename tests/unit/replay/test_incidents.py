@@ -22,7 +22,7 @@ from equipoise.replay.importers.groups.cluster_recording import RecordedCommit, 
 from equipoise.replay.importers.groups.dump import Dump
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.importers.groups.recorded_group import recorded_source
-from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, import_history, shipped_runs
+from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, StreamsSource, import_history, shipped_runs
 from equipoise.replay.incident import Cause, GroupHistory, Incident, at_once, gaps, history_of, incidents, rebalances
 from equipoise.replay.incident.causes import FOLLOWS, Rebalance
 from equipoise.replay.incident.coordinator_history import read_history, with_sinks
@@ -51,7 +51,7 @@ its group, so it is missed when its session is over.
 
 @pytest.mark.parametrize("run", sorted(DONE))
 def test_recorded_run_tells_each_action_without_the_actions(run: str) -> None:
-    source = Source(shipped_runs()[run])
+    source = StreamsSource(shipped_runs()[run])
     found = incidents(history_of(Dump(source), "orders"))
     assert [(each.cause, each.members) for each in found] == [(cause, members) for _, cause, members in DONE[run]]
     begun = {action.action: action.at_ms for action in source.actions()}
@@ -61,7 +61,7 @@ def test_recorded_run_tells_each_action_without_the_actions(run: str) -> None:
 
 
 def test_recorded_rolling_restart_is_one_and_a_lost_disk_is_seen() -> None:
-    found = incidents(history_of(Dump(Source(shipped_runs()["rolling"])), "orders"))
+    found = incidents(history_of(Dump(StreamsSource(shipped_runs()["rolling"])), "orders"))
     assert [each.members for each in found if each.is_rolling] == [("i1",), ("i2",), ("i3",), ("i2",)]
     assert [(name, each.cause) for each in found for step in each.chain for name in step.lost_state] == [("i2", EXPIRED)]
     assert all("group.instance.id" in each.advice[0] for each in found if each.is_rolling)
@@ -334,7 +334,7 @@ def test_worker_of_connect_is_judged_by_what_its_sinks_commit() -> None:
 
 
 def test_recording_is_read_like_a_recorded_run(tmp_path: Path) -> None:
-    run = Dump(Source(shipped_runs()["scale-out"]))
+    run = Dump(StreamsSource(shipped_runs()["scale-out"]))
     with open_recording(str(tmp_path / "cluster.db"), write=True) as recording:
         recording.append([("orders", each) for each in run.records()], list(run.commits()), {})
         for at_ms, ends in run.ends():
@@ -355,7 +355,7 @@ def test_recording_is_read_like_a_recorded_run(tmp_path: Path) -> None:
     assert "no group 'order'" in CliRunner().invoke(main, ["cluster", str(tmp_path / "cluster.db"), "--group", "order"]).output
 
 
-def import_summary(source: Source) -> ImportSummary:
+def import_summary(source: StreamsSource) -> ImportSummary:
     return import_history(source, MemorySink(), options=ImportOptions(group="orders"))
 
 

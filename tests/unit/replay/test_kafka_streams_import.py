@@ -30,7 +30,7 @@ from equipoise.events.facts import AssignmentObserved, GroupConfigured, LagRepor
 from equipoise.events.records import FactRecord
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.log import open_log
-from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, WireError, import_history, options_of
+from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, StreamsSource, WireError, import_history, options_of
 from equipoise.replay.importers.kafka_streams.manifest import MOST_MANIFEST_CHARS
 from equipoise.replay.importers.kafka_streams.scan import scan
 from equipoise.statemachine.machine import GroupMachine
@@ -78,7 +78,7 @@ def test_import_agrees_with_another_decoder_and_the_leader(run: str, generations
 
 def test_check_difference_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = with_references("rolling", tmp_path)
-    history = list(Source(folder).history())
+    history = list(StreamsSource(folder).history())
     history[7]["members"][2]["assignment"]["active"].append("0_99")
     (folder / "history.jsonl").write_text("".join(json.dumps(each) + "\n" for each in history))
     checked = check(folder)
@@ -105,7 +105,7 @@ def test_round_causes_equal_those_of_the_coordinators_log(run: str) -> None:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_inferred_ends_are_within_a_second_of_the_actions(run: str) -> None:
-    actions = Source(SHIPPED / run).actions()
+    actions = StreamsSource(SHIPPED / run).actions()
     records, _ = shipped(run)
     ended = [each for record in records if isinstance(record.event, AssignmentObserved) for each in record.event.ended]
     done = {"kill": "expired", "close_begin": "expired"}
@@ -247,7 +247,7 @@ def test_options_come_from_the_folder_and_unknown_ones_are_refused(tmp_path: Pat
     for path in (SHIPPED / "rolling").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "settings.json").write_text('{"num_standbys": 3}')
-    source = Source(tmp_path)
+    source = StreamsSource(tmp_path)
     assert options_of(source, {"max_warmups": 5}) == ImportOptions(num_standbys=3, max_warmups=5)
     assert options_of(source, {"num_standbys": 2}).num_standbys == 2
     refused: list[tuple[dict[str, Any], str]] = [
@@ -270,7 +270,7 @@ def test_import_group_of_newer_protocol_error_names_it(tmp_path: Path) -> None:
     (tmp_path / "offsets_topic.jsonl").write_text(json.dumps(row) + "\n")
     (tmp_path / "end_offsets.jsonl").write_text("")
     with pytest.raises(InputError, match=r"group 'payments' is a consumer group of the protocol KIP-848 .*; equipoise reads groups of Kafka Streams"):
-        import_history(Source(tmp_path), MemoryLog(), options=attrs.evolve(PLAIN, group="payments"))
+        import_history(StreamsSource(tmp_path), MemoryLog(), options=attrs.evolve(PLAIN, group="payments"))
 
 
 def test_import_reports_progress() -> None:
@@ -282,7 +282,7 @@ def test_import_reports_progress() -> None:
 
 
 def test_thin_of_thinned_run_is_equal(tmp_path: Path) -> None:
-    thin(Source(SHIPPED / "rolling"), tmp_path / "out", {})
+    thin(StreamsSource(SHIPPED / "rolling"), tmp_path / "out", {})
     for path in (SHIPPED / "rolling").iterdir():
         made, shipped = ((folder / path.name).read_bytes() for folder in (tmp_path / "out", path.parent))
         if path.suffix == ".gz":  # its tenth byte, which names the operating system, depends on Python's version
@@ -318,7 +318,7 @@ def rewritten(folder: Path, change: Callable[[int, dict[str, Any]], dict[str, An
     """
     kept: list[dict[str, Any]] = []
     groups = 0
-    for raw in Source(SHIPPED / "rolling").records():
+    for raw in StreamsSource(SHIPPED / "rolling").records():
         groups += raw.key[1] == 2
         if groups > most_groups:
             break
@@ -335,7 +335,7 @@ def rewritten(folder: Path, change: Callable[[int, dict[str, Any]], dict[str, An
     folder.mkdir(exist_ok=True)
     (folder / "offsets_topic.jsonl").write_text("".join(json.dumps(each) + "\n" for each in kept))
     (folder / "end_offsets.jsonl").write_text(
-        "".join(json.dumps({"ms": each.ms, "end": each.end}) + "\n" for each in Source(SHIPPED / "rolling").end_offsets())
+        "".join(json.dumps({"ms": each.ms, "end": each.end}) + "\n" for each in StreamsSource(SHIPPED / "rolling").end_offsets())
     )
     return folder
 
@@ -418,7 +418,7 @@ def test_import_unknown_client_ids_get_process_ids(tmp_path: Path) -> None:
 
 def test_import_end_without_commits_is_session_before_removal(tmp_path: Path) -> None:
     folder = rewritten(tmp_path / "mute", lambda _, record: record if is_group(record) else None, most_groups=9)
-    ends = [(step.at_ms, end) for step in scan(Source(folder)).rounds for end in step.ends]
+    ends = [(step.at_ms, end) for step in scan(StreamsSource(folder)).rounds for end in step.ends]
     assert ends
     assert all(end.ended_ms == at_ms - 10_000 and end.how in ("expired", "replaced") for at_ms, end in ends)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.events.errors import InputError
-from equipoise.replay.importers.kafka_streams import Source, shipped_runs
+from equipoise.replay.importers.kafka_streams import StreamsSource, shipped_runs
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 RECORD = {"partition": 0, "offset": 5, "timestamp": 1_000, "key": "AAIAA2FwcA==", "value": None}
@@ -23,29 +23,29 @@ def lines(*documents: object) -> str:
     return "".join(json.dumps(each) + "\n" for each in documents)
 
 
-def source(folder: Path, records: str = lines(RECORD), samples: str = lines(SAMPLE), **others: str) -> Source:
+def source(folder: Path, records: str = lines(RECORD), samples: str = lines(SAMPLE), **others: str) -> StreamsSource:
     (folder / "offsets_topic.jsonl").write_text(records)
     (folder / "end_offsets.jsonl").write_text(samples)
     for name, content in others.items():
         (folder / name.replace("__", ".")).write_text(content)
-    return Source(folder)
+    return StreamsSource(folder)
 
 
 def test_missing_folder_and_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere: no such folder; give the folder that holds offsets_topic\.jsonl"):
-        Source(tmp_path / "nowhere")
+        StreamsSource(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"offsets_topic\.jsonl \(or offsets_topic\.jsonl\.gz\) is missing"):
-        Source(tmp_path)
+        StreamsSource(tmp_path)
     (tmp_path / "offsets_topic.jsonl.gz").write_bytes(b"")
     with pytest.raises(InputError, match=r"end_offsets\.jsonl \(or end_offsets\.jsonl\.gz\) is missing"):
-        Source(tmp_path)
+        StreamsSource(tmp_path)
 
 
 def test_plain_and_gzipped_files_read_the_same(tmp_path: Path) -> None:
-    shipped = Source(SHIPPED / "rolling")
+    shipped = StreamsSource(SHIPPED / "rolling")
     (tmp_path / "offsets_topic.jsonl").write_bytes(gzip.decompress((SHIPPED / "rolling" / "offsets_topic.jsonl.gz").read_bytes()))
     (tmp_path / "end_offsets.jsonl").write_bytes(gzip.decompress((SHIPPED / "rolling" / "end_offsets.jsonl.gz").read_bytes()))
-    plain = Source(tmp_path)
+    plain = StreamsSource(tmp_path)
     assert list(plain.records()) == list(shipped.records())
     assert list(plain.end_offsets()) == list(shipped.end_offsets())
     assert (plain.actions(), plain.measured(), plain.settings()) == ([], [], {})
@@ -89,11 +89,11 @@ def test_bad_samples_are_named(name: str, tmp_path: Path) -> None:
         list(source(tmp_path, samples=content).end_offsets())
 
 
-BAD_OTHERS: dict[str, tuple[dict[str, str], Callable[[Source], object], str]] = {
-    "action without name": ({"actions__jsonl": lines({"ms": 1})}, Source.actions, r"line 1: fields 'action' and 'instance' must be texts"),
-    "settings no object": ({"settings__json": "[]"}, Source.settings, r"settings\.json: not a JSON object"),
-    "measured no json": ({"unavailability__json": "{"}, Source.measured, r"unavailability\.json: not JSON"),
-    "measured without times": ({"unavailability__json": '{"actions": [{"action": "A1"}]}'}, Source.measured, "each of 'actions' needs action,"),
+BAD_OTHERS: dict[str, tuple[dict[str, str], Callable[[StreamsSource], object], str]] = {
+    "action without name": ({"actions__jsonl": lines({"ms": 1})}, StreamsSource.actions, r"line 1: fields 'action' and 'instance' must be texts"),
+    "settings no object": ({"settings__json": "[]"}, StreamsSource.settings, r"settings\.json: not a JSON object"),
+    "measured no json": ({"unavailability__json": "{"}, StreamsSource.measured, r"unavailability\.json: not JSON"),
+    "measured without times": ({"unavailability__json": '{"actions": [{"action": "A1"}]}'}, StreamsSource.measured, "each of 'actions' needs"),
 }
 
 
@@ -112,7 +112,7 @@ def test_source_cut_gzip_error_has_line(tmp_path: Path) -> None:
     for cut in (whole[: len(whole) // 2], whole[:100] + b"\xff" * 50 + whole[150:], b"no gzip"):
         (tmp_path / "offsets_topic.jsonl.gz").write_bytes(cut)
         with pytest.raises(InputError, match=r"offsets_topic\.jsonl\.gz after line \d+: the gzip stream is damaged or cut off"):
-            list(Source(tmp_path).records())
+            list(StreamsSource(tmp_path).records())
 
 
 def test_shipped_runs_exist_and_are_small() -> None:

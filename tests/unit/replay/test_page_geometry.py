@@ -18,7 +18,7 @@ import pytest
 from equipoise.events.tasks import TaskId
 from equipoise.replay.history import Condition, Interval
 from equipoise.replay.importers.groups.dump import Dump
-from equipoise.replay.importers.kafka_streams import Source, shipped_runs
+from equipoise.replay.importers.kafka_streams import StreamsSource, shipped_runs
 from equipoise.replay.incident import history_of, incidents
 from equipoise.replay.incident.incident_page import render_incidents
 from equipoise.replay.recorded_inputs import Window
@@ -120,7 +120,7 @@ def timeline(members: int, tasks: int) -> Timeline:
 
 def incident_page() -> str:
     """Of a recorded run, with a story of a hostile name."""
-    history = history_of(Dump(Source(shipped_runs()["scale-out"])), "orders")
+    history = history_of(Dump(StreamsSource(shipped_runs()["scale-out"])), "orders")
     found = incidents(history)
     return render_incidents(history, found, {each: ["</script><b>" + "x" * 400] for each in found})
 

@@ -18,7 +18,7 @@ from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.archive_writing import Writer
 from equipoise.log.parquet.files import all_parts
 from equipoise.log.parquet.parquet_log import ArchiveLog
-from equipoise.replay.spark.groups import _places_of, units_of
+from equipoise.replay.spark.groups import _places_of, files_of, units_of
 from equipoise.replay.spark.pieces import pieces_of
 from equipoise.replay.spark.verify import verify_group
 from tests.unit.replay.tasks_of_spark import on_tasks
@@ -47,7 +47,7 @@ def archive(whole: Path, tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
-def files_of(archive: Path, partition: int) -> list[Path]:
+def files_in(archive: Path, partition: int) -> list[Path]:
     return [archive / part.name for part in all_parts(store_at(archive)) if part.partition == partition]
 
 
@@ -67,7 +67,7 @@ def assert_as_alone(*archives: Path, tasks: int = 3) -> dict[str, str]:
 
 
 def test_rows_are_those_of_one_group_at_a_time(archive: Path) -> None:
-    assert len(files_of(archive, 0)) > 3
+    assert len(files_in(archive, 0)) > 3
     verdicts = assert_as_alone(archive)
     assert (len(verdicts), set(verdicts.values())) == (GROUPS, {"identical"})
 
@@ -92,7 +92,7 @@ def cut(file: Path) -> None:
 def test_damaged_files_stop_the_groups_of_their_partition(archive: Path, damage: Callable[[Path], None], at: tuple[int, ...], tasks: int) -> None:
     """With 100 tasks, each group, and each file of which nobody knows whose it is, has its own."""
     for each in at:
-        damage(files_of(archive, 0)[each])
+        damage(files_in(archive, 0)[each])
     verdicts = assert_as_alone(archive, tasks=tasks)
     stopped = {unit.group for unit in units_of([str(archive)]) if unit.location.endswith("=0")}
     assert {group for group, verdict in verdicts.items() if verdict != "identical"} == stopped
@@ -100,7 +100,7 @@ def test_damaged_files_stop_the_groups_of_their_partition(archive: Path, damage:
 
 
 def test_file_that_has_other_facts_than_its_neighbours_leave_to_it_is_a_gap(archive: Path) -> None:
-    piece = pieces_of(_places_of(units_of([str(archive)])))[1]
+    piece = pieces_of(_places_of(units := units_of([str(archive)]), files_of(units)))[1]
     assert piece.due
     with pytest.raises(GapError, match=f"offset {piece.ends_offset}: is missing; the next record has offset {piece.ends_offset + 1}") as caught:
         list(attrs.evolve(piece, ends_offset=piece.ends_offset + 1).read())
@@ -125,7 +125,7 @@ def test_files_that_overlap_are_read_once(archive: Path) -> None:
 
 
 def test_archive_that_a_worker_does_not_see_is_said(archive: Path, tmp_path: Path) -> None:
-    (piece, *_) = pieces_of(_places_of(units_of([str(archive)])))
+    (piece, *_) = pieces_of(_places_of(units := units_of([str(archive)]), files_of(units)))
     archive.rename(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="a worker of Spark does not see this archive; every worker must, under the same path"):
         list(piece.read())

@@ -20,7 +20,7 @@ from equipoise.events.records import Entry, FactRecord
 from equipoise.log import open_log
 from equipoise.replay import spans
 from equipoise.replay.spans import ALWAYS, Span
-from equipoise.replay.spark.groups import Unit, _places_of, units_of
+from equipoise.replay.spark.groups import Unit, files_of, units_of
 from equipoise.replay.spark.timeline import TABLES, timeline_group
 from equipoise.replay.spark.what_if import what_if_group
 from equipoise.replay.timelines import build_timeline
@@ -129,11 +129,11 @@ def test_files_after_the_end_are_not_read(tmp_path: Path) -> None:
     with open_log(f"{archive}/", "w") as log:
         write(log, decided((START_MS, configured()), (START_MS + DAY_MS, ProbingTick()), (START_MS + 9 * DAY_MS, ProbingTick())))
     (one,) = units_of([str(archive)])
-    days = [part.day for part in _places_of([one])[0].parts]
+    days = [part.day for part in files_of([one])[one.location]]
     assert len(days) == 3
     span = Span(None, START_MS + 2 * DAY_MS)
-    assert [part.day for part in _places_of([one], span.last_day)[0].parts] == days[:2]
-    assert [part.day for part in _places_of([one], "1999-01-01")[0].parts] == days[:1]
+    assert [part.day for part in files_of([one], span.last_day)[one.location]] == days[:2]
+    assert [part.day for part in files_of([one], "1999-01-01")[one.location]] == days[:1]
     (file,) = archive.glob(f"date={days[2]}/*.parquet")
     file.write_bytes(file.read_bytes()[:-200])
     assert timeline_group(one, span)["groups"]["problem"] is None
