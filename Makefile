@@ -129,7 +129,8 @@ storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GU
 upgrade: java $(READY) ## another build to this one and back, under load: OTHER=a git ref or a folder; FIRST=workers or members, RETENTION=yes or no (all four)
 	@$(BIN)/python -m tests.live.upgrade --other $(OTHER) $(if $(FIRST),--first $(FIRST)) $(if $(RETENTION),--retention $(RETENTION))
 
-states: $(READY) ## write docs/states.md from the transition table
+states: $(READY) ## write docs/states.md, and the tables of commits in docs/architecture.md
+	@$(BIN)/python -m tools.commit_tables
 	@$(BIN)/python -c 'from tools.state_diagram import render; print(render(), end="")' >docs/states.md
 
 dashboard: $(READY) ## write deploy/grafana/equipoise.json from tools/dashboard.py

@@ -26,6 +26,8 @@ from equipoise.replay.sentences import TOLD_FACTS, tell
 from equipoise.runtime import DEPLOYED
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.partition import PartitionLead
+from equipoise.worker.asked_workers import AskedWorkers
+from equipoise.worker.group_sizes import GroupSizes
 from equipoise.worker.rounds_over_http import Rounds
 from equipoise.worker.worker_http import Server
 from equipoise.worker.worker_metrics import WorkerMetrics
@@ -50,6 +52,7 @@ class _Worker:
         self.settings = WorkerSettings()
         self.metrics = WorkerMetrics()
         self.rounds = Rounds(lambda group: None, self.settings, self.metrics, DEPLOYED)
+        self.asked = AskedWorkers(GroupSizes(lambda group: None, DEPLOYED.monotonic_s), ())
         self.recent = Recent()
         self.lead = PartitionLead()
         self._append_ms = 1_000_000

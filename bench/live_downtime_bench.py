@@ -35,7 +35,7 @@ GOAL_S = 1.0
 async def fill(application: Application) -> None:
     """Writes the tasks' state, as after a long run."""
     noise = random.Random(1).randbytes(2 * 10**6)  # incompressible
-    async with writer(application.connection, linger_ms=5, max_batch_size=2**19) as producer:
+    async with writer(application.connection, max_batch_size=2**19) as producer:
         for number, partition in itertools.product(range(STATE_BYTES // VALUE_BYTES), range(TASKS)):
             start = (number * 7_919 + partition * 104_729) % (len(noise) - VALUE_BYTES)
             sent = await producer.send(f"{application.name}-state", noise[start : start + VALUE_BYTES], key=b"s%d" % number, partition=partition)

@@ -18,14 +18,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from bench.live import Groups, Row, WorkerProcess, broker, group_name, quantile, quantiles_text
 from equipoise.events.decisions import EventRejected, MemberAssigned, MemberExpired
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, MemberJoined, MemberLeft
-from equipoise.kafka.aiokafka_client import DeployedConsumer
-from equipoise.kafka.aiokafka_producer import DeployedProducer
 from equipoise.kafka.client import acknowledged
 from equipoise.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
 from equipoise.worker.worker_settings import WorkerSettings
@@ -53,8 +51,8 @@ class Prober:
 
     async def __aenter__(self) -> Prober:
         options = self._settings.options()
-        self._producer = DeployedProducer(**options, enable_idempotence=True)
-        self._consumer = DeployedConsumer(**options, enable_auto_commit=False, auto_offset_reset="latest")
+        self._producer = self._settings.clients.producer()
+        self._consumer = AIOKafkaConsumer(**options, enable_auto_commit=False, auto_offset_reset="latest")
         await self._producer.start()
         await self._consumer.start()
         places = [TopicPartition(topic, 0) for topic in (self._echo, self._settings.topics.decisions)]

@@ -62,7 +62,7 @@ async def write(settings: WorkerSettings) -> None:
     """The log, without a worker."""
     await ensure_topics(settings, settings.topics)
     await open_partitions(settings, settings.topics)
-    async with writer(settings, linger_ms=5, max_batch_size=2**19) as producer:
+    async with writer(settings, max_batch_size=2**19) as producer:
         packed: dict[int, bytes] = {}
         last = None
         for number, (group, fact) in enumerate(facts()):

@@ -45,7 +45,7 @@ async def fill(connection: Connection, topic: str, records: int) -> None:
 
     async with admin_client(connection) as admin:
         await admin.create_topics([NewTopic(topic, 1, 1)])
-    async with writer(connection, linger_ms=5, max_batch_size=2**19) as producer:
+    async with writer(connection, max_batch_size=2**19) as producer:
         filling = bytes(range(VALUE_BYTES - 8))
         headers = [*Origin(1, "f" * 32, "restored", str(TASK), 17).headers]  # as members write them
         for number in range(records):

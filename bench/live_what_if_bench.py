@@ -47,7 +47,7 @@ fifth of anything.
 
 async def fill(application: Application) -> None:
     """Writes the tasks' state, as after a long run."""
-    async with writer(application.connection, linger_ms=5, max_batch_size=2**19) as producer:
+    async with writer(application.connection, max_batch_size=2**19) as producer:
         for number, partition in itertools.product(range(RECORDS), range(TASKS)):
             sent = await producer.send(f"{application.name}-state", bytes(20), key=b"s%d" % number, partition=partition)
         await sent

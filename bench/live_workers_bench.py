@@ -13,13 +13,11 @@ import signal
 import time
 from collections import Counter
 
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from bench.live import Row, WorkerProcess, broker
 from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import MemberLeft
-from equipoise.kafka.aiokafka_client import DeployedConsumer
-from equipoise.kafka.aiokafka_producer import DeployedProducer
 from equipoise.log.kafka.envelope import decision_record, group_key, pack_fact, partition_of, stored_decision
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
@@ -46,8 +44,8 @@ class Asker:
 
     async def __aenter__(self) -> Asker:
         options = self._settings.options()
-        self._producer = DeployedProducer(**options, enable_idempotence=True)
-        self._consumer = DeployedConsumer(**options, enable_auto_commit=False, auto_offset_reset="latest")
+        self._producer = self._settings.clients.producer()
+        self._consumer = AIOKafkaConsumer(**options, enable_auto_commit=False, auto_offset_reset="latest")
         await self._producer.start()
         await self._consumer.start()
         places = [TopicPartition(self._settings.topics.decisions, partition) for partition in range(PARTITIONS)]

@@ -51,10 +51,12 @@ if TYPE_CHECKING:
     from equipoise.member import ParkedTask as ParkedTask
     from equipoise.member import PrepareContext as PrepareContext
     from equipoise.member import Processor as Processor
+    from equipoise.member import QueryError as QueryError
     from equipoise.member import Record as Record
     from equipoise.member import RocksMemory as RocksMemory
     from equipoise.member import RocksStore as RocksStore
     from equipoise.member import Serde as Serde
+    from equipoise.member import Source as Source
     from equipoise.member import State as State
     from equipoise.member import StateStore as StateStore
     from equipoise.member import StringSerde as StringSerde
@@ -91,12 +93,14 @@ PUBLIC_NAMES = {
     "Plan": "equipoise.assignors",
     "PrepareContext": "equipoise.member",
     "Processor": "equipoise.member",
+    "QueryError": "equipoise.member",
     "Record": "equipoise.member",
     "RocksMemory": "equipoise.member",
     "RocksStore": "equipoise.member",
     "Keep": "equipoise.assignors.scale_down",
     "ScaleDown": "equipoise.assignors.scale_down",
     "Serde": "equipoise.member",
+    "Source": "equipoise.member",
     "State": "equipoise.member",
     "StateStore": "equipoise.member",
     "StringSerde": "equipoise.member",

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,11 +26,15 @@ _LOG = logging.getLogger(__name__)
 
 class GroupLog:
     """One group's log, open for appending, and its machine. `location`: a file that `open_log`
-    takes; it is made when it is missing. Raises InputError for a log of another group.
+    takes; it is made when it is missing. `wall_us`, `unique`: see `equipoise.runtime.Runtime`;
+    None: the time of day. Raises InputError for a log of another group.
     """
 
-    def __init__(self, location: Path, group: str) -> None:
+    def __init__(
+        self, location: Path, group: str, wall_us: Callable[[], int] | None = None, unique: Callable[[], str] = lambda: uuid.uuid4().hex
+    ) -> None:
         self.group = group
+        self._wall_us, self._unique = wall_us or (lambda: time.time_ns() // 1_000), unique
         self._machine = GroupMachine()
         self._log = open_log(location, "a")
         try:
@@ -50,7 +54,7 @@ class GroupLog:
             self._machine.step(entry)
             self.folded(entry)
         if is_empty:
-            self._machine.step(self._log.append_fact("", now_ms(), LogOpened(log_id=uuid.uuid4().hex)))
+            self._machine.step(self._log.append_fact("", self.now_ms(), LogOpened(log_id=self._unique())))
 
     def folded(self, record: FactRecord) -> None:
         """Called with each fact that was there when the log was opened."""
@@ -58,6 +62,10 @@ class GroupLog:
     @property
     def state(self) -> GroupState:
         return self._machine.state
+
+    def now_ms(self) -> int:
+        """Returns the time (ms since 1970) that a fact has which is appended now."""
+        return self._wall_us() // 1_000
 
     def configure(self, config: GroupConfigured) -> None:
         """Appends the configuration unless it is in force. Raises InputError when it is refused."""
@@ -74,7 +82,7 @@ class GroupLog:
         decided: list[DecisionRecord] = []
         with self._log.transaction():
             for fact in facts:
-                record = self._log.append_fact(self.group, now_ms(), fact)
+                record = self._log.append_fact(self.group, self.now_ms(), fact)
                 caused = self._machine.step(record)
                 self._log.append_decisions(caused)
                 self._warn(fact, caused)
@@ -94,7 +102,3 @@ class GroupLog:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -290,10 +290,11 @@ class Truthful:
 
 
 def all_but_time_and_leases(machine: GroupMachine) -> dict[str, Any]:
-    """The state without what any record changes: time, place, and the lease of the sender, whether
-    member or fenced incarnation.
+    """The state without what any record changes: time, place, the lease of the sender, whether
+    member or fenced incarnation, and what a change has cost so far.
     """
     state = copy.deepcopy(machine.state)
+    state.change = None
     for member in state.members.values():
         member.last_heard_ms = 0
     for fenced in state.fenced.values():

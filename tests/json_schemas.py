@@ -167,6 +167,7 @@ NOT_MET: dict[str, set[Key]] = {
         *(("archive#restored", each) for each in ("partitions", "facts", "decisions", "written")),
         *(("archive#unread", each) for each in ("group", "partition", "offset", "number", "kind", "version", "problem")),
     },
+    "size": {("size", "trend")},
     "scale-down": {("scale-down#followed", each) for each in ("group", "outcome", "members", "seconds", "picked")},
 }
 """Properties that the tests' logs have no value for: in them no member names a rack or a limit of

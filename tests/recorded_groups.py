@@ -8,7 +8,7 @@ from pathlib import Path
 
 from equipoise.replay.importers.groups.cluster_recording import RecordedCommit, open_recording
 from equipoise.replay.importers.groups.dump import Dump
-from equipoise.replay.importers.kafka_streams import Source, shipped_runs
+from equipoise.replay.importers.kafka_streams import StreamsSource, shipped_runs
 from equipoise.replay.importers.offsets_topic.record_keys import RawRecord, read_group_record
 from equipoise.replay.importers.offsets_topic.record_writing import WrittenMember, classic_group_record
 
@@ -19,7 +19,7 @@ def record_runs(path: Path, runs: Mapping[str, str], cluster: str = "c1") -> Pat
         recording.begin(cluster)
         samples: dict[int, dict[str, list[int]]] = {}
         for group, run in runs.items():
-            dump = Dump(Source(shipped_runs()[run]))
+            dump = Dump(StreamsSource(shipped_runs()[run]))
             commits = [
                 RecordedCommit(group=group, topic=f"{group}-{each.topic}", partition=each.partition, at_ms=each.at_ms, committed=each.committed)
                 for each in dump.commits()

@@ -65,7 +65,7 @@ def jars(pom: Path = POM, **versions: str) -> Path:
     `versions`: of what the pom leaves open, as `connector`. The environment's KAFKA_VERSION is the
     version of the brokers. Raises NoBrokerError.
     """
-    if pom == POM and "KAFKA_VERSION" in os.environ:
+    if pom == POM and not versions and "KAFKA_VERSION" in os.environ:
         versions = {"kafka": os.environ["KAFKA_VERSION"]}
     chosen = [f"-D{what}.version={version}" for what, version in versions.items() if version]
 
@@ -133,13 +133,16 @@ class Brokers:
     server.properties.
 
     `port`: of the first one, for its clients; "": any that is free. `java`: options of the JVMs.
-    `listeners`: further ones, each with (port, advertised port) for each broker.
+    `listeners`: further ones, each with (port, advertised port) for each broker. `version`: of
+    Kafka; "": the pom's. `classpath`: beside Kafka's jars.
     """
 
     def __init__(
-        self, count: int = 1, listeners: Sequence[Sequence[tuple[int, int]]] = (), /, *, port: str = "", java: Sequence[str] = _JAVA, **settings: str
-    ) -> None:
-        self._jars = jars()
+        self, count: int = 1, listeners: Sequence[Sequence[tuple[int, int]]] = (), /, *, port: str = "", java: Sequence[str] = _JAVA,
+        version: str = "", classpath: str = "", **settings: str,
+    ) -> None:  # fmt: skip
+        self._jars = jars(kafka=version) if version else jars()
+        self._classpath = f"{self._jars}/*:{classpath}" if classpath else f"{self._jars}/*"
         self._home = Path(tempfile.mkdtemp(prefix="equipoise-kafka-"))
         self._ports = free_ports(2 * count)
         if port:
@@ -175,7 +178,7 @@ class Brokers:
     def start(self, index: int, *, wait: bool = True) -> None:
         """Starts a broker that is not running. With `wait`, returns when it answers."""
         with open(self.log_of(index), "ab") as log:
-            command = ["java", *self._java, "-cp", f"{self._jars}/*", "kafka.Kafka", str(self._properties(index))]
+            command = ["java", *self._java, "-cp", self._classpath, "kafka.Kafka", str(self._properties(index))]
             process = subprocess.Popen(
                 ["sh", "-c", _ENDS_WITH_ITS_STARTER, "sh", *command],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env={**os.environ, "KAFKA_OPTS": ""},
@@ -283,7 +286,7 @@ class Brokers:
         def format_disk(part: Path) -> None:
             properties = part / "server.properties"
             properties.write_text(self._written(index, part / "disk"))
-            tool = ("java", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", "kafka.tools.StorageTool")
+            tool = ("java", "-XX:TieredStopAtLevel=1", "-cp", self._classpath, "kafka.tools.StorageTool")
             run(*tool, "format", f"--cluster-id={_CLUSTER_ID}", "-c", str(properties))
 
         formatted = cached(f"disk-{index}", str(self._jars).encode(), format_disk, ("java",)) / "disk"

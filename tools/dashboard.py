@@ -241,8 +241,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Members": (
         Panel(
             title="Records handled", unit="suffix: records/s",
-            description="Records that handlers have processed, by member.",
-            queries={_rate("equipoise_member_records_total", G, "group, member"): "{{group}} {{member}}"},
+            description="Records that handlers have processed, by member, and those that came behind later ones of another source of their task.",
+            queries={
+                _rate("equipoise_member_records_total", G, "group, member"): "{{group}} {{member}}",
+                _rate("equipoise_member_late_records_total", G, "group"): "{{group}} late",
+            },
         ),
         Panel(
             title="Handlers running", unit="suffix: handlers",
@@ -269,8 +272,16 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             title="Parked tasks, by member", unit="suffix: tasks",
-            description="Tasks that handle nothing more. docs/applications.md#errors",
+            description="Tasks that handle nothing more. docs/applications-by-task.md#errors",
             queries={f"sum by (group, member) (equipoise_member_parked_tasks{G})": "{{group}} {{member}}"},
+        ),
+        Panel(
+            title="Handler times", unit="s",
+            description="Calls of handlers, all members: the median and the 99th percentile.",
+            queries={
+                _quantile(0.5, "equipoise_member_handler_seconds"): "p50",
+                _quantile(0.99, "equipoise_member_handler_seconds"): "p99",
+            },
         ),
         Panel(
             title="Failures, damaged copies", unit="short",
@@ -398,9 +409,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             queries={"sum by (setting, value) (equipoise_setting_groups)": ""},
         ),
         Panel(
-            title="Changes of settings", unit="suffix: groups",
-            description="Groups in which a setting has changed within an hour. The worker's log names them.",
-            queries={"sum by (setting) (increase(equipoise_setting_changes_total[1h]))": "{{setting}}"},
+            title="Changes", unit="suffix: changes",
+            description="Groups in which a setting has changed within an hour, and verdicts on planned changes: `equipoise timeline --changes`.",
+            queries={
+                "sum by (setting) (increase(equipoise_setting_changes_total[1h]))": "{{setting}}",
+                "sum by (verdict) (increase(equipoise_changes_judged_total[1h]))": "judged: {{verdict}}",
+            },
         ),
     ),
 }  # fmt: skip

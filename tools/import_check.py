@@ -24,7 +24,7 @@ from equipoise.events.tasks import LagSentinel, TaskId, parse_task
 from equipoise.replay.importers.kafka_streams.decoder_agreement import Agreement, compare_history
 from equipoise.replay.importers.kafka_streams.import_options import options_of
 from equipoise.replay.importers.kafka_streams.importer import import_history
-from equipoise.replay.importers.kafka_streams.source import Source
+from equipoise.replay.importers.kafka_streams.source import StreamsSource
 
 _PROCESS_OF = "@"
 
@@ -82,7 +82,7 @@ def check(folder: Path, **settings: Any) -> ImportCheck:
     """Imports `folder` and compares. Raises InputError when it cannot be imported or has nothing to
     compare with.
     """
-    source = Source(folder)
+    source = StreamsSource(folder)
     options = options_of(source, {"solver": "", **settings})
     log = MemoryLog()
     summary = import_history(folder, log, options=options)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 VERSION = re.compile(r"\d+\.\d+\.\d+(rc\d+)?")
 _IN_PROJECT = re.compile(r'^version = "[^"]+"$', re.MULTILINE)
-_IN_JAR = re.compile(r"(<artifactId>streams-assignor</artifactId>\s*<version>)[^<]+(</version>)")
+_IN_JAR = re.compile(r"(<artifactId>(?:streams|broker)-assignor</artifactId>\s*<version>)[^<]+(</version>)")
 
 
 class NotReadyError(Exception):
@@ -46,9 +46,9 @@ def check_ready(version: str) -> None:
 
 
 def set_version(version: str) -> None:
-    """In the project and in the assignor for Kafka Streams."""
-    project, jar = ROOT / "pyproject.toml", ROOT / "java" / "streams-assignor" / "pom.xml"
-    for path, pattern, to in ((project, _IN_PROJECT, f'version = "{version}"'), (jar, _IN_JAR, rf"\g<1>{version}\g<2>")):
+    """In the project and in the assignors for Kafka Streams and for brokers."""
+    project, jars = ROOT / "pyproject.toml", [ROOT / "java" / name / "pom.xml" for name in ("streams-assignor", "broker-assignor")]
+    for path, pattern, to in ((project, _IN_PROJECT, f'version = "{version}"'), *((jar, _IN_JAR, rf"\g<1>{version}\g<2>") for jar in jars)):
         text, found = pattern.subn(to, path.read_text(encoding="utf-8"), count=1)
         if not found:
             raise NotReadyError(f"{path.relative_to(ROOT)}: has no version where it is looked for")
@@ -94,7 +94,7 @@ def try_wheel(wheel: Path, python: str, version: str) -> None:
         run = _in(Path(folder))
         run(python, "-m", "venv", "venv")
         own = str(Path(folder) / "venv" / "bin" / "python")
-        run(own, "-m", "pip", "install", "-q", str(wheel))
+        run(own, "-m", "pip", "install", "-q", f"{wheel}[lead]")
         said = run(own, "-m", "equipoise", "--version")
         if said.split()[:2] != ["equipoise", version]:
             raise NotReadyError(f"{python}: the installed wheel says {said.strip()!r}, not version {version}")

@@ -22,11 +22,11 @@ from equipoise.replay.importers.kafka_streams.import_options import options_of
 from equipoise.replay.importers.kafka_streams.manifest import measured_json
 from equipoise.replay.importers.kafka_streams.offsets_records import GroupMetadata, OffsetCommit
 from equipoise.replay.importers.kafka_streams.scan import group_records
-from equipoise.replay.importers.kafka_streams.source import ACTIONS, END_OFFSETS, MEASURED, OFFSETS, SETTINGS, EndOffsetSample, Source
+from equipoise.replay.importers.kafka_streams.source import ACTIONS, END_OFFSETS, MEASURED, OFFSETS, SETTINGS, EndOffsetSample, StreamsSource
 from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 
 
-def thin(source: Source, out: Path, settings: dict[str, Any]) -> None:
+def thin(source: StreamsSource, out: Path, settings: dict[str, Any]) -> None:
     """Writes the small form of `source` to `out`, with `settings` in its settings.json. Raises
     InputError when a file of `source` is malformed.
     """
@@ -45,7 +45,7 @@ def thin(source: Source, out: Path, settings: dict[str, Any]) -> None:
         _write_json(out / MEASURED, {"actions": [measured_json(each, with_tasks=True) for each in measured]})
 
 
-def _kept_records(source: Source) -> list[RawRecord]:
+def _kept_records(source: StreamsSource) -> list[RawRecord]:
     kept: dict[tuple[int, int], RawRecord] = {}
     last: dict[tuple[str, str, int], RawRecord] = {}
     fresh: set[tuple[str, str, int]] = set()
@@ -64,7 +64,7 @@ def _kept_records(source: Source) -> list[RawRecord]:
     return [kept[key] for key in sorted(kept)]
 
 
-def _kept_samples(source: Source, generations: list[int], every_ms: int) -> list[EndOffsetSample]:
+def _kept_samples(source: StreamsSource, generations: list[int], every_ms: int) -> list[EndOffsetSample]:
     samples = list(source.end_offsets())
     kept: dict[int, EndOffsetSample] = {}
     slot = -1
@@ -102,7 +102,7 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         settings = {name: int(value) for name, _, value in (each.partition("=") for each in arguments[2:])}
-        thin(Source(Path(arguments[0])), Path(arguments[1]), settings)
+        thin(StreamsSource(Path(arguments[0])), Path(arguments[1]), settings)
     except ValueError as error:
         print(f"settings must be name=number: {error}", file=sys.stderr)
         return 2

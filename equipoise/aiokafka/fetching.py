@@ -100,7 +100,7 @@ class LoadFetcher(LagFetcher):
         places = [TopicPartition(topic, partition) for topic, partition in sorted(wanted)]
         firsts = await consumer.offsets_for_times(dict.fromkeys(places, since_ms))
         ends = await consumer.end_offsets(places)
-        written = {(place.topic, place.partition): max(0, ends[place] - first.offset) for place, first in firsts.items() if first is not None}
+        written = {(place.topic, place.partition): max(0, ends[place] - first) for place, first in firsts.items() if first is not None}
         return {place: lag + written.get(place, 0) for place, lag in lags.items()}
 
 

@@ -26,7 +26,7 @@ partitions are dealt by count alone, and a warning is logged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from aiokafka.cluster import ClusterMetadata
@@ -51,6 +51,7 @@ from equipoise.assignors.lag_aware.options import CROSS_TOPIC, RACK_LAG_TOLERANC
 from equipoise.assignors.load_balanced import LoadBalanced
 from equipoise.events.errors import InputError
 from equipoise.events.settings import GroupSettings
+from equipoise.kafka.aiokafka_metadata import replica_racks
 from equipoise.kafka.connection import Connection
 
 __all__ = ["BalancedAssignor", "LagAwareAssignor", "LagFetcher", "LoadBalancedAssignor", "LoadFetcher", "PartitionLags"]
@@ -218,12 +219,7 @@ def _partitions(cluster: ClusterMetadata, topics: Iterable[str]) -> list[Place]:
     return found
 
 
-def _replica_racks(cluster: ClusterMetadata, partitions: Iterable[Place]) -> dict[Place, tuple[str, ...]]:
+def _replica_racks(cluster: ClusterMetadata, partitions: Sequence[Place]) -> dict[Place, tuple[str, ...]]:
     """Partition -> racks of its replicas."""
-    rack_of = {broker.nodeId: broker.rack for broker in cluster.brokers()}
-    racks: dict[Place, tuple[str, ...]] = {}
-    for topic, number in partitions:
-        described = cluster._partitions.get(topic, {}).get(number)  # aiokafka gives replicas no other way
-        named = {rack_of.get(node) for node in (described.replicas if described is not None else ())}
-        racks[topic, number] = tuple(sorted(rack for rack in named if rack))
-    return racks
+    racks = {topic: replica_racks(cluster, topic) for topic in {topic for topic, _ in partitions}}
+    return {(topic, number): racks[topic].get(number, ()) for topic, number in partitions}

@@ -22,6 +22,7 @@ SECTIONS = {
         "timeline": "equipoise.cli.timeline:timeline",
         "tail": "equipoise.cli.tail:tail",
         "verify": "equipoise.cli.verify:verify",
+        "size": "equipoise.cli.size:size",
         "what-if": "equipoise.cli.what_if:what_if",
     },
     "Run a group": {
@@ -29,7 +30,6 @@ SECTIONS = {
         "witness": "equipoise.cli.witness:witness",
         "configure": "equipoise.cli.configure:configure",
         "scale-down": "equipoise.cli.scale_down:scale_down",
-        "adopt": "equipoise.cli.adopt:adopt",
         "doctor": "equipoise.cli.doctor:doctor",
     },
     "Any group of a Kafka cluster": {
@@ -38,7 +38,7 @@ SECTIONS = {
         "incident": "equipoise.cli.incident:incident",
         "shadow": "equipoise.cli.shadow:shadow",
         "lead": "equipoise.cli.lead:lead",
-        "remove-member": "equipoise.cli.remove_member:remove_member",
+        "migrate": "equipoise.cli.migrate:migrate",
     },
     "Files, and many groups at once": {
         "import": "equipoise.cli.import_:import_",
@@ -51,13 +51,16 @@ SECTIONS = {
 COMMANDS = {name: place for commands in SECTIONS.values() for name, place in commands.items()}
 
 MOVED = {
+    "adopt": "equipoise migrate --to members",
+    "remove-member": "equipoise witness --ended --group GROUP",
     "restore": "equipoise archive ARCHIVE --to kafka://host:port",
+    "changes": "equipoise timeline LOG --changes",
     "groups": "equipoise status",
     "show": "equipoise status LOG, and --at for an earlier state",
     "simulate": "equipoise what-if LOG --to LOG2",
     "compare": "equipoise what-if LOG --sweep assignor=all",
     "run": "equipoise witness -- COMMAND",
-    "release": "equipoise adopt --back",
+    "release": "equipoise migrate --to members --back",
     "deal": "equipoise configure --deal",
     "compact": "equipoise archive ARCHIVE --compact",
     "assign": "python -m equipoise.assign",

@@ -30,6 +30,7 @@ _DESCRIBED = (
     "__consumer_offsets, which this user may not: groups are described instead, so generations of the classic protocol, since when partitions"
     " are silent, and share groups are not known"
 )
+_WAYS = {"seat": "from a seat (docs/seat.md)", "brokers": "from inside the brokers (docs/seat.md)", "rounds": "by rounds (docs/streams.md)"}
 _WITHOUT_WORK = ("share", "other", "offsets only")
 """Kinds of groups whose work is not read."""
 
@@ -45,7 +46,8 @@ def cluster(screen: Screen, place: str, group: str | None) -> None:
     `work` counts partitions, tasks or connectors that a member has; `revoking` those that a member
     still has to give up, `lag` the records behind the group's commits. `epoch` is the generation of
     a classic group, else the group epoch. Of a classic group that is `rebalancing`, --group shows
-    the members that it may be waiting for. Share groups are only named.
+    the members that it may be waiting for, and how equipoise could lead it. Share groups are only
+    named.
 
     The command reads `__consumer_offsets`, and asks the coordinators which groups rebalance now; it
     joins no group and commits nothing. Where `__consumer_offsets` may not be read, it describes the
@@ -66,8 +68,8 @@ def cluster(screen: Screen, place: str, group: str | None) -> None:
         return
     found = sorted(observed.groups.values(), key=lambda group: (group.state in _AT_REST, group.state == "empty", group.name))
     rows = [_row(each, seen) for each in found]
-    columns = ("group", "kind", "state", "members", "work", "revoking", "lag", "epoch", "protocol")
-    table = Table(columns=columns, rows=[[row[column] for column in columns] for row in rows])
+    columns = ("group", "kind", "state", "members", "work", "revoking", "lag", "epoch", "protocol", "led_by")
+    table = Table(columns=(*columns[:-1], "led by"), rows=[[row[column] for column in columns] for row in rows])
     unread = [f"not read: {each}" for each in observed.unread]
     screen.answer({"groups": rows, "unread": observed.unread, "members": None, "partitions": None}, table if rows else "no group yet", *unread)
 
@@ -110,9 +112,14 @@ def _show(screen: Screen, group: ObservedGroup, seen: _Seen) -> None:
         title=counted(len(lags), "partition"),
     )  # fmt: skip
     unread = [f"not read: {each}" for each in seen.observed.unread]
-    said = [*_waiting(group, names), *_uneven(group, names)]
+    said = [_led(row), *_waiting(group, names), *_uneven(group, names)]
     document = {"groups": [row], "unread": seen.observed.unread, "members": members, "partitions": partitions}
     screen.answer(document, head, *said, "", who, "", what, *unread)
+
+
+def _led(row: Mapping[str, Any]) -> str:
+    could = " or ".join(_WAYS[each] for each in row["could_be_led"])
+    return f"led by {row['led_by'] or 'nobody'}; equipoise could lead it {could}" if could else f"led by {row['led_by'] or 'nobody'}"
 
 
 def _waiting(group: ObservedGroup, names: Mapping[str, str]) -> list[str]:
@@ -147,6 +154,7 @@ def _member(member: ClusterMember) -> dict[str, Any]:
 
 def _row(group: ObservedGroup, seen: _Seen) -> dict[str, Any]:
     from equipoise.replay.importers.groups.lag import lags_of
+    from equipoise.replay.importers.groups.leading import could_be_led, led_by
 
     return {
         "group": group.name,
@@ -158,6 +166,8 @@ def _row(group: ObservedGroup, seen: _Seen) -> dict[str, Any]:
         "lag": sum(each.lag for each in lags_of(group, seen.observed.commits, seen.ends, seen.now_ms)),
         "epoch": group.epoch,
         "protocol": group.protocol,
+        "led_by": led_by(group),
+        "could_be_led": list(could_be_led(group)),
         "unread_members": [f"{name}: {member.problem}" for name, member in sorted(group.members.items()) if member.problem],
     }
 

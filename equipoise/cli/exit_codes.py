@@ -14,6 +14,7 @@ from typing import Any, Never
 
 import click
 
+from equipoise._extras import missing_extra, needs
 from equipoise.cli.screen import hide_bars
 from equipoise.cli.visible import visible
 from equipoise.events.errors import EquipoiseError, StorageError
@@ -134,6 +135,10 @@ def _failed(ctx: click.Context | None, error: Exception) -> int:
             report(f"the answer cannot be written: {error.strerror or error}")
             _let_go_of_stdout()
         return EXIT_STORAGE if is_out_of_space(error) else EXIT_USAGE
+    extra = missing_extra(error)
+    if extra is not None:
+        report(needs("this", extra))
+        return EXIT_USAGE
     first_line = next(iter(str(error).splitlines()), "")
     report(f"{type(error).__name__}: {first_line:.200} (a defect of equipoise: please report it, with what the same command prints under --debug)")
     return EXIT_DEFECT

@@ -18,7 +18,7 @@ from equipoise.output import IMPORTED, new_log
 from equipoise.replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:
-    from equipoise.replay.importers.kafka_streams import ImportSummary, Source
+    from equipoise.replay.importers.kafka_streams import ImportSummary, StreamsSource
 
 
 @command("import", short_help="Import the history of a Kafka Streams group into a log.")
@@ -50,7 +50,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
     """
     from equipoise.replay.importers.groups.cluster_recording import open_recording
     from equipoise.replay.importers.groups.recorded_group import recorded_source
-    from equipoise.replay.importers.kafka_streams import Source, import_history, options_of, shipped_runs
+    from equipoise.replay.importers.kafka_streams import StreamsSource, import_history, options_of, shipped_runs
 
     given: dict[str, Any] = given_settings(settings)
     if group is not None:
@@ -58,7 +58,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
     if source.startswith("kafka://"):
         if group is None:
             raise InputError("--group: name the application id of one of the broker's groups")
-        files: Source = asyncio.run(_read(source, group))
+        files: StreamsSource = asyncio.run(_read(source, group))
     elif Path(source).is_file():
         with open_recording(source) as recording:
             if group is None:
@@ -67,7 +67,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
     else:
         check_recording(source, *shipped_runs())
         folder = Path(source)
-        files = Source(folder if folder.exists() else shipped_runs().get(source, folder))
+        files = StreamsSource(folder if folder.exists() else shipped_runs().get(source, folder))
     options = options_of(files, given)
     with new_log(location, replaces=IMPORTED, force=force) as log, screen.progress(f"importing {source}") as advance:
         done_before = 0
@@ -81,7 +81,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
     screen.answer({**attrs.asdict(summary), "log": location}, *import_parts(summary, location))
 
 
-async def _read(location: str, group: str) -> Source:
+async def _read(location: str, group: str) -> StreamsSource:
     from equipoise.replay.importers.kafka_streams.broker_reading import StreamsGroup
 
     async with StreamsGroup(location, group) as read:

@@ -209,11 +209,11 @@ def _recorded(recordings: Sequence[ClusterRecording | Dump], group: str | None) 
 def _opened(place: str) -> ClusterRecording | Dump:
     from equipoise.replay.importers.groups.cluster_recording import open_recording
     from equipoise.replay.importers.groups.dump import Dump
-    from equipoise.replay.importers.kafka_streams import Source, shipped_runs
+    from equipoise.replay.importers.kafka_streams import StreamsSource, shipped_runs
 
     folder = Path(place)
     if folder.is_dir() or (not folder.exists() and place in shipped_runs()):
-        return Dump(Source(folder if folder.exists() else shipped_runs()[place]))
+        return Dump(StreamsSource(folder if folder.exists() else shipped_runs()[place]))
     return open_recording(place)
 
 

@@ -15,7 +15,7 @@ import attrs
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import AT_HELP, LOG, OFFSET, Moment, Number, offset_of, read
+from equipoise.cli.params import AT_HELP, LOG, OFFSET, Moment, Number, WholeNumber, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import shortened, visible
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from equipoise.assignors.scale_down import Keep, ScaleDown
     from equipoise.operations.leaving import LeavingMember, LeavingMembers
     from equipoise.replay.group_view import Drain
+    from equipoise.replay.prediction.habits import Habits
+    from equipoise.statemachine.state import GroupState
 
 EXIT_NOT_DONE = 1
 PATIENCE_S = 10.0
@@ -64,6 +66,9 @@ class _KeepType(click.ParamType):
     help="Stop following after this time. Default: follow until all are gone.",
 )
 @click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"With a LOG: the group after this fact, {AT_HELP}")
+@click.option(
+    "--runs", type=WholeNumber(0, 10_000), default=20, show_default=True, help="With a LOG or --dry-run: simulated runs that predict the cost."
+)
 @settings_options(LiveSettings)
 def scale_down(
     screen: Screen,
@@ -77,6 +82,7 @@ def scale_down(
     cancel: bool,
     timeout_s: float | None,
     at_offset: int | Moment | None,
+    runs: int,
 ) -> int:
     """Pick the members whose leaving makes the others restore the fewest records, evenly from the
     racks. In a running group (--group without LOG), ask them all at once, and follow until each is
@@ -105,31 +111,50 @@ def scale_down(
     if log is not None:
         if keep is None or timeout_s is not None:
             raise click.UsageError("LOG: a log only names members; leave it out to ask a running group")
-        screen.answer(*_picked(screen, log, keep, offset_of(log, at_offset, group), group))
+        document, parts = _picked(screen, log, keep, offset_of(log, at_offset, group), group, runs)
+        screen.answer(document, *parts)
         return 0
     if group is None:
         raise InputError("--group: name the group; `equipoise status` lists them")
     if at_offset is not None:
         raise click.UsageError("--at: needs a LOG")
-    run = _ScaleDown(screen, settings, group)
+    run = _ScaleDown(screen, settings, group, runs)
     try:
-        return asyncio.run(run.run(keep, yes=yes, dry_run=dry_run, cancel=cancel, timeout_s=timeout_s))
+        code = asyncio.run(run.run(keep, yes=yes, dry_run=dry_run, cancel=cancel, timeout_s=timeout_s))
+        if dry_run:
+            run.answer_dry_run()
+        return code
     except KeyboardInterrupt:
         run.say_how_it_stands()
         raise
 
 
-def _picked(screen: Screen, log: Log, keep: Keep, at_offset: int | None, group: str | None) -> tuple[dict[str, Any], *tuple[Part, ...]]:
+def _picked(screen: Screen, log: Log, keep: Keep, at_offset: int | None, group: str | None, runs: int) -> tuple[dict[str, Any], list[Part]]:
     """The members that would be asked, from a log."""
     from equipoise.operations.leaving import choose_members  # loads the solver
+    from equipoise.replay.prediction.habits import HabitsReader
     from equipoise.replay.replayer import Replayer
 
-    replayer = Replayer(group)
-    for _ in replayer.follow(read(screen, log, "folding", group), until_offset=at_offset):
+    replayer, habits = Replayer(group), HabitsReader(group=group)
+    for _ in replayer.follow(habits.tap(read(screen, log, "folding", group)), until_offset=at_offset):
         pass
     state = replayer.machine.state
     found, drain = choose_members(state, keep)
-    return _document(found, drain, replayer.group, state.last_offset, keep), *scale_down_parts(found, drain, replayer.group)
+    document = _document(found, drain, replayer.group, state.last_offset, keep)
+    document["predicted"], parts = _predicted(screen, state, habits.habits(), found, runs)
+    return document, [*scale_down_parts(found, drain, replayer.group), *parts]
+
+
+def _predicted(
+    screen: Screen, state: GroupState, habits: Habits | None, found: ScaleDown, runs: int
+) -> tuple[dict[str, Any] | None, list[Part]]:
+    """Predicts what it will cost when those who are to be asked leave."""
+    from equipoise.cli.predicted import predict_dry
+    from equipoise.replay.prediction.planned_change import Leave
+
+    if not found.asked or not runs:
+        return None, []
+    return predict_dry(screen, state, habits, Leave(members=tuple(sorted(each.member for each in found.asked))), "they leave", runs=runs)
 
 
 def _document(found: ScaleDown, drain: Drain, group: str, offset: int, keep: Keep) -> dict[str, Any]:
@@ -143,6 +168,7 @@ def _document(found: ScaleDown, drain: Drain, group: str, offset: int, keep: Kee
         "restore_records": found.restore_records,
         "drain": attrs.asdict(drain),
         "racks": {rack: {"members": size, "stay": stay} for rack, (size, stay) in found.racks.items()},
+        "predicted": None,
     }
 
 
@@ -168,10 +194,21 @@ def scale_down_parts(found: ScaleDown, drain: Drain, group: str, *, asks: bool =
 class _ScaleDown:
     """One run on a live group."""
 
-    def __init__(self, screen: Screen, settings: LiveSettings, group: str) -> None:
-        self._screen, self._settings, self._group = screen, settings, group
+    def __init__(self, screen: Screen, settings: LiveSettings, group: str, runs: int) -> None:
+        self._screen, self._settings, self._group, self._runs = screen, settings, group, runs
+        self._dry: tuple[dict[str, Any], ScaleDown, Drain, GroupState] | None = None
+        """A dry run's document, members, time and state."""
         self._pending: tuple[str, ...] = ()
         """Members that are asked and were not gone at the last look."""
+
+    def answer_dry_run(self) -> None:
+        """Answers a dry run, when the connection is closed: predictions take a while, in processes
+        of their own.
+        """
+        assert self._dry is not None, "the run was dry"
+        picked, found, drain, state = self._dry
+        picked["predicted"], parts = _predicted(self._screen, state, None, found, self._runs)
+        self._screen.answer(picked, *scale_down_parts(found, drain, self._group), *parts)
 
     async def run(self, keep: Keep | None, *, yes: bool, dry_run: bool, cancel: bool, timeout_s: float | None) -> int:
         from equipoise.operations.leaving import LeavingMembers
@@ -186,7 +223,7 @@ class _ScaleDown:
                 found, drain = await leaving.pick(keep)
                 picked = _document(found, drain, self._group, (await leaving.state()).last_offset, keep)
                 if dry_run:
-                    self._screen.answer(picked, *scale_down_parts(found, drain, self._group))
+                    self._dry = picked, found, drain, await leaving.state()
                     return 0
                 if len(found.asked) > found.keep and not yes:
                     self._confirm(found, drain)

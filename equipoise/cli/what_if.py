@@ -13,6 +13,7 @@ import click
 from equipoise.changed_settings import setting_value
 from equipoise.cli.command import command
 from equipoise.cli.params import NEW_LOG, F, Number, WholeNumber, groups_of, log_argument, read
+from equipoise.cli.predicted import FORMS, predict_changes
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.simulation import leader_value, write_simulation
 from equipoise.events.errors import EquipoiseError, InputError
@@ -68,6 +69,14 @@ def configuration_options(run: F) -> F:
     metavar="FILE",
     help="Also write an SVG picture to FILE; of several groups, one file each.",
 )
+@click.option(
+    "--change",
+    "changes",
+    multiple=True,
+    metavar="CHANGE",
+    help=f"Predict this change of the group as LOG leaves it instead: {FORMS}; may be repeated.",
+)
+@click.option("--runs", type=WholeNumber(1, 10_000), default=200, show_default=True, help="With --change: simulated runs of each.")
 @click.option("--to", "location", type=NEW_LOG, metavar="LOG2", help="Write the log of one simulation instead. An earlier simulation is replaced.")
 @click.option("--force", is_flag=True, help="With --to: replace whatever log is there.")
 @click.option(
@@ -87,6 +96,8 @@ def what_if(
     restore_speed: int | None,
     group: str | None,
     svg_path: Path | None,
+    changes: tuple[str, ...],
+    runs: int,
     location: str | None,
     restarts_within: float | None,
     *,
@@ -104,6 +115,10 @@ def what_if(
     With --to, equipoise leads one simulation under the settings of --set, and its complete log goes
     to LOG2. The answer is the cost of each marked window, next to what was measured.
 
+    With --change, the group is simulated from the end of LOG on, many times, with restore speeds,
+    arrivals and times drawn from what its log shows. The answer is what the change costs, as the
+    median and the interval that holds 95 % of the runs.
+
     Exit code 1: one of several groups cannot be answered; the others are.
 
     \b
@@ -111,8 +126,14 @@ def what_if(
       equipoise what-if group.db --sweep max_warmups=1,2,4 --sweep num_standbys=0,1
       equipoise what-if rec.db --sweep assignor=all --set max_warmups=4 --svg costs.svg
       equipoise what-if group.db --config calm.toml --config b.toml --json | jq '.groups[].advice'
+      equipoise what-if group.db --change join=2 --change restart --change num_standbys=1
       equipoise what-if rec.db --to led.db --set num_standbys=1 --set assignor=learner
     """
+    if changes:
+        if files or dimensions or settings_given or svg_path is not None or location is not None:
+            raise click.UsageError("--change: predicts from the end of LOG; leave out --config, --sweep, --set, --svg and --to")
+        predict_changes(screen, log, [group] if group is not None else groups_of(screen, log), changes, runs=runs, restore_speed=restore_speed)
+        return 0
     if location is not None:
         if files or dimensions or svg_path is not None:
             raise click.UsageError("--to: writes one simulation; name its settings with --set, and leave out --config, --sweep and --svg")

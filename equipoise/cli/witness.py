@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.ended_member import remove_ended
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
@@ -19,12 +20,16 @@ if TYPE_CHECKING:
     from equipoise.witness.member_watch import MemberWatch
 
 
-@command("witness", json=False, short_help="Prove the end of processes here when they are killed.")
+@command("witness", short_help="Prove the end of processes here when they are killed.")
 @click.argument("words", nargs=-1, metavar="[-- COMMAND [ARGUMENT]...]", type=click.UNPROCESSED)
 @click.option("--socket", "path", type=click.Path(path_type=Path), metavar="PATH", help="Instead of COMMAND: Unix socket to make and listen on.")
 @click.option("--group", metavar="GROUP", help="Kafka consumer group of COMMAND, which may be any client: its member is removed at its end.")
 @click.option("--instance-id", metavar="ID", help="With --group: group.instance.id of COMMAND, which no other process has; 'i1-*' for several.")
 @click.option("--client-id", metavar="ID", help="With --group: client.id of COMMAND, which no other process of this host has; 'i1-*' for several.")
+@click.option("--ended", is_flag=True, help="With --group, instead of COMMAND: take a member out whose process has ended, as you have seen.")
+@click.option("--host", metavar="ADDRESS", help="With --ended and --client-id: the client's address as the broker sees it.")
+@click.option("--member-id", metavar="ID", help="With --ended: the member with this id; it lists them when it refuses.")
+@click.option("--yes", is_flag=True, help="With --ended: do not ask; the process has ended.")
 @settings_options(Connection, only_with="group")
 def witness(
     screen: Screen,
@@ -34,6 +39,10 @@ def witness(
     group: str | None,
     instance_id: str | None,
     client_id: str | None,
+    ended: bool,
+    host: str | None,
+    member_id: str | None,
+    yes: bool,
 ) -> int:
     """Run COMMAND. When a member or a worker in it is killed or crashes, prove that to the leader,
     so that nobody waits for its session timeout: members with Member(witness=True), and `equipoise
@@ -47,6 +56,11 @@ def witness(
     two, or none, nothing is removed, and stderr says so. COMMAND must be the client, or start it as
     its child; `docker run` and `ssh` do not.
 
+    With --ended, you are the witness. No broker knows a dead member from a living one between two
+    heartbeats, so it shows the member and asks, or takes --yes for it. It refuses (exit code 1)
+    unless exactly one member matches, and lists those that do; without an id, all of them. A living
+    member that was taken out joins again; meanwhile two members read its partitions.
+
     It may be the first process of a container: it passes signals on, waits for orphaned processes,
     and exits with the status of COMMAND (128 and the signal's number after a signal).
 
@@ -57,7 +71,17 @@ def witness(
       EQUIPOISE_WITNESS=/run/equipoise/witness python orders.py
       equipoise witness --group orders --bootstrap broker1:9092 -- java -jar orders.jar
       equipoise witness --group orders --instance-id orders-1 -- python consume.py
+      equipoise witness --ended --group orders --client-id orders-1 --host 10.0.0.5
     """
+    if ended:
+        if words or path is not None or group is None or settings is None:
+            raise click.UsageError("--ended: name the --group of the member, and no command or --socket")
+        return remove_ended(
+            screen, settings, group, instance_id=instance_id, client_id=client_id, host=host, member_id=member_id, yes=yes
+        )  # fmt: skip
+    for given, name in ((host, "--host"), (member_id, "--member-id"), (yes, "--yes"), (screen.json, "--json")):
+        if given:
+            raise click.UsageError(f"{name}: needs --ended")
     if bool(words) == (path is not None):
         raise click.UsageError("name a command to run, as -- python orders.py, or a --socket")
     if instance_id is not None and client_id is not None:

@@ -19,7 +19,7 @@ import attrs
 
 from equipoise.assignors import Assignor, Plan, check_settings, registry
 from equipoise.changed_settings import with_settings
-from equipoise.console.questions import Explain, WhatIfQuestion
+from equipoise.console.questions import Explain, Question, SizeQuestion, WhatIfQuestion
 from equipoise.events.codec import make_record
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected
 from equipoise.events.errors import EquipoiseError, InputError
@@ -27,6 +27,7 @@ from equipoise.events.facts import Fact, LeaveRequested, MemberJoined, ProbingTi
 from equipoise.events.records import DecisionRecord
 from equipoise.replay.explanation import explain_state
 from equipoise.replay.replayer import RecordingAssignor
+from equipoise.replay.sizing.autoscaling import Followable, follow
 from equipoise.replay.wording import reason_text
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.rejections import rejection_text
@@ -40,16 +41,22 @@ _NICE = 10
 _MOST_TICKS = 200
 
 
-def answer(question: Explain | WhatIfQuestion) -> dict[str, Any]:
+def answer(question: Question) -> dict[str, Any]:
     """The answer, JSON-ready; ``{"problem": ...}`` where there is none."""
     try:
         if isinstance(question, Explain):
             return explain_state(
                 question.base, question.task, moves=question.moves, stopped=question.stopped, unknown_before=question.unknown_before
             ).document()
-        return what_if(question)
+        return _size(question) if isinstance(question, SizeQuestion) else what_if(question)
     except EquipoiseError as error:
         return {"problem": str(error)}
+
+
+def _size(question: SizeQuestion) -> dict[str, Any]:
+    machine = GroupMachine.restore(question.base.state, any_solver=True)
+    found = Followable(state=machine.state, habits=question.habits, demand=question.demand)
+    return {"problem": "", **follow(found, question.policy, question.last).as_json()}
 
 
 def what_if(question: WhatIfQuestion) -> dict[str, Any]:

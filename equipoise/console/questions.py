@@ -1,6 +1,6 @@
 """Asks a process beside the worker (`equipoise.console.answering`) what would hold up the event
-loop: explanations and what-if. One question at a time; the process starts with the first one, and
-ended when nobody has asked for a while, or when an answer takes too long.
+loop: explanations, what-if and sizes. One question at a time; the process starts with the first
+one, and ended when nobody has asked for a while, or when an answer takes too long.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import attrs
 from equipoise.events.records import BaseState
 from equipoise.events.tasks import TaskId
 from equipoise.replay.history import Interval, MoveStory
+from equipoise.replay.prediction.habits import Habits
+from equipoise.replay.sizing.demand import Demand
+from equipoise.replay.sizing.policy import FollowingPolicy, LastAnswer
 
 ANSWER_S = 30.0
 """Longest time for an answer."""
@@ -49,6 +52,22 @@ class WhatIfQuestion:
     settings: tuple[str, ...] = ()
 
 
+@attrs.frozen(kw_only=True)
+class SizeQuestion:
+    """The question how many members should run now. `last`: the last answer that asked for another
+    number.
+    """
+
+    base: BaseState
+    habits: Habits
+    demand: Demand
+    policy: FollowingPolicy
+    last: LastAnswer | None
+
+
+Question = Explain | WhatIfQuestion | SizeQuestion
+
+
 class BusyError(Exception):
     """It cannot be asked now."""
 
@@ -62,7 +81,7 @@ class Questions:
         self._waiting = 0
         self._idle: asyncio.TimerHandle | None = None
 
-    async def ask(self, question: Explain | WhatIfQuestion) -> dict[str, Any]:
+    async def ask(self, question: Question) -> dict[str, Any]:
         """Returns the answer. Raises BusyError when too many wait, or no answer came in time."""
         if self._waiting >= MOST_WAITING:
             raise BusyError(f"{MOST_WAITING} questions are being answered; ask again")
@@ -73,7 +92,7 @@ class Questions:
         finally:
             self._waiting -= 1
 
-    async def _asked(self, question: Explain | WhatIfQuestion) -> dict[str, Any]:
+    async def _asked(self, question: Question) -> dict[str, Any]:
         if self._idle is not None:
             self._idle.cancel()
         try:

@@ -11,7 +11,7 @@ from typing import Self
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
-from equipoise.events.facts import DealRequested, Fact, GroupConfigured, ProbingTick
+from equipoise.events.facts import ChangePlanned, DealRequested, Fact, GroupConfigured, ProbingTick
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.kafka.client import LOG_COMPRESSION, Producer
 from equipoise.kafka.started_clients import reaching
@@ -137,8 +137,9 @@ class AnsweredFact(LiveGroup):
         if record.offset == self.offset:
             self._is_folded, self._answered_to, self.is_without_effect = True, None, not decisions
             self._rejected = next((each.decision for each in decisions if isinstance(each.decision, EventRejected)), None)
-        # Every build deals the same state alike, so a deal without a decision needs no answer.
-        is_answer = record.offset == self.offset and (decisions or isinstance(record.event, DealRequested) or not machine.state.members)
+        # Every build deals the same state alike, and remembers a plan: neither needs an answer.
+        needs_none = isinstance(record.event, DealRequested | ChangePlanned) or not machine.state.members
+        is_answer = record.offset == self.offset and (decisions or needs_none)
         if self._answered_to is None and (is_answer or isinstance(record.event, ProbingTick)):
             self._answered_to = machine.state.number
 

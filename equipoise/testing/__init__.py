@@ -6,6 +6,9 @@ For applications, `TaskDriver` drives one task without Kafka::
         driver = TaskDriver(count, key_serde=StringSerde(), value_serde=JsonSerde())
         assert await driver.send({"cents": 5}, key="c1") == [SentRecord("totals", "c1", 5)]
 
+`ApplicationDriver` drives one task of each of several processors, and `differences` compares what
+two versions of an application make of the same records.
+
 `Group` runs several members on a simulated Kafka, in virtual time::
 
     def test_nothing_is_lost_in_a_crash():
@@ -39,6 +42,7 @@ from equipoise.testing.assignor_group import AssignorGroup, stateful, stateless
 from equipoise.testing.driver import SentRecord, TaskDriver
 
 if TYPE_CHECKING:
+    from equipoise.testing.application_driver import ApplicationDriver, VersionDifference, differences
     from equipoise.testing.group import Group
 
 with contextlib.suppress(ModuleNotFoundError):  # hypothesis
@@ -46,8 +50,25 @@ with contextlib.suppress(ModuleNotFoundError):  # hypothesis
     from equipoise.testing.problems import group_settings, problems, tasks
 
 __all__ = [
-    "CONTRACT", "AssignorGroup", "Check", "Group", "SentRecord", "Subject", "TaskDriver",
-    "group_settings", "problems", "stateful", "stateless", "tasks",
+    "CONTRACT",
+    "ApplicationDriver",
+    "AssignorGroup",
+    "Check",
+    "Group",
+    "SentRecord",
+    "Subject",
+    "TaskDriver",
+    "VersionDifference",
+    "differences",
+    "group_settings",
+    "problems",
+    "stateful",
+    "stateless",
+    "tasks",
 ]  # fmt: skip
 
-__getattr__ = lazy_names(__name__, {"Group": "equipoise.testing.group"})  # loads Kafka's client
+__getattr__ = lazy_names(
+    __name__,
+    {"Group": "equipoise.testing.group"}  # loads Kafka's client
+    | dict.fromkeys(("ApplicationDriver", "VersionDifference", "differences"), "equipoise.testing.application_driver"),
+)

@@ -9,9 +9,11 @@ from typing import Any, Unpack
 
 import attrs
 
+from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import Record, Unsent
 from equipoise.member.callbacks import call
+from equipoise.member.declared_source import Sources
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.member_options import MemberKeywords, MemberOptions, refuse_unknown
 from equipoise.member.processing import MOST_AT_ONCE, BatchHandler, Handler, Processing, Processor
@@ -52,9 +54,10 @@ class TaskDriver:
         handler: Handler | None = None,
         *,
         batch_handler: BatchHandler | None = None,
-        sources: str | Sequence[str] = "source",
+        sources: Sources = "source",
         state: str | Sequence[str] = "state",
         partition: int = 0,
+        subtopology: int = 0,
         group: str = "test",
         on_assigned: Callback | None = None,
         **options: Unpack[MemberKeywords],
@@ -69,13 +72,20 @@ class TaskDriver:
         state_keys, state_values = given.state_key_serde or self._keys, given.state_serde or self._values
         self.states: Mapping[str, State] = {topic: State(MemoryStore(), state_keys, state_values) for topic in processor.state}
         """Changelog topic -> state."""
-        self.context = TaskContext(TaskId(0, partition), 1, self.states, self._timers, self._keys, self._values)
-        self._sources = processor.sources
+        self.context = TaskContext(TaskId(subtopology, partition), 1, self.states, self._timers, self._keys, self._values)
+        self._sources = {each.topic: (each.key_serde or self._keys, each.value_serde or self._values) for each in processor.inputs}
         self._offsets = dict.fromkeys(processor.sources, 0)
         self._processing = Processing(
             processor, self.context, self._timers, group=group, policy=given.on_error, key_serde=self._keys, value_serde=self._values
         )
         self._on_assigned = on_assigned
+        self.last_sent: Sequence[tuple[str, int | None, Unsent]] = ()
+        """Topic, partition and bytes of what the last call has sent."""
+
+    @property
+    def now_ms(self) -> int:
+        """Returns the driver's time."""
+        return round(self._now_s * 1_000)
 
     @property
     def state(self) -> State:
@@ -102,7 +112,7 @@ class TaskDriver:
         record that the task cannot read.
 
         Raises what the handler raises with `ErrorPolicy.stop`; nothing it did for the record is
-        left then.
+        left then. Raises SerdeUnavailableError when a serde cannot work: a member would try again.
         """
         return await self._handle([self._consumed(value, key, topic, headers, timestamp_ms, value_serde)])
 
@@ -127,14 +137,21 @@ class TaskDriver:
     def _consumed(
         self, value: Any, key: Any, topic: str | None, headers: Iterable[tuple[str, bytes]], timestamp_ms: int | None, value_serde: Serde | None
     ) -> Record:
-        source = self._sources[0] if topic is None else topic
+        source = next(iter(self._sources)) if topic is None else topic
+        if source not in self._sources:
+            raise InputError(f"send: {source} is no source of this task; there are: {', '.join(self._sources)}")
+        keys, values = self._sources[source]
+        offset = self._next_offset(source)
+        return Record(
+            None if key is None else keys.serialize(key), None if value is None else (value_serde or values).serialize(value),
+            source, self.context.task.partition, offset,
+            self.now_ms if timestamp_ms is None else timestamp_ms, tuple(headers),
+        )  # fmt: skip
+
+    def _next_offset(self, source: str) -> int:
         offset = self._offsets[source]
         self._offsets[source] += 1
-        return Record(
-            None if key is None else self._keys.serialize(key), None if value is None else (value_serde or self._values).serialize(value),
-            source, self.context.task.partition, offset,
-            round(self._now_s * 1_000) if timestamp_ms is None else timestamp_ms, tuple(headers),
-        )  # fmt: skip
+        return offset
 
     async def _begin(self) -> None:
         on_assigned, self._on_assigned = self._on_assigned, None
@@ -147,11 +164,14 @@ class TaskDriver:
         while done < len(records) and self.parked is None:
             done += await self._processing.handle(records, done, min(len(records), done + self._most), lambda: 0, 1)
             self._now_s += self._processing.retry_in_s or 0.0
+            if self._processing.not_now is not None:
+                raise self._processing.not_now
         return self._commit()
 
     def _commit(self) -> list[SentRecord]:
         """Commits as a runner does: what was done before an error stays."""
-        sent = [self._sent(*each) for each in self.context.outputs.take().unplaced]  # it knows of no topic's partitions
+        self.last_sent = self.context.outputs.take().unplaced  # it knows of no topic's partitions
+        sent = [self._sent(*each) for each in self.last_sent]
         for state in self.states.values():
             state.store.apply(state.begin_commit(), position=state.store.position + 1)
         error, self._processing.error = self._processing.error, None

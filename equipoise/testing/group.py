@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -22,11 +23,13 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition, partition_of_key
+from equipoise.member.declared_source import Sources
 from equipoise.member.embedded_member import Member
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.member_options import MemberKeywords, MemberOptions
 from equipoise.member.processing import BatchHandler, Handler, Processor
 from equipoise.member.serdes import BytesSerde
+from equipoise.member.source_order import in_order
 from equipoise.member.task_context import Callback, State
 from equipoise.testing.driver import SentRecord, TaskDriver, deserialized
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
@@ -57,8 +60,8 @@ class _Seat:
 
 
 class Group:
-    """A group of members with one handler, on one simulated broker. The arguments are those of
-    `Member`; `partitions`: of each topic. Everything that chance decides follows from `seed`.
+    """A group of members, on one simulated broker. The arguments are those of `Member`;
+    `partitions`: of each topic. Everything that chance decides follows from `seed`.
 
     ::
 
@@ -79,16 +82,18 @@ class Group:
         handler: Handler | None = None,
         *,
         batch_handler: BatchHandler | None = None,
-        sources: str | Sequence[str] = "source",
+        sources: Sources = "source",
         state: str | Sequence[str] = "state",
         outputs: str | Sequence[str] = (),
+        processors: Sequence[Processor] = (),
         partitions: int = 4,
         on_assigned: Callback | None = None,
         seed: int = 0,
         **options: Unpack[MemberKeywords],
     ) -> None:
-        self._processor = Processor(handler, batch_handler=batch_handler, sources=sources, state=state, outputs=outputs)
-        self._deployed, self._epoch = [self._processor], 0
+        one = Processor(handler, batch_handler=batch_handler, sources=sources, state=state, outputs=outputs) if not processors else None
+        self._processors = list(processors) if one is None else [one]
+        self._deployed, self._epoch = self._processors, 0
         """The processors of members that start from here on, and their topology epoch."""
         self._partitions = partitions
         self._on_assigned = on_assigned
@@ -110,9 +115,10 @@ class Group:
         gc.freeze()  # a coroutine that is collected runs its `finally`, which a killed process does not
         gc.disable()
         self._folder = Path(tempfile.mkdtemp(prefix="equipoise-group-"))
-        processor, dead = self._processor, self._options.on_error.topic
-        for topic in dict.fromkeys((*processor.sources, *processor.state, *processor.outputs, *([dead] if dead else ()))):
-            policy = "compact" if topic in processor.state else "delete"
+        dead, kept = self._options.on_error.topic, [topic for each in self._processors for topic in each.state]
+        others = [topic for each in self._processors for topic in (*each.sources, *each.outputs)]
+        for topic in dict.fromkeys((*kept, *others, *([dead] if dead else ()))):
+            policy = "compact" if topic in kept else "delete"
             self._cluster.create_topic(topic, self._partitions, 1, {"cleanup.policy": policy})
         self._worker = SimulatedWorker(
             SimulatedSettings(made=SimulatedClients(self._cluster, "worker"), prefix=self._options.prefix, partitions=1, observe_interval_ms=1_000),
@@ -243,16 +249,16 @@ class Group:
         for member_id, seat in sorted(self._seats.items()):
             if seat.error is not None:
                 return f"member {member_id} has ended: {seat.error!r}"
-        for partition in range(self._partitions):
-            task = TaskId(0, partition)
+        for number, partition in product(range(len(self._processors)), range(self._partitions)):
+            task = TaskId(number, partition)
             if task in self.parked:
                 return f"task {task} is parked: {self.parked[task].error}"
             if task not in running:
                 return f"task {task} does not run"
-            for topic in self._processor.sources:
-                end, done = self._log(topic, partition).end, committed.get(TopicPartition(topic, partition), 0)
-                if done < end:
-                    return f"task {task} has committed {done} of {end} records of {topic}/{partition}"
+            for topic in self._processors[number].sources:
+                log, done = self._log(topic, partition), committed.get(TopicPartition(topic, partition), 0)
+                if done < log.end and log.read(done, log.last_stable_offset, committed=True, max_bytes=1)[0]:  # not only markers
+                    return f"task {task} has committed {done} of {log.end} records of {topic}/{partition}"
         return ""
 
     # Records
@@ -271,13 +277,16 @@ class Group:
         Kafka's own clients choose it. `timestamp_ms` None: the present. Raises InputError for a
         partition that is not there.
         """
+        source = next((each for processor in self._processors for each in processor.inputs if topic in (None, each.topic)), None)
         keys, values = self._options.key_serde, self._options.value_serde
+        if source is not None:
+            keys, values = source.key_serde or keys, source.value_serde or values
         raw_key = None if key is None else keys.serialize(key)
         raw_value = None if value is None else values.serialize(value)
         if partition is None:
             partition = self._random.randrange(self._partitions) if raw_key is None else partition_of_key(raw_key, self._partitions)
         at_ms = self._cluster.now_ms() if timestamp_ms is None else timestamp_ms
-        place = self._cluster.partition(TopicPartition(topic or self._processor.sources[0], partition))
+        place = self._cluster.partition(TopicPartition(topic or self._processors[0].sources[0], partition))
         if place is None:
             raise InputError(f"send: there is no partition {topic}/{partition}")
         self._cluster.append(place, Batch(-1, -1, -1, False, [(raw_key, raw_value, tuple(headers), at_ms)], 100))
@@ -291,10 +300,10 @@ class Group:
             yield from log.read(0, log.last_stable_offset, committed=True, max_bytes=2**40)[0]
 
     def outputs(self, topic: str | None = None) -> list[SentRecord]:
-        """Returns what the members have sent to `topic` (None: the first of `outputs`), partition
-        by partition.
+        """Returns what the members have sent to `topic` (None: the first of `outputs`, of the last
+        processor), partition by partition.
         """
-        topic = self._processor.outputs[0] if topic is None else topic
+        topic = self._processors[-1].outputs[0] if topic is None else topic
         keys, values = self._options.key_serde, self._options.value_serde
         return [
             SentRecord(
@@ -306,42 +315,48 @@ class Group:
 
     def state(self, topic: str | None = None) -> dict[Any, Any]:
         """The state of all running tasks in the changelog `topic` (None: the first one)."""
-        topic = self._processor.state[0] if topic is None else topic
-        return {key: value for task in self.running for key, value in self._state_of(task, topic).items()}
+        topic = self._processors[0].state[0] if topic is None else topic
+        tasks = [task for task in self.running if topic in self._processors[task.subtopology].state]
+        return {key: value for task in tasks for key, value in self._state_of(task, topic).items()}
 
     def _state_of(self, task: TaskId, topic: str) -> State:
         member, _ = self._running(self.running[task])
         assert member._host is not None, "it runs a task"
-        return member._host.work._runners[task]._open_task.context.states[topic]
+        return member._host.work._runners[task]._open_task[0].context.states[topic]
 
     def recount(self) -> None:
         """Compares state and outputs with those of tasks that never move or fail: a `TaskDriver`
-        gets the records of each partition, in the order of their timestamps. Raises AssertionError
-        that shows a difference. With ``at_least_once`` outputs may repeat. Timers do not run.
+        gets the records of each partition, in the order in which a task takes them that finds all
+        of them there. Raises AssertionError that shows a difference. With ``at_least_once`` outputs
+        may repeat. Timers do not run.
         """
         expected: Counter[tuple[str, str, str]] = Counter()
-        for partition in range(self._partitions):
-            driver, sent = asyncio.run(self._alone(partition))
+        for number, partition in product(range(len(self._processors)), range(self._partitions)):
+            task = TaskId(number, partition)
+            driver, sent = asyncio.run(self._alone(task))
             expected.update((each.topic, repr(each.key), repr(each.value)) for each in sent)
             for topic, state in driver.states.items():
-                alone, here = dict(state.items()), dict(self._state_of(TaskId(0, partition), topic).items())
-                assert here == alone, f"state of task 0_{partition} in {topic}: {here}; alone it has {alone}"
-        topics = {topic for topic, _, _ in expected}.union(self._processor.outputs)
+                alone, here = dict(state.items()), dict(self._state_of(task, topic).items())
+                assert here == alone, f"state of task {task} in {topic}: {here}; alone it has {alone}"
+        topics = {topic for topic, _, _ in expected}.union(topic for each in self._processors for topic in each.outputs)
         found = Counter((each.topic, repr(each.key), repr(each.value)) for topic in sorted(topics) for each in self.outputs(topic))
         missing, more = expected - found, found - expected
         assert not missing, f"outputs are missing: {sorted(missing)[:10]}"
         assert not more or not self._options.transactional, f"outputs are too many: {sorted(more)[:10]}"
 
-    async def _alone(self, partition: int) -> tuple[TaskDriver, list[SentRecord]]:
-        """A driver that got the records of a partition, and what it has sent."""
+    async def _alone(self, task: TaskId) -> tuple[TaskDriver, list[SentRecord]]:
+        """A driver that got the records of a task, and what it has sent."""
+        processor, partition = self._processors[task.subtopology], task.partition
         driver = TaskDriver(
-            self._processor.handler, batch_handler=self._processor.batch_handler, sources=self._processor.sources, state=self._processor.state,
-            partition=partition, group=NAME, on_assigned=self._on_assigned, **self._given,
+            processor.handler, batch_handler=processor.batch_handler, sources=processor.inputs, state=processor.state,
+            partition=partition, subtopology=task.subtopology, group=NAME, on_assigned=self._on_assigned, **self._given,
         )  # fmt: skip
-        records = [each for topic in self._processor.sources for each in self._committed(topic) if each.partition == partition]
+        inputs = processor.inputs
+        keys = {each.topic: each.key_serde or self._options.key_serde for each in inputs}
+        records = {topic: [each for each in self._committed(topic) if each.partition == partition] for topic in keys}
         sent: list[SentRecord] = []
-        for each in sorted(records, key=lambda each: (each.timestamp_ms, each.offset)):
-            key = deserialized(self._options.key_serde, each.key)
+        for each in in_order(inputs, partition, records):
+            key = deserialized(keys[each.topic], each.key)
             try:
                 sent += await driver.send(
                     each.value, key=key, topic=each.topic, headers=each.headers, timestamp_ms=each.timestamp_ms, value_serde=BytesSerde()

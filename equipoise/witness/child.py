@@ -17,6 +17,7 @@ import select
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import IO, Any
 
 LOOK_S = 0.02
@@ -62,15 +63,15 @@ def prove(said: dict[str, Any]) -> int:
         import asyncio
 
         problem = asyncio.run(tell(said, by_s))
-    say_how_it_went(said, began_s, problem)
+    say_how_it_went(said, time.monotonic() - began_s, problem)
     return bool(problem)
 
 
-def say_how_it_went(said: dict[str, Any], began_s: float, problem: str) -> None:
-    """One line on standard error. `began_s`: when the end was seen; `problem`: "" when it was
+def say_how_it_went(said: dict[str, Any], took_s: float, problem: str) -> None:
+    """One line on standard error. `took_s`: since the end was seen; `problem`: "" when it was
     proven.
     """
-    say(f"{said['who']} has ended; {problem or f'proven after {time.monotonic() - began_s:.2f} s'}")
+    say(f"{said['who']} has ended; {problem or f'proven after {took_s:.2f} s'}")
 
 
 def say(text: str) -> None:
@@ -78,15 +79,15 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def why_unproven(said: dict[str, Any], by_s: float) -> str:
+def why_unproven(said: dict[str, Any], by_s: float, monotonic_s: Callable[[], float] = time.monotonic) -> str:
     """Takes the lock of the process for a moment. Returns why its end is not proven; "": it is."""
     if said.get("lock") is None:
         return ""
     file, identity = said["lock"]
-    return "" if was_free(file, identity, by_s) else f"nothing is proven, because {file} is locked or another file"
+    return "" if was_free(file, identity, by_s, monotonic_s) else f"nothing is proven, because {file} is locked or another file"
 
 
-def was_free(file: str, identity: list[int], by_s: float) -> bool:
+def was_free(file: str, identity: list[int], by_s: float, monotonic_s: Callable[[], float] = time.monotonic) -> bool:
     """Returns whether nobody held the lock at one moment until `by_s`. It is released at once: the
     next process of the member may take it.
     """
@@ -103,7 +104,7 @@ def was_free(file: str, identity: list[int], by_s: float) -> bool:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
             except BlockingIOError:
-                if time.monotonic() >= by_s:
+                if monotonic_s() >= by_s:
                     return False
             time.sleep(LOOK_S)
     finally:
@@ -149,7 +150,7 @@ def request_timeout_ms(within_s: float) -> int:
     return max(1_000, int(within_s * 250))
 
 
-async def tell(said: dict[str, Any], by_s: float) -> str:
+async def tell(said: dict[str, Any], by_s: float, monotonic_s: Callable[[], float] = time.monotonic) -> str:
     """Tells the brokers. Returns why they have not taken it before `by_s`; "": they have."""
     import asyncio
     import logging
@@ -165,7 +166,7 @@ async def tell(said: dict[str, Any], by_s: float) -> str:
             await leave(options, **said["leave"])
             return ""
         except (KafkaError, OSError) as error:
-            if time.monotonic() >= by_s:
+            if monotonic_s() >= by_s:
                 return f"no broker took the proof within {said['within_s']:.0f} s: {error!r}"
         await asyncio.sleep(RETRY_S)
 

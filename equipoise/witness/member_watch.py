@@ -5,7 +5,6 @@ the group when the client's process has ended.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
@@ -17,6 +16,7 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup, GroupMember, MemberKey, repeated
 from equipoise.replay.wording import counted
+from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.witness.child import say
 from equipoise.witness.connections import are_only_clients, own_addresses
 
@@ -101,6 +101,7 @@ class MemberWatch:
     connection: Connection
     group: str
     key: MemberKey
+    runtime: Runtime = DEPLOYED
     _client: ConsumerGroup = attrs.field(init=False)
     _seen: SeenMembers = attrs.field(init=False)
     _key_at_last_look: MemberKey = attrs.field(init=False)
@@ -130,9 +131,9 @@ class MemberWatch:
         command's, when that changes. What is read counts only if the command still runs after that.
         `pid`: of the command. Runs until it is cancelled.
         """
-        until_s = time.monotonic() + SOON_FOR_S
+        until_s = self.runtime.monotonic_s() + SOON_FOR_S
         while True:
-            await asyncio.sleep(SOON_S if time.monotonic() < until_s else LOOK_S)
+            await asyncio.sleep(SOON_S if self.runtime.monotonic_s() < until_s else LOOK_S)
             before, count = self._seen.proven(), len(self._seen.joined)
             try:
                 await self._look(is_running)
@@ -140,7 +141,7 @@ class MemberWatch:
             except Failure as error:
                 self._fails(error)
             if len(self._seen.joined) > count:
-                until_s = time.monotonic() + (MORE_WITHIN_S if self.key.is_pattern else 0)
+                until_s = self.runtime.monotonic_s() + (MORE_WITHIN_S if self.key.is_pattern else 0)
             now = self._seen.proven()
             for member in (each for each in now if each not in before):
                 say(f"group {self.group}: the member of process {pid} is {member}, which is removed at its end")
@@ -159,7 +160,7 @@ class MemberWatch:
         await asyncio.gather(*(self._remove(pid, member, was_stopped=was_stopped) for member in members))
 
     async def _remove(self, pid: int, member: GroupMember, *, was_stopped: bool) -> None:
-        began_s = time.monotonic()
+        began_s = self.runtime.monotonic_s()
         if was_stopped and member.instance_id is not None:
             self.say(pid, f"static member {member} stays, because the process ended in order")
             return
@@ -168,7 +169,7 @@ class MemberWatch:
         except Failure as error:
             self.say(pid, f"{member} could not be removed: {_text(error)}")
             return
-        took = f"was removed after {(time.monotonic() - began_s) * 1_000:.0f} ms" if was_member else "was out of it already"
+        took = f"was removed after {(self.runtime.monotonic_s() - began_s) * 1_000:.0f} ms" if was_member else "was out of it already"
         self.say(pid, f"member {member} {took}")
 
     def say(self, pid: int, outcome: str) -> None:

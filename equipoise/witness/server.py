@@ -11,12 +11,12 @@ import os
 import select
 import socket
 import struct
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from equipoise.events.errors import InputError
+from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.witness import child
 from equipoise.witness.parent import READY
 
@@ -27,8 +27,8 @@ _CREDENTIALS = struct.Struct("3i")
 class WitnessServer:
     """Serves a Unix socket, which only its own user may connect to, while this is open."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, runtime: Runtime = DEPLOYED) -> None:
+        self._path, self._runtime = path, runtime
         self._watching: dict[asyncio.Task[None], int] = {}
         """Task of a connection -> pidfd of its process."""
 
@@ -56,8 +56,9 @@ class WitnessServer:
 
     async def proven(self, within_s: float) -> None:
         """Returns when nothing is left to prove of processes that have ended."""
-        end_s = time.monotonic() + within_s
-        while any(map(_has_ended, self._watching.values())) and time.monotonic() < end_s:  # noqa: ASYNC110  # the last 10 s of a process
+        monotonic_s = self._runtime.monotonic_s
+        end_s = monotonic_s() + within_s
+        while any(map(_has_ended, self._watching.values())) and monotonic_s() < end_s:  # noqa: ASYNC110  # the last 10 s of a process
             await asyncio.sleep(0.02)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -86,12 +87,12 @@ class WitnessServer:
                 await self._prove(said)
 
     async def _prove(self, said: dict[str, Any]) -> None:
-        began_s = time.monotonic()
+        runtime, began_s = self._runtime, self._runtime.monotonic_s()
         by_s = began_s + said["within_s"]
-        problem = await asyncio.to_thread(child.why_unproven, said, by_s)
-        if not problem and not await asyncio.to_thread(child.was_appended, said):
-            problem = await child.tell(said, by_s)
-        child.say_how_it_went(said, began_s, problem)
+        problem = await runtime.run_blocking(child.why_unproven, said, by_s, runtime.monotonic_s)
+        if not problem and not await runtime.run_blocking(child.was_appended, said):
+            problem = await child.tell(said, by_s, runtime.monotonic_s)
+        child.say_how_it_went(said, runtime.monotonic_s() - began_s, problem)
 
 
 def _has_ended(process: int) -> bool:

@@ -15,13 +15,13 @@ import select
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equipoise.events.errors import InputError
 from equipoise.kafka.client import call_off
+from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.witness.parent import SOCKET_VARIABLE
 from equipoise.witness.server import WitnessServer
 
@@ -35,22 +35,24 @@ STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-async def supervise(command: Sequence[str], environment: Mapping[str, str] = os.environ, watch: MemberWatch | None = None) -> int:
+async def supervise(
+    command: Sequence[str], environment: Mapping[str, str] = os.environ, watch: MemberWatch | None = None, runtime: Runtime = DEPLOYED
+) -> int:
     """Runs the command to its end. Returns its exit status; 128 and the signal's number when a
     signal has ended it. Raises InputError when it cannot be started.
     """
     with tempfile.TemporaryDirectory(prefix="equipoise-witness-") as folder:
         path = Path(folder) / "socket"
-        async with WitnessServer(path) as server, contextlib.AsyncExitStack() as stack:
+        async with WitnessServer(path, runtime) as server, contextlib.AsyncExitStack() as stack:
             if watch is not None:
                 _adopt_orphans()
                 await stack.enter_async_context(watch)
-            status = await _run(command, {**environment, SOCKET_VARIABLE: str(path)}, watch)
+            status = await _run(command, {**environment, SOCKET_VARIABLE: str(path)}, watch, runtime)
             await server.proven(PROVEN_S)
             return status
 
 
-async def _run(command: Sequence[str], environment: Mapping[str, str], watch: MemberWatch | None) -> int:
+async def _run(command: Sequence[str], environment: Mapping[str, str], watch: MemberWatch | None, runtime: Runtime) -> int:
     loop, children = asyncio.get_running_loop(), _Children()
     loop.add_signal_handler(signal.SIGCHLD, children.reap)
     try:
@@ -74,7 +76,7 @@ async def _run(command: Sequence[str], environment: Mapping[str, str], watch: Me
             status = process.returncode = children.ended[process.pid]
         if watch is not None:
             was_stopped = status == 0 or status - 128 in STOPS or not STOPS.isdisjoint(passed_on)
-            await _remove_member(watch, process.pid, children, was_stopped=was_stopped)
+            await _remove_member(watch, process.pid, children, runtime.monotonic_s, was_stopped=was_stopped)
         return status if status >= 0 else 128 - status
     finally:
         for number in (signal.SIGCHLD, *PASSED_ON):
@@ -124,14 +126,16 @@ async def _followed(watch: MemberWatch | None, pid: int) -> AsyncIterator[None]:
         looks.result()  # it ends by itself only with an error
 
 
-async def _remove_member(watch: MemberWatch, pid: int, children: _Children, *, was_stopped: bool) -> None:
+async def _remove_member(
+    watch: MemberWatch, pid: int, children: _Children, monotonic_s: Callable[[], float], *, was_stopped: bool
+) -> None:
     """Removes the member when every process that the command has started has ended; nothing while
     one lives: the member may be in it. `was_stopped`: the command ended in order.
     """
-    end_s = time.monotonic() + PROVEN_S
-    while not children.are_gone and time.monotonic() < end_s:
+    end_s = monotonic_s() + PROVEN_S
+    while not children.are_gone and monotonic_s() < end_s:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(children.changed(), end_s - time.monotonic())
+            await asyncio.wait_for(children.changed(), end_s - monotonic_s())
     if children.are_gone:
         await watch.remove(pid, was_stopped=was_stopped)
     else:

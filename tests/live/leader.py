@@ -39,12 +39,10 @@ class Leader:
         self._producer: Any = None
 
     async def open(self, config: GroupConfigured, topology: TopologyDeclared, partitions: int = 1) -> None:
-        from equipoise.kafka.aiokafka_producer import DeployedProducer
-
         await ensure_topics(self.connection, self.topics, partitions=partitions)
         opened = await open_partitions(self.connection, self.topics)
         self.partition = partition_of(self.group, opened.partitions)
-        self._producer = DeployedProducer(**self.connection.options(), enable_idempotence=True)
+        self._producer = self.connection.clients.producer()
         await self._producer.start()
         for fact in (config, topology):
             await self.say(fact)

@@ -97,8 +97,8 @@ def _binding(user: str, acl: Acl) -> Any:
 
 
 @contextmanager
-def secured_broker(folder: Path, *users: str) -> Iterator[SecuredBroker]:
-    """A broker with these users, none of whom may do anything yet."""
+def secured_broker(folder: Path, *users: str, version: str = "", classpath: str = "", **more: str) -> Iterator[SecuredBroker]:
+    """A broker with these users, none of whom may do anything yet. `more`: settings."""
     chain, key = certificate(folder)
     settings = {
         "listener.security.protocol.map": "PLAINTEXT:SASL_SSL,CONTROLLER:PLAINTEXT,MORE0:PLAINTEXT",
@@ -108,9 +108,10 @@ def secured_broker(folder: Path, *users: str) -> Iterator[SecuredBroker]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
         **with_tls(chain, key),
+        **more,
     }
     (port,) = free_ports(1)
-    with Brokers(1, [[(port, port)]], **settings) as brokers:
+    with Brokers(1, [[(port, port)]], version=version, classpath=classpath, **settings) as brokers:
         secured = SecuredBroker(brokers, f"127.0.0.1:{port}", chain)
         for user in users:
             secured.add_user(user)

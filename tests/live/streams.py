@@ -29,11 +29,11 @@ STORE = "counts"
 PATIENCE_S = 120.0
 
 
-def classpath() -> str:
-    """Of the application, fetched and compiled at the first call on this machine. Raises
-    NoBrokerError.
+def classpath(version: str = "") -> str:
+    """Of the application, fetched and compiled at the first call on this machine. `version`: of
+    Kafka Streams; "": the pom's. Raises NoBrokerError.
     """
-    libraries = f"{brokers.jars(JAVA / 'pom.xml')}/*"
+    libraries = f"{brokers.jars(JAVA / 'pom.xml', **({'streams': version} if version else {}))}/*"
     return f"{brokers.classes(JAVA / 'CountPerKey.java', libraries)}:{libraries}"
 
 
@@ -57,13 +57,13 @@ def changelog_of(application_id: str) -> str:
 
 class StreamsApplication:
     """One instance, started. `folder` gets its state, its output and its settings; `settings` are
-    Kafka Streams' own, by their own names. `supervised`: options of `equipoise witness`; None:
-    without it.
+    Kafka Streams' own, by their own names. `version`: of its jars. `supervised`: options of
+    `equipoise witness`; None: without it.
     """
 
     def __init__(
         self, bootstrap: str, application_id: str, instance: str, folder: Path, *, input: str, output: str, settings: dict[str, str] | None = None,
-        supervised: Sequence[str] | None = None,
+        supervised: Sequence[str] | None = None, version: str = "",
     ) -> None:  # fmt: skip
         written = {
             "bootstrap.servers": bootstrap,
@@ -80,7 +80,7 @@ class StreamsApplication:
         file.write_text("".join(f"{name}={value}\n" for name, value in written.items()))
         self.instance = instance
         self._out = folder / f"{instance}.out"
-        every = f"{classpath()}:{assignor_classes()}"
+        every = f"{classpath(version)}:{assignor_classes()}"
         command = ["java", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-cp", every]
         supervisor = [] if supervised is None else [sys.executable, "-m", "equipoise", "witness", *supervised, "--"]
         with open(self._out, "ab") as out:

@@ -19,8 +19,6 @@ from equipoise.events.decisions import BalanceEvaluated
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, Subtopology, TopologyDeclared
 from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
-from equipoise.kafka.aiokafka_client import DeployedConsumer
-from equipoise.kafka.aiokafka_producer import DeployedProducer
 from equipoise.kafka.client import LOG_COMPRESSION
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import reader
@@ -137,14 +135,15 @@ class Swarm:
         """Group -> when its last decision was read (monotonic, s)."""
         self._reached_end_ms = 0
         self._partitions, self._log_id = 0, ""
+        self._sends_alone = False
         self._task: asyncio.Task[None] | None = None
         self._by_group: dict[str, list[SwarmMember]] = {}
 
     async def __aenter__(self) -> Swarm:
         opened = await read_opening(self.connection, self.topics, timeout_s=60)
         self._partitions, self._log_id = opened.partitions, opened.log_id
-        self._producer = DeployedProducer(**self.connection.options(), enable_idempotence=True, compression_type=LOG_COMPRESSION)
-        self._consumer = DeployedConsumer(**self.connection.options(), auto_offset_reset="earliest", enable_auto_commit=False, fetch_max_wait_ms=50)
+        self._producer = self.connection.clients.producer(compression_type=LOG_COMPRESSION)
+        self._consumer = self.connection.clients.consumer(auto_offset_reset="earliest", fetch_max_wait_ms=50)
         await self._producer.start()
         await self._consumer.start()
         places = [TopicPartition(self.topics.decisions, partition) for partition in range(self._partitions)]
@@ -166,7 +165,12 @@ class Swarm:
 
     async def send(self, group: str, fact: Fact) -> asyncio.Future[Any]:
         self.sent += 1
-        return await self._producer.send(self.topics.facts, pack_fact(fact), key=group_key(group), partition=partition_of(group, self._partitions))
+        key, value, partition = group_key(group), pack_fact(fact), partition_of(group, self._partitions)
+        if self._sends_alone:
+            await self._producer.partitions_for(self.topics.facts)
+            [batch] = self._producer.send_batches(TopicPartition(self.topics.facts, partition), [(key, value, [], None)])
+            return batch.appended
+        return await self._producer.send(self.topics.facts, value, key=key, partition=partition)
 
     async def end_of_facts(self, group: str) -> int:
         """Offset of the next fact in the group's partition."""
@@ -185,7 +189,7 @@ class Swarm:
 
     def send_alone(self) -> None:
         """From now on each fact is in a batch of its own, as when each member has a producer."""
-        self._producer._message_accumulator._batch_size = 1
+        self._sends_alone = True
 
     def look(self) -> None:
         """Raises what has ended it."""

@@ -176,10 +176,10 @@ class Application:
         return self.commands[-1]
 
     async def adopt(self) -> Command:
-        return await self.command("adopt", "--consumers", self.consumers)
+        return await self.command("migrate", "--to", "members", "--consumers", self.consumers)
 
     async def release(self) -> Command:
-        return await self.command("adopt", "--back", "--consumers", self.consumers)
+        return await self.command("migrate", "--to", "members", "--back", "--consumers", self.consumers)
 
     async def processed_by_members(self) -> Counter[Place]:
         from aiokafka import TopicPartition
@@ -189,7 +189,8 @@ class Application:
             places = [TopicPartition(self.counted, partition) for partition in range(PARTITIONS)]
             consumer.assign(places)
             ends = await consumer.end_offsets(places)
-            await consumer.seek_to_beginning(*places)
+            for at, offset in (await consumer.beginning_offsets(places)).items():
+                consumer.seek(at, offset)
             while any([await consumer.position(place) < end for place, end in ends.items()]):
                 for records in (await consumer.getmany(timeout_ms=100)).values():
                     for record in records:

@@ -10,13 +10,12 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import NewTopic
 
 from equipoise.aiokafka import LagAwareAssignor, LagFetcher
-from equipoise.kafka.aiokafka_client import DeployedConsumer
-from equipoise.kafka.aiokafka_producer import DeployedProducer
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.started_clients import admin_client
+from equipoise.kafka.started_clients import admin_client, writer
 
 SOON_S = 30.0
 
@@ -29,7 +28,7 @@ async def make_topics(bootstrap: str, records: Mapping[str, list[int]]) -> None:
 
 
 async def write(bootstrap: str, records: Mapping[str, list[int]]) -> None:
-    async with DeployedProducer(bootstrap_servers=bootstrap) as producer:
+    async with writer(Connection(bootstrap=bootstrap)) as producer:
         for topic, counts in records.items():
             for partition, count in enumerate(counts):
                 for number in range(count):
@@ -39,14 +38,14 @@ async def write(bootstrap: str, records: Mapping[str, list[int]]) -> None:
 @contextlib.asynccontextmanager
 async def member(
     bootstrap: str, group: str, *topics: str, cross_topic: bool = False, lags_from: str | None = None, timeout_s: float = 10.0
-) -> AsyncIterator[DeployedConsumer]:
+) -> AsyncIterator[AIOKafkaConsumer]:
     """A consumer of the group that begins at the beginning and commits on request.
     `lags_from`: another address for lags.
     """
     strategy = LagAwareAssignor(
         group_id=group, connection=lags_from or bootstrap, auto_offset_reset="earliest", cross_topic=cross_topic, timeout_s=timeout_s
     )
-    consumer = DeployedConsumer(
+    consumer = AIOKafkaConsumer(
         *topics,
         group_id=group,
         bootstrap_servers=bootstrap,
@@ -63,11 +62,11 @@ async def member(
         await consumer.stop()
 
 
-def names(consumer: DeployedConsumer) -> set[str]:
+def names(consumer: AIOKafkaConsumer) -> set[str]:
     return {f"{at.topic}-{at.partition}" for at in consumer.assignment()}
 
 
-async def shared(expected: int, *consumers: DeployedConsumer, most: int | None = None) -> list[set[str]]:
+async def shared(expected: int, *consumers: AIOKafkaConsumer, most: int | None = None) -> list[set[str]]:
     """What each has, once all `expected` partitions are shared out and no consumer has more than
     `most`.
     """
@@ -81,7 +80,7 @@ async def shared(expected: int, *consumers: DeployedConsumer, most: int | None =
         await asyncio.sleep(0.1)
 
 
-async def read(consumer: DeployedConsumer, count: int) -> list[str]:
+async def read(consumer: AIOKafkaConsumer, count: int) -> list[str]:
     """So many records, and their offsets committed."""
     values: list[str] = []
     end = asyncio.get_running_loop().time() + SOON_S
@@ -156,7 +155,7 @@ async def test_cross_topic_assignment_shares_small_topics(bootstrap: str, prefix
             assert sorted(map(len, await shared(4, first, second, most=max(counts)))) == counts
 
 
-async def read_until_both_have_joined(first: DeployedConsumer, second: DeployedConsumer) -> None:
+async def read_until_both_have_joined(first: AIOKafkaConsumer, second: AIOKafkaConsumer) -> None:
     """Only the generation of the group distinguishes a consumer without partitions from one that
     has not joined yet.
     """

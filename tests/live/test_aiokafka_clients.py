@@ -21,8 +21,6 @@ from aiokafka.admin import NewTopic
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import ProducerFenced
 
-from equipoise.kafka.aiokafka_client import DeployedConsumer
-from equipoise.kafka.aiokafka_producer import DeployedProducer
 from equipoise.kafka.connection import Connection
 from equipoise.worker.observer import Observer
 from tests.live.conftest import open_connections
@@ -59,7 +57,7 @@ async def writing(connection: Connection, topic: str, **options: Any) -> Any:
     """A producer that has written one record into a new topic."""
     async with admin_client(connection) as admin:
         await admin.create_topics([NewTopic(topic, 1, 1)])
-    producer = DeployedProducer(**connection.options(), **options)
+    producer = connection.clients.producer(**options)
     await producer.start()
     await write(producer, topic, 1)
     return producer
@@ -76,12 +74,12 @@ async def write(producer: Any, topic: str, count: int) -> None:
 async def test_consumer_stopped_while_requesting_closes_its_connections(how: str, group: str | None, brokers: Brokers, prefix: str) -> None:
     connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition(prefix, 0)
     await (await writing(connection, prefix)).stop()
-    consumer = DeployedConsumer(**connection.options(), group_id=group and f"{prefix}-{group}", auto_offset_reset="earliest")
+    consumer = connection.clients.consumer(group=group and f"{prefix}-{group}", auto_offset_reset="earliest")
     await consumer.start()
     consumer.assign([tp])
-    await consumer.getone()
+    assert await consumer.getmany(timeout_ms=20_000)
     with away(brokers, how):
-        asking = [
+        asking: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(ask) for ask in (consumer.getmany(timeout_ms=60_000), consumer.end_offsets([tp]), consumer.beginning_offsets([tp]))
         ]
         if group is not None:
@@ -114,19 +112,17 @@ async def test_client_stopped_while_a_question_connects_closes_that_connection_t
 
 
 async def test_consumer_stopped_while_backing_off_closes_its_connections(brokers: Brokers, prefix: str, caplog: pytest.LogCaptureFixture) -> None:
-    """aiokafka ends as cancelled then, before it has come to its connections."""
     connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition(prefix, 0)
     await (await writing(connection, prefix)).stop()
-    async with reader(connection, auto_offset_reset="earliest", request_timeout_ms=1_000, retry_backoff_ms=10_000) as consumer:
+    async with reader(connection, auto_offset_reset="earliest", request_timeout_ms=1_000) as consumer:
         consumer.assign([tp])
-        await consumer.getone()
+        assert await consumer.getmany(timeout_ms=20_000)
         assert not await consumer.getmany(timeout_ms=100)
+        assert open_connections()
         with away(brokers, "stands still"):
             async with asyncio.timeout(20):
                 while "Failed fetch" not in caplog.text:  # noqa: ASYNC110  # only its log says so
                     await asyncio.sleep(0.01)
-        assert await consumer._client.ready(0)
-        assert open_connections()
     assert open_connections() == []
 
 
@@ -134,7 +130,7 @@ async def test_consumer_stopped_while_backing_off_closes_its_connections(brokers
 @pytest.mark.parametrize("how", AWAY)
 @pytest.mark.parametrize("abandoned", [False, True])
 async def test_producer_stopped_while_sending_closes_its_connections(how: str, abandoned: bool, brokers: Brokers, prefix: str) -> None:
-    producer = await writing(Connection(bootstrap=brokers.bootstrap), prefix, enable_idempotence=True)
+    producer = await writing(Connection(bootstrap=brokers.bootstrap), prefix)
     with away(brokers, how):
         sending = asyncio.ensure_future(write(producer, prefix, 20_000))
         await asyncio.sleep(0.2)
@@ -180,7 +176,7 @@ async def test_observer_closed_while_it_connects_has_no_connection_that_nobody_c
 @pytest.mark.parametrize("how", AWAY)
 @pytest.mark.smoke
 async def test_cancelled_stop_closes_every_connection(how: str, brokers: Brokers, prefix: str) -> None:
-    producer = await writing(Connection(bootstrap=brokers.bootstrap), prefix, enable_idempotence=True)
+    producer = await writing(Connection(bootstrap=brokers.bootstrap), prefix)
     with away(brokers, how):
         sending = asyncio.ensure_future(write(producer, prefix, 1_000))
         await asyncio.sleep(0.1)

@@ -74,7 +74,8 @@ async def read_all(bootstrap: str, topic: str, records: int) -> list[Any]:
     async with reader(Connection(bootstrap=bootstrap), read_committed=True) as consumer:
         partitions = [TopicPartition(topic, partition) for partition in range(TASKS)]
         consumer.assign(partitions)
-        await consumer.seek_to_beginning(*partitions)
+        for at, offset in (await consumer.beginning_offsets(partitions)).items():
+            consumer.seek(at, offset)
         while len(found) < records:
             found += [record for each in (await consumer.getmany(timeout_ms=500)).values() for record in each]
     return found

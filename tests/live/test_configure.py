@@ -119,6 +119,35 @@ async def test_member_reports_that_its_group_config_is_not_used(
     assert "`equipoise configure" in told[0]
 
 
+async def test_change_is_judged_by_the_worker_and_one_that_costs_too_much_is_undone(settings: WorkerSettings) -> None:
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(4))
+        members = swarm.add("g", ["m1", "m2", "m3"])
+        swarm.start()
+        await swarm.until_all_run("g", 4, ["m1", "m2", "m3"])
+        _, shown = await configure(settings)
+
+        code, planned = await configure(settings, "--plan", "join=1", "--why", "a test", "--runs", "2")
+        assert (code, planned["outcome"], planned["change_id"][:5]) == (0, "planned", "join-")
+
+        code, changed = await configure(settings, "--set", "num_standbys=1", "--or-undo", "--at-most", "0.5", "--runs", "0")
+        assert (code, changed["outcome"], changed["settings"]["num_standbys"]) == (0, "in force", 1)
+        members[0].killed = True
+
+        async def until_undone() -> dict[str, Any]:
+            while True:
+                (_, change) = (await ask(settings, "timeline", "--changes"))["changes"]
+                if change["verdict"] != "under way" and (await configure(settings))[1]["settings"] == shown["settings"]:
+                    return change
+                await asyncio.sleep(0.5)
+
+        change = await asyncio.wait_for(until_undone(), 120)
+        assert (change["verdict"], change["judged"]["above"], change["judged"]["undone"]) == ("too_much", ["limit"], True)
+        assert change["judged"]["unavailable_task_ms"] > 500
+        assert [each["verdict"] for each in (await ask(settings, "timeline", "--changes"))["changes"]] == ["replaced", "too_much"]
+    assert (await ask(settings, "verify"))["verdict"] == "identical"
+
+
 @pytest.mark.slow
 async def test_change_without_an_answer_stays_in_the_log(settings: WorkerSettings) -> None:
     async with Worker(settings), Swarm(settings, settings.topics) as swarm:

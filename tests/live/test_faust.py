@@ -151,7 +151,8 @@ class Application:
         async with reader(Connection(bootstrap=self.bootstrap), auto_offset_reset="earliest") as consumer:
             places = [TopicPartition(f"{self.name}-{TABLE}-changelog", number) for number in range(PARTITIONS)]
             consumer.assign(places)
-            await consumer.seek_to_beginning(*places)
+            for at, offset in (await consumer.beginning_offsets(places)).items():
+                consumer.seek(at, offset)
 
             news_s = time.monotonic()
             while any(seen.get(key) != every for key in wanted):

@@ -70,7 +70,7 @@ async def test_writer_paused_between_permit_and_send_is_fenced(bootstrap: str, p
             await until(lambda: len(heir.running) == PARTITIONS)
             assert [each.cause for each in leader.decided(MemberExpired)] == ["session_timeout"]
             await application.until_counted(exactly=True)
-            paused = {runner.task for runner in runners if runner._committing}
+            paused = {runner.task for runner in runners if runner.is_committing}
             go_on.set()
             await until(lambda: zombie.fenced_writes == len(paused))
             assert zombie.fenced_writes > 0
@@ -213,7 +213,8 @@ async def check_silence(application: Application, killed_ms: float) -> None:
         async with reader(Connection(bootstrap=application.bootstrap), read_committed=True) as consumer:
             place = TopicPartition(application.counts, partition)
             consumer.assign([place])
-            await consumer.seek_to_beginning(place)
+            for at, offset in (await consumer.beginning_offsets([place])).items():
+                consumer.seek(at, offset)
             end = (await consumer.end_offsets([place]))[place]
             while await consumer.position(place) < end:
                 outputs[partition] += [each.timestamp_ms for each in (await consumer.getmany(timeout_ms=500)).get(place, ())]

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import OffsetOutOfRangeError
-from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
+from aiokafka.protocol.fetch import FetchRequest_v11
 
-from equipoise.kafka.aiokafka_fetcher import FairFetcher
-from equipoise.kafka.aiokafka_sessions import FetchSession
-from equipoise.kafka.client import Record, TopicPartition
+from equipoise.kafka.client import Record, TopicPartition, acknowledged
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer import leader_questions
+from equipoise.kafka.consumer.core import ConsumerCore
+from equipoise.kafka.consumer.reading_orders import Due, FetchOptions, FetchOrder
+from equipoise.kafka.consumer.requests import SessionFetch
 from equipoise.kafka.started_clients import writer
 from tests.live.test_restorer import make_topic, producing
 
@@ -27,14 +29,14 @@ class _Requests:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.built: list[Any] = []
-        build = FetchSession.build
+        build = SessionFetch.build
 
-        def noted(session: FetchSession, request: Any, version: Any) -> Any:
-            made = build(session, request, version)
+        def noted(request: SessionFetch, version: Any) -> Any:
+            made = build(request, version)
             self.built.append(made)
             return made
 
-        monkeypatch.setattr(FetchSession, "build", noted)
+        monkeypatch.setattr(SessionFetch, "build", noted)
 
     async def at_rest(self) -> None:
         """Returns after a request that names and drops nothing, built after this call."""
@@ -63,7 +65,9 @@ async def consumer(bootstrap: str, prefix: str, request: pytest.FixtureRequest) 
     await make_topic(bootstrap, prefix, PARTITIONS)
     made: Any = Connection(bootstrap=bootstrap).clients.consumer(fetch_max_wait_ms=50, as_rows=getattr(request, "param", False))
     await made.start()
-    await _place(made, [TopicPartition(prefix, partition) for partition in range(PARTITIONS)])
+    places = [TopicPartition(prefix, partition) for partition in range(PARTITIONS)]
+    await _place(made, places)
+    await _until(lambda: all(made.highwater(place) is not None for place in places))  # a new topic has no leaders for a moment
     yield made
     await made.stop()
 
@@ -106,17 +110,17 @@ async def test_nothing_is_missed_when_the_broker_has_dropped_the_session(
 ) -> None:
     requests = _Requests(monkeypatch)
     await requests.at_rest()
-    [session] = consumer._fetcher._sessions.values()
+    session_id = requests.built[-1].session_id
 
-    class Ends(FetchRequest):  # type: ignore[misc]
+    class Ends(SessionFetch):
         def build(self, _: Any) -> Any:
-            return FetchRequest_v11(-1, 0, 0, 1, 0, session._id, -1, [], [], "")
+            return FetchRequest_v11(-1, 0, 0, 1, 0, session_id, -1, [], [], "")
 
     async with producing(bootstrap) as producer:
-        other = Connection(bootstrap=bootstrap).clients.consumer()
+        other: Any = Connection(bootstrap=bootstrap).clients.consumer()
         await other.start()
-        [node] = consumer._fetcher._sessions
-        await other._client.send(node, Ends(0, 0, 1, 0, []))  # type: ignore[attr-defined]
+        node, _ = consumer.wire.leader_of(TopicPartition(prefix, 0))
+        await other.wire.send(node, Ends(FetchOrder(node, session_id, -1, 0, {}, ()), FetchOptions()))
         await other.stop()
         for partition in (2, 5):
             await producer.send_and_wait(prefix, b"1", partition=partition)
@@ -147,14 +151,14 @@ async def test_partition_that_is_resumed_and_paused_again_keeps_nothing_busy(pre
     requests = _Requests(monkeypatch)
     await requests.at_rest()
     looks = 0
-    look = FairFetcher._get_actions_per_node
+    look = ConsumerCore.due
 
-    def counted(fetcher: FairFetcher, assignment: Any) -> Any:
+    def counted(core: ConsumerCore, now_ms: float) -> Due:
         nonlocal looks
         looks += 1
-        return look(fetcher, assignment)
+        return look(core, now_ms)
 
-    monkeypatch.setattr(FairFetcher, "_get_actions_per_node", counted)
+    monkeypatch.setattr(ConsumerCore, "due", counted)
     consumer.resume(place)
     consumer.pause(place)
     await asyncio.sleep(1)
@@ -176,6 +180,7 @@ async def test_records_that_nobody_takes_hold_up_no_other_partition(bootstrap: s
 async def test_take_returns_no_more_than_asked_for_and_raises_an_error_after_what_was_before_it(bootstrap: str, prefix: str, consumer: Any) -> None:
     first, second = (TopicPartition(prefix, partition) for partition in (0, 1))
     consumer.pause(first, second)
+    await asyncio.sleep(0.3)  # a fetch that was under way finds something, too
     async with producing(bootstrap) as producer:
         for place in (first, second, first, second):
             await producer.send_and_wait(prefix, b"1", partition=place.partition)
@@ -199,9 +204,9 @@ async def test_take_returns_no_more_than_asked_for_and_raises_an_error_after_wha
 async def test_rows_hold_what_was_written(bootstrap: str, prefix: str, consumer: Any) -> None:
     place, first, second = TopicPartition(prefix, 1), [("by", b"a")], [("by", b"b"), ("x", b"")]
     written = [(b"k", b"1", first), (b"l", b"2", first), (b"k", None, second), (None, b"3", [])]
-    async with writer(Connection(bootstrap=bootstrap), linger_ms=1_000) as producer:
-        for sent in [await producer.send(prefix, value, key=key, partition=1, headers=headers) for key, value, headers in written]:
-            await sent
+    async with writer(Connection(bootstrap=bootstrap)) as producer:
+        await producer.partitions_for(prefix)
+        await acknowledged(producer.send_batches(place, [(key, value, headers, None) for key, value, headers in written]))
     await _until(lambda: place in consumer.ready())
     rows = consumer.take((place,), 10)[place]
     assert rows == [(key, value, tuple(headers), offset) for offset, (key, value, headers) in enumerate(written)]
@@ -211,9 +216,9 @@ async def test_rows_hold_what_was_written(bootstrap: str, prefix: str, consumer:
 @pytest.mark.parametrize("how", ["getmany", "take"])
 async def test_reading_goes_on_within_a_batch(bootstrap: str, prefix: str, consumer: Any, how: str) -> None:
     place = TopicPartition(prefix, 1)
-    async with writer(Connection(bootstrap=bootstrap), linger_ms=1_000, compression_type="gzip") as producer:
-        for sent in [await producer.send(prefix, b"%d" % number, partition=place.partition) for number in range(10)]:
-            await sent
+    async with writer(Connection(bootstrap=bootstrap), compression_type="gzip") as producer:
+        await producer.partitions_for(prefix)
+        await acknowledged(producer.send_batches(place, [(None, b"%d" % number, [], None) for number in range(10)]))
 
     async def read(most: int) -> list[int]:
         await _until(lambda: place in consumer.ready())
@@ -243,64 +248,15 @@ async def test_getmany_waits_as_long_as_it_is_told(bootstrap: str, prefix: str, 
     assert {found: [record.value for record in records] for found, records in (await reading).items()} == {place: [b"2"]}
 
 
-async def test_first_question_about_a_topic_waits_for_nothing_but_its_answer(bootstrap: str, prefix: str) -> None:
+async def test_first_question_about_a_topic_waits_for_nothing_but_its_answer(bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await make_topic(bootstrap, prefix, PARTITIONS)
     async with producing(bootstrap) as producer:  # the broker leads the partition then
         await producer.send_and_wait(prefix, b"1", partition=3)
     consumer: Any = Connection(bootstrap=bootstrap).clients.consumer()
     await consumer.start()
     try:
-        consumer._fetcher._retry_backoff = 3_600
+        monkeypatch.setattr(leader_questions, "AGAIN_S", 3_600)
         async with asyncio.timeout(20):
             assert await consumer.end_offsets([TopicPartition(prefix, 3)]) == {TopicPartition(prefix, 3): 1}
     finally:
         await consumer.stop()
-
-
-async def test_all_partitions_are_looked_at_when_more_than_positions_change(
-    bootstrap: str, prefix: str, consumer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fetcher, place, other = consumer._fetcher, TopicPartition(prefix, 3), TopicPartition(prefix, 4)
-    requests = _Requests(monkeypatch)
-    await requests.at_rest()
-    looks, look = [], FairFetcher._look
-
-    def noted(fetcher: FairFetcher, assignment: Any) -> Any:
-        looks.append(bool(fetcher._records))
-        return look(fetcher, assignment)
-
-    monkeypatch.setattr(FairFetcher, "_look", noted)
-    fetcher._prefetch_backoff = 3_600  # else it looks again after 0.1 s
-
-    async def read(place: TopicPartition) -> None:
-        await producer.send_and_wait(prefix, b"1", partition=place.partition)
-        await _until(lambda: place in consumer.ready())
-        consumer.take((place,), 10)
-        await requests.at_rest()
-
-    async with producing(bootstrap) as producer:
-        for _ in range(3):
-            await read(place)
-        assert looks == []
-        for changes in (consumer.pause, consumer.resume):
-            changes(other)
-            await read(place)
-            assert 1 <= len(looks) <= 5
-            await read(place)
-            looks.clear()
-        await fetcher._client.force_metadata_update()  # leaders may be others
-        await read(place)
-        assert looks
-        consumer.seek(other, 7)  # an error of one partition
-        await _until(lambda: other in consumer.ready())
-        with pytest.raises(OffsetOutOfRangeError):
-            consumer.take((other,), 10)
-        consumer.seek(other, 0)
-        await requests.at_rest()
-        looks.clear()
-        await read(place)
-        assert looks == []
-        fetcher._asked = fetcher._asked._replace(brokers=fetcher._asked.brokers | {99})
-        await producer.send_and_wait(prefix, b"1", partition=place.partition)
-        await _until(lambda: place in consumer.ready())
-    assert looks == [True], "a broker that has answered nothing is to be asked again"

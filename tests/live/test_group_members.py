@@ -1,5 +1,5 @@
 """The member of an unmodified client is taken out of its consumer group when its process has ended:
-by `equipoise witness --group`, and by `equipoise remove-member`. Sessions last for the default of
+by `equipoise witness --group`, and by `equipoise witness --ended`. Sessions last for the default of
 45 s.
 """
 
@@ -215,10 +215,10 @@ async def test_successor_with_the_same_instance_id_is_not_removed(
 
 @pytest.mark.smoke
 async def test_remove_member_refuses_all_but_one_that_is_named_and_confirmed(bootstrap: str, prefix: str, start: Start) -> None:
-    coverage = Coverage("remove-member")
+    coverage = Coverage("witness")
 
     async def removed(*options: str) -> tuple[int, Any]:
-        command = [sys.executable, "-m", "equipoise", "remove-member", "--group", prefix, "--bootstrap", bootstrap, "--json", *options]
+        command = [sys.executable, "-m", "equipoise", "witness", "--ended", "--group", prefix, "--bootstrap", bootstrap, "--json", *options]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
         assert done.stderr == ""
         document = json.loads(done.stdout)
@@ -258,8 +258,8 @@ async def test_remove_member_refuses_all_but_one_that_is_named_and_confirmed(boo
 
 
 def answered_on_a_terminal(group: str, bootstrap: str, answer: str) -> str:
-    """What `remove-member` shows on a terminal, where its question is answered so."""
-    command = [sys.executable, "-m", "equipoise", "remove-member", "--group", group, "--bootstrap", bootstrap]
+    """What `witness --ended` shows on a terminal, where its question is answered so."""
+    command = [sys.executable, "-m", "equipoise", "witness", "--ended", "--group", group, "--bootstrap", bootstrap]
     of_command = [*command, "--client-id", "rdkafka", "--host", "127.0.0.1"] if answer == "y" else [*command, "--instance-id", "x"]
     ours, its = pty.openpty()
     os.write(ours, f"{answer}\n".encode())

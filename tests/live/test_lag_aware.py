@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from equipoise.events.facts import DealRequested, GroupConfigured, LagReported, 
 from equipoise.events.records import FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import TopicPartition, acknowledged
 from equipoise.kafka.connection import Connection
 from equipoise.log import open_log
 from equipoise.member import Member, TaskContext
@@ -47,20 +49,15 @@ class Group:
 
     async def fill(self, records: list[int] | None = None) -> None:
         async with producing(self.bootstrap) as producer:
+            await producer.partitions_for(self.topic)
             for partition, count in enumerate(records or self.records):
-                while count:
-                    batch = producer.create_batch()
-                    while count and batch.append(key=None, value=b"", timestamp=None):
-                        count -= 1
-                    await producer.send_batch(batch, self.topic, partition=partition)
+                await acknowledged(producer.send_batches(TopicPartition(self.topic, partition), repeat((None, b"", [], None), count)))
 
     async def commit(self, offsets: list[int]) -> None:
         """As the group's members would have, before any is there."""
         from aiokafka import TopicPartition
 
-        from equipoise.kafka.aiokafka_client import DeployedConsumer
-
-        consumer = DeployedConsumer(bootstrap_servers=self.bootstrap, group_id=self.prefix, enable_auto_commit=False)
+        consumer = Connection(bootstrap=self.bootstrap).clients.consumer(group=self.prefix)
         await consumer.start()
         consumer.assign([TopicPartition(self.topic, partition) for partition in range(len(offsets))])
         await consumer.commit({TopicPartition(self.topic, partition): offset for partition, offset in enumerate(offsets)})

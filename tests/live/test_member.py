@@ -88,7 +88,8 @@ class Application:
             partitions = [TopicPartition(self.counts, partition) for partition in range(self.partitions)]
             consumer.assign(partitions)
             ends = await consumer.end_offsets(partitions)
-            await consumer.seek_to_beginning(*partitions)
+            for at, offset in (await consumer.beginning_offsets(partitions)).items():
+                consumer.seek(at, offset)
             while any([await consumer.position(tp) < end for tp, end in ends.items()]):
                 for records in (await consumer.getmany(timeout_ms=500)).values():
                     for record in records:

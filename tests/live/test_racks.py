@@ -219,18 +219,17 @@ async def test_ordinary_consumer_group_is_balanced_by_lag_and_reads_from_its_rac
     """`LagAwareAssignor`: of equal lag, partitions go where the consumer says it is; what a real
     broker says of racks is what it deals by.
     """
+    from aiokafka import AIOKafkaConsumer
     from aiokafka.admin import NewTopic
-
-    from equipoise.kafka.aiokafka_client import DeployedConsumer
 
     topic, near = "ordinary", {0: 1, 1: 0, 2: 1, 3: 0}
     async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
         made = NewTopic(topic, -1, -1, replica_assignments={partition: [LEADER, at] for partition, at in near.items()})
         assert await admin.create_topics([made]) == {}
 
-    def consumer(rack: str) -> DeployedConsumer:
+    def consumer(rack: str) -> AIOKafkaConsumer:
         strategy = LagAwareAssignor(group_id=topic, connection=brokers.bootstrap, auto_offset_reset="earliest", rack=rack, timeout_s=10.0)
-        return DeployedConsumer(
+        return AIOKafkaConsumer(
             topic, group_id=topic, bootstrap_servers=brokers.bootstrap, auto_offset_reset="earliest", client_rack=rack,
             heartbeat_interval_ms=200, partition_assignment_strategy=[strategy],
             metadata_max_age_ms=2_000,  # the first broker that is asked may not know the new topic yet

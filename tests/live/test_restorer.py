@@ -36,7 +36,7 @@ async def make_topic(bootstrap: str, topic: str, partitions: int = 2, **configs:
 
 @contextlib.asynccontextmanager
 async def producing(bootstrap: str, **options: Any) -> AsyncIterator[Any]:
-    async with writer(Connection(bootstrap=bootstrap), linger_ms=5, **options) as producer:
+    async with writer(Connection(bootstrap=bootstrap), **options) as producer:
         yield producer
 
 

@@ -47,7 +47,7 @@ def long_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
 async def until_fetched(restorer: ChangelogRestorer) -> None:
     """Returns when the consumer holds fetched records that were not taken yet."""
     consumer: Any = restorer._consumer
-    await until(lambda: consumer._fetcher._records)
+    await until(consumer.ready)
 
 
 @pytest.mark.smoke

@@ -63,6 +63,9 @@ async def test_scale_down_drains_and_releases_members_and_loses_no_order(bootstr
 
             dry = json.loads((await run(orders, tmp_path, "--keep", "50%", "--dry-run", "--json")).out)
             assert (dry["keep"], len(dry["asked"])) == (2, 2)
+            predicted = dry["predicted"]
+            assert predicted["change"] == {"kind": "leave", "members": sorted(each["member"] for each in dry["asked"])}
+            assert predicted["intervals"]["moves"]["low_95"] >= 1
             assert not state.asked, "a preview asks no member"
 
             tool = await run(orders, tmp_path, "--keep", "50%")  # not always whom the dry run named: what each holds has grown since

@@ -28,6 +28,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from equipoise.kafka.client import Clients, NewTopic, TopicPartition
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer.requests import END
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
@@ -192,7 +193,7 @@ class SimulatedRequests:
         return answer if isinstance(answer, int) else _class(answer)
 
     async def ends(self, places: list[TopicPartition]) -> list[tuple[int, int]]:
-        found = [await self._ask(self._cluster.list_offsets, places, False, committed) for committed in (False, True)]
+        found = [await self._ask(self._cluster.list_offsets, dict.fromkeys(places, END), committed) for committed in (False, True)]
         return [(found[0][place].offset, found[1][place].offset) for place in places]
 
     async def create_again(self, topic: str) -> None:

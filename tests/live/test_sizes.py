@@ -14,13 +14,13 @@ from typing import Any
 
 import msgpack
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from equipoise.events.codec import MOST_EVENT_BYTES, fits
 from equipoise.events.decisions import AssignmentIssued, MemberAssigned
 from equipoise.events.facts import Fact, MemberLeft, ProbingTick
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord
-from equipoise.kafka.aiokafka_producer import DeployedProducer
 from equipoise.kafka.started_clients import writer
 from equipoise.log import open_log
 from equipoise.log.kafka.envelope import MOST_REJECTED_BYTES, group_key, pack_fact, pack_payload
@@ -44,7 +44,7 @@ def settings(bootstrap: str, prefix: str) -> WorkerSettings:
 @asynccontextmanager
 async def foreign(settings: WorkerSettings, **options: Any) -> AsyncIterator[Any]:
     """A producer of somebody who knows nothing of us."""
-    producer = DeployedProducer(bootstrap_servers=settings.bootstrap, **options)
+    producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, **options)
     await producer.start()
     try:
         yield producer

@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import NewTopic
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, PartitionsObserved, TopologyDeclared
 from equipoise.events.records import FactRecord
-from equipoise.kafka.aiokafka_client import DeployedConsumer
-from equipoise.kafka.aiokafka_producer import DeployedProducer
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import admin_client, reader
 from equipoise.log import open_log
@@ -55,8 +53,8 @@ class Watched:
     async def __aenter__(self) -> Watched:
         async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
             await admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (self.into, self.out)])
-        self._producer = DeployedProducer(bootstrap_servers=self.bootstrap)
-        self._consumer = DeployedConsumer(self.out, bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
+        self._producer = Connection(bootstrap=self.bootstrap).clients.producer()
+        self._consumer = AIOKafkaConsumer(self.out, bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
         await self._producer.start()
         await self._consumer.start()
         return self
@@ -161,7 +159,7 @@ def owners(event: Any) -> dict[int, str]:
 
 @pytest.mark.smoke
 async def test_unknown_streams_group_is_named(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    consumer = DeployedConsumer(bootstrap_servers=bootstrap, group_id=f"{prefix}-other")  # so that there is a topic of offsets
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=f"{prefix}-other")  # so that there is a topic of offsets
     await consumer.start()
     await consumer.stop()
     where = f"kafka://{bootstrap}"

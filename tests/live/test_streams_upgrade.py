@@ -65,7 +65,8 @@ class Load:
         places = [TopicPartition(self.output, partition) for partition in range(PARTITIONS)]
         async with reader(connection, read_committed=True) as consumer:
             consumer.assign(places)
-            await consumer.seek_to_beginning(*places)
+            for at, offset in (await consumer.beginning_offsets(places)).items():
+                consumer.seek(at, offset)
             while batch := await consumer.getmany(timeout_ms=1_000):
                 for records in batch.values():
                     for record in records:

@@ -114,17 +114,18 @@ def test_dependencies_are_pinned_within_their_bounds() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#"))
     pinned = {canonicalize_name(name): version for name, version in pins.items()}
-    for text in [*project["dependencies"], *project["optional-dependencies"]["dev"], *project["optional-dependencies"]["docs"]]:
+    extras = project["optional-dependencies"]
+    for text in [*project["dependencies"], *(text for extra in ("dev", "docs", "lead", "member") for text in extras[extra])]:
         requirement = Requirement(text)
         assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), text
-    for text in project["optional-dependencies"]["spark"]:
+    for text in extras["spark"]:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
         assert name not in pinned or requirement.specifier.contains(pinned[name]), text
 
 
 def test_solver_is_pinned_to_one_version() -> None:
-    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["lead"]
     assert f"ortools=={metadata.version('ortools')}" in dependencies
 
 

@@ -22,6 +22,7 @@ from equipoise.assignors.assign_json import assign_line
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.bridge.mapping import answer_of
 from equipoise.bridge.question import read_question
+from equipoise.broker_seat.ways import CLASS, SETTING, STREAMS_CLASS, STREAMS_SETTING
 from equipoise.cli import main
 from equipoise.cli.params import LOG
 from equipoise.events.decisions import RoundPlanned
@@ -53,6 +54,7 @@ RUN_BY = {
     ("docs/adopt.md", "python", "from equipoise"): f"{HERE}::test_member_that_adopts_a_group_is_one",
     ("docs/adopt.md", "text", "group orders"): "tests/live/test_adopt.py::test_application_moves_to_members_and_back_and_each_record_counts_once",
     ("docs/applications.md", "python", ""): f"{APPLICATIONS}::test_code_of_the_page_passes_strict_mypy_and_a_misspelt_option_does_not",
+    ("docs/applications-by-task.md", "python", ""): f"{APPLICATIONS}::test_code_of_the_page_passes_strict_mypy_and_a_misspelt_option_does_not",
     ("docs/architecture.md", "", "events/"): "tests/unit/test_architecture_docs.py::test_tree_names_every_package_once",
     ("docs/architecture.md", "python", "machine ="): f"{HERE}::test_core_contract_of_the_architecture_page_holds",
     ("docs/architecture.md", "python", "class Assignor"): f"{HERE}::test_assignor_of_the_architecture_page_is_the_protocol",
@@ -77,6 +79,7 @@ RUN_BY = {
     ("docs/operations.md", "dockerfile", "ENTRYPOINT"): f"{HERE}::test_entry_point_of_the_container_is_a_command",
     ("docs/protocol.md", "", "fact 0"): "tests/unit/test_protocol_exchange.py::test_worked_exchange_equals_the_written_records",
     ("docs/scenarios.md", "text", ""): f"{HERE}::test_scenario_of_the_page_holds",
+    ("docs/seat.md", "properties", ""): f"{HERE}::test_properties_of_the_seat_page_are_those_of_the_assignor_inside_brokers",
     ("docs/spark.md", "sql", ""): f"{HERE}::test_query_of_the_spark_page_names_columns_of_its_table",
     ("docs/spark.md", "python", ""): f"{HERE}::test_notebook_of_the_spark_page_answers",
     ("docs/spark.md", "", "g000"): "tests/unit/test_replay_example.py::test_replay_example_output_equals_the_docs",
@@ -359,6 +362,15 @@ def test_properties_of_the_streams_page_are_those_of_its_class() -> None:
     source = ROOT / "java" / "streams-assignor" / "src" / "main" / "java" / f"{name.replace('.', '/')}.java"
     assert f"equipoise.url={url}" in source.read_text(encoding="utf-8")
     assert url.endswith(f":{WorkerSettings(bootstrap='broker:9092').http_port}")
+
+
+def test_properties_of_the_seat_page_are_those_of_the_assignor_inside_brokers() -> None:
+    """tests/live/test_broker_seat.py and test_streams_seat.py start brokers with them."""
+    for setting, before, named in ((SETTING, "uniform,range", CLASS), (STREAMS_SETTING, "sticky", STREAMS_CLASS)):
+        written = text_of("docs/seat.md", "properties", setting).strip()
+        assert written == f"{setting}={before},{named}"
+        source = ROOT / "java" / "broker-assignor" / "src" / "main" / "java" / f"{named.replace('.', '/')}.java"
+        assert written in source.read_text(encoding="utf-8")
 
 
 def test_question_and_answer_of_the_streams_page_are_sound() -> None:

@@ -4,6 +4,7 @@ compose.yaml name commands, options, ports, pages and files that exist.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -11,13 +12,19 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
+import attrs
 import click
+import jsonschema
 import kubernetes_validate
 import pytest
 
 from equipoise.cli import main
 from equipoise.events.settings import GroupSettings
+from equipoise.replay.sizing.autoscaling import Following
+from equipoise.replay.sizing.policy import policy_of
+from equipoise.worker.keda_scaler import question_of
 from equipoise.worker.worker_settings import WorkerSettings
 from examples.orders.__main__ import main as orders
 from tests.prometheus import DEPLOY, promtool, yaml
@@ -145,7 +152,63 @@ def test_compose_wires_prometheus_and_grafana() -> None:
     assert grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] in mounted
 
 
-@pytest.mark.parametrize("path", [*KUBERNETES, *UNITS], ids=lambda path: path.name)
+KEDA = sorted((DEPLOY / "keda").glob("*.yaml"))
+SCALED_OBJECT = json.loads((ROOT / "tests" / "data" / "keda_scaled_object.json").read_text(encoding="utf-8"))
+WORKERS = "equipoise-workers"
+"""The service that is all workers."""
+
+
+@pytest.mark.parametrize("path", KEDA, ids=lambda path: path.name)
+def test_manifest_for_autoscalers_fits_the_schemas_of_kubernetes_and_keda(path: Path) -> None:
+    for document in documents(path):
+        if document["kind"] == "ScaledObject":
+            jsonschema.validate(document, SCALED_OBJECT)
+        else:
+            for version in VERSIONS:
+                kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_schema_of_keda_finds_what_is_wrong() -> None:
+    (document,) = documents(DEPLOY / "keda" / "scaled-object.yaml")
+    document["spec"]["minReplicas"] = 2
+    with pytest.raises(jsonschema.ValidationError, match="minReplicas"):
+        jsonschema.validate(document, SCALED_OBJECT)
+
+
+def test_autoscalers_ask_for_what_a_worker_answers_within_their_limits() -> None:
+    (member, *_) = documents(DEPLOY / "kubernetes" / "member.yaml")
+    found = {}
+    for name in ("scaled-object", "external-scaler"):
+        (document,) = documents(DEPLOY / "keda" / f"{name}.yaml")
+        spec, metadata = document["spec"], document["spec"]["triggers"][0]["metadata"]
+        assert spec["scaleTargetRef"]["name"] == member["metadata"]["name"]
+        if "url" in metadata:
+            url = urlsplit(metadata["url"])
+            assert (url.netloc, url.path) == (f"{WORKERS}:{WORKER_PORT}", "/groups/orders/size")
+            assert (metadata["valueLocation"], metadata["targetValue"]) == ("members", "1")
+            assert "members" in {field.name for field in attrs.fields(Following)}
+            policy = policy_of(dict(parse_qsl(url.query)))
+        else:
+            group, policy = question_of(metadata)
+            assert (group, metadata["scalerAddress"]) == ("orders", f"{WORKERS}:8091")
+        assert (policy.least, policy.most) == (spec["minReplicaCount"], spec["maxReplicaCount"])
+        found[name] = policy
+    assert len(set(found.values())) == 1
+    (plain,) = documents(DEPLOY / "keda" / "hpa.yaml")
+    assert (plain["spec"]["minReplicas"], plain["spec"]["maxReplicas"]) == (policy.least, policy.most)
+    service, network, account, role, binding = documents(DEPLOY / "keda" / "workers.yaml")
+    (worker, *_) = documents(DEPLOY / "kubernetes" / "worker.yaml")
+    labels = worker["spec"]["selector"]["matchLabels"]
+    assert service["spec"]["selector"] == network["spec"]["podSelector"]["matchLabels"] == labels
+    assert service["metadata"]["name"] == WORKERS
+    assert service["spec"]["clusterIP"] == "None"
+    assert {each["port"] for each in service["spec"]["ports"]} == {WORKER_PORT, 8091}
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]
+    assert binding["subjects"][0]["name"] == account["metadata"]["name"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+
+
+@pytest.mark.parametrize("path", [*KUBERNETES, *KEDA, *UNITS], ids=lambda path: path.name)
 def test_pages_that_a_manifest_names_exist(path: Path) -> None:
     named = re.findall(r"(docs/[a-z-]+\.md)#([a-z0-9-]+)", path.read_text(encoding="utf-8"))
     assert named

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
 SCENARIOS = ROOT / "tests" / "scenarios" / "protocol"
 
-RULES = [*(f"L{n}" for n in range(1, 12)), *(f"M{n}" for n in range(1, 13)), *(f"D{n}" for n in range(1, 14))]
+RULES = [*(f"L{n}" for n in range(1, 12)), *(f"M{n}" for n in range(1, 13)), *(f"D{n}" for n in range(1, 15))]
 LISTED = re.findall(r"\[([LMD]\d+)\]\(#[^)]*\)\s\w", PAGE.partition("\n## All rules\n")[2].partition("\n## ")[0])
 SECTIONS = dict(re.findall(r"^### ([LMD]\d+) [^\n]+\n(.*?)(?=^##|^<a |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 

@@ -25,11 +25,13 @@ CHANGELOG = """# Changelog
 - The first thing.
 """
 
+VERSIONED = ("pyproject.toml", "java/streams-assignor/pom.xml", "java/broker-assignor/pom.xml")
+
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "java" / "streams-assignor").mkdir(parents=True)
-    for name in ("pyproject.toml", "java/streams-assignor/pom.xml"):
+    for name in VERSIONED:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text((release.ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(release, "ROOT", tmp_path)
     git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e"]
@@ -39,7 +41,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_version_is_written_where_it_stands_and_nowhere_else(checkout: Path) -> None:
-    before = {name: (checkout / name).read_text().splitlines() for name in ("pyproject.toml", "java/streams-assignor/pom.xml")}
+    before = {name: (checkout / name).read_text().splitlines() for name in VERSIONED}
     set_version("7.8.9")
     for name, lines in before.items():
         after = (checkout / name).read_text().splitlines()

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import pytest
 
 import equipoise
-from equipoise import replay, testing
+from equipoise import replay, streams, testing
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -118,7 +118,7 @@ def test_pages_fit_a_phone_and_search_answers_offline(site: Path, tmp_path: Path
 
 def test_library_pages_have_every_public_name_once() -> None:
     shown = [name for page in DOCS.glob("api*.md") for name in re.findall(r"^\.\. auto\w+:: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)]
-    public = [f"{package.__name__}.{name}" for package in (equipoise, replay, testing) for name in package.__all__]
+    public = [f"{package.__name__}.{name}" for package in (equipoise, replay, streams, testing) for name in package.__all__]
     assert sorted(shown) == sorted(public)
 
 
@@ -128,11 +128,12 @@ def test_release_publishes_the_site_that_make_builds() -> None:
     assert "path: out/site" in workflow
 
 
-def test_release_publishes_the_assignor_for_kafka_streams_under_the_same_version() -> None:
+@pytest.mark.parametrize("name", ["streams-assignor", "broker-assignor"])
+def test_release_publishes_the_assignors_in_java_under_the_same_version(name: str) -> None:
     workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
-    assert "mvn -q -B -f java/streams-assignor/pom.xml package" in workflow
-    assert 'gh release create "$GITHUB_REF_NAME" streams-assignor-*.jar' in workflow
-    pom = (ROOT / "java" / "streams-assignor" / "pom.xml").read_text(encoding="utf-8")
+    assert f"mvn -q -B -f java/{name}/pom.xml package" in workflow
+    assert 'gh release create "$GITHUB_REF_NAME" */target/*-assignor-*.jar' in workflow
+    pom = (ROOT / "java" / name / "pom.xml").read_text(encoding="utf-8")
     found = re.search(r"<version>(.*?)</version>", pom)
     assert found is not None
     assert found[1] == tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]

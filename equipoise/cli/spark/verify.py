@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from equipoise.cli.command import command
@@ -12,6 +13,10 @@ from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.events.errors import InputError
 from equipoise.output_tables import check_tables, new_tables
 from equipoise.replay.wording import counted
+
+if TYPE_CHECKING:
+    from equipoise.replay.spark.legs import Legs
+    from equipoise.replay.spark.states import Former, VerifiedGroups
 
 _MOST_ROWS = 40
 _BY = ("group", "location")
@@ -57,7 +62,8 @@ def verify(
       equipoise spark verify archive/ --json | jq '.groups[] | select(.verdict != "identical")'
     """
     from equipoise.replay.spark.cuts import spark_verify_again
-    from equipoise.replay.spark.incremental import plan_of, spark_verify_on
+    from equipoise.replay.spark.groups import parallelism
+    from equipoise.replay.spark.legs import ROWS_A_CORE, Legs
     from equipoise.replay.spark.results import check_complete, kept, write_table
     from equipoise.replay.spark.states import Former
     from equipoise.replay.spark.verify import COLUMNS, spark_verify
@@ -74,14 +80,18 @@ def verify(
         raise InputError("--again: needs --states FOLDER; without it, everything is verified from the start anyway")
     found = units(locations, patterns)
     former = None if states is None else Former.read(states)
-    plan = None if former is None or again else plan_of(found, former)
     done = None
     with spark_session(master, settings) as spark:
-        if former is not None:
-            done = spark_verify_again(spark, found, former) if plan is None else spark_verify_on(spark, plan)
-            rows = done.rows
-        else:
+        if former is None or states is None:
             rows = kept(spark_verify(spark, found))
+        elif again:
+            done = spark_verify_again(spark, found, former)
+        else:
+            legs = Legs(found, former, ROWS_A_CORE * parallelism(spark))
+            done = _in_legs(screen, spark, legs, states)
+            former = legs.former
+        if done is not None:
+            rows = done.rows
         shown = (row.asDict() for row in rows.select(*(name for name, _ in COLUMNS if name != "document")).collect())
         answers = sorted(shown, key=lambda row: (row["group"], row["location"]))
         check_complete(len(answers), found)
@@ -89,8 +99,7 @@ def verify(
             with new_tables("--to", folder) as part:
                 write_table(rows.select(*(name for name, _ in COLUMNS)), _BY, part)
         if done is not None and former is not None and states is not None:
-            with new_tables("--states", states) as part:  # last: a run that is killed before goes on from the former ones again
-                done.write(former, part)
+            _write_states(done, former, states)  # last: a run that is killed before goes on from the former ones again
         (rows if done is None else done).unpersist()
     verdicts = [Verdict(row["verdict"]) for row in answers]
     worst = next((each for each in (Verdict.DIVERGENCE, Verdict.CANNOT_VERIFY) if each in verdicts), Verdict.IDENTICAL)
@@ -99,6 +108,26 @@ def verify(
         parts += _of_states(done.counts, again=again)
     screen.answer({"verdict": worst.value, "groups": answers, "states": None if done is None else done.counts}, *parts)
     return worst.exit_code
+
+
+def _in_legs(screen: Screen, spark: Any, legs: Legs, states: str) -> VerifiedGroups:
+    """Verifies what is new, and writes the states of all legs but the last."""
+    from equipoise.replay.spark.incremental import spark_verify_on
+    from equipoise.replay.spark.states import Former
+
+    for plan in legs.plans():
+        done = spark_verify_on(spark, plan)
+        if not legs.is_last:
+            _write_states(done, legs.former, states)
+            done.unpersist()
+            legs.former = Former.read(states)
+            screen.remark(f"{legs.rows_read:,} of {legs.rows:,} rows verified; a run that is killed goes on from here")
+    return attrs.evolve(done, counts={**done.counts, **legs.counts()})
+
+
+def _write_states(done: VerifiedGroups, former: Former, states: str) -> None:
+    with new_tables("--states", states) as part:
+        done.write(former, part)
 
 
 def _of_states(counts: dict[str, Any], *, again: bool) -> list[Part]:

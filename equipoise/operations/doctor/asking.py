@@ -21,14 +21,17 @@ from aiokafka.protocol.admin import ApiVersionRequest, DescribeConfigsRequest
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import repeated
-from equipoise.kafka.group_requests import DescribeGroups
+from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, StreamsGroupDescribe
 from equipoise.kafka.topic_ids import DescribeTopics
+from equipoise.replay.importers.groups.described import read_streams_groups
 
 OPERATIONS = {3: "Read", 4: "Write", 5: "Create", 6: "Delete", 8: "Describe", 10: "DescribeConfigs"}
 """Kafka's codes of operations, by which bits of an answer are numbered."""
 _COORDINATOR_S = 30.0
 _NOT_TOLD = -(2**31)
 _TOPIC_FORBIDDEN, _UNKNOWN_TOPIC = 29, 3
+_UNSUPPORTED_VERSION = 35
+_NO_GROUP = "equipoise.doctor"
 
 
 @attrs.frozen(order=True)
@@ -131,6 +134,18 @@ class Asking:
         request = DescribeConfigsRequest([(kind, name, None) for name in names], include_synonyms=False)
         answer = await self._client.send(self._node() if broker is None else broker, request)
         return {name: {entry[0]: entry[1] for entry in entries} for code, _, _, name, entries in answer.resources if not code}
+
+    async def assigns(self, node_id: int, kind: type[ConsumerGroupDescribe | StreamsGroupDescribe]) -> bool:
+        """Returns whether a broker assigns groups of KIP-848, or of KIP-1071: asks it for one that
+        does not exist.
+        """
+        try:
+            answer = await self._client.send(node_id, kind(_NO_GROUP))
+        except (errors.IncompatibleBrokerVersion, NotImplementedError):
+            return False
+        if kind is StreamsGroupDescribe:
+            return all(each.error_code != _UNSUPPORTED_VERSION for each in read_streams_groups(answer.body))
+        return all(each["error_code"] != _UNSUPPORTED_VERSION for each in answer.to_object()["groups"])
 
     def _node(self) -> int:
         node: int = self._client.get_random_node()

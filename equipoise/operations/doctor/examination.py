@@ -12,10 +12,11 @@ from aiokafka import errors
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.group_requests import ConsumerGroupDescribe, StreamsGroupDescribe
 from equipoise.kafka.started_clients import reader
 from equipoise.log.kafka.log_topics import MUST_BE
 from equipoise.member.positions import positions_topic
-from equipoise.operations.doctor import brokers, directory_findings, group_findings, topic_findings
+from equipoise.operations.doctor import brokers, directory_findings, group_findings, protocol_findings, topic_findings
 from equipoise.operations.doctor.access import Acl, Application, Need, needs
 from equipoise.operations.doctor.asking import Asking, BrokerAddress, TopicFound, refusal, transaction_s
 from equipoise.operations.doctor.finding import CHECKS, Finding, problem, unknown, warning
@@ -137,11 +138,18 @@ class _Examination:
             yield finding
         broker = (await self._asking.settings(broker=there[0])).get(str(there[0]))
         session_ms = self._settings.worker_session_timeout_ms if self._examined.role == "worker" else None
+        for finding in protocol_findings.of_protocols([await self._protocols(node_id) for node_id in there]):
+            yield finding
         states: Sequence[GroupState | None] = [each.state for each in machines] or [None]
         for number, state in enumerate(states):
             for finding in group_findings.of_timeouts(state, broker, len(self._brokers), session_ms):
                 if number == 0 or state is None or f"group {state.group}" in finding.text:
                     yield finding
+
+    async def _protocols(self, node_id: int) -> protocol_findings.GroupProtocols:
+        consumer, streams = [await self._asking.assigns(node_id, kind) for kind in (ConsumerGroupDescribe, StreamsGroupDescribe)]
+        settings = (await self._asking.settings(broker=node_id)).get(str(node_id))
+        return protocol_findings.GroupProtocols(node_id=node_id, consumer=consumer, streams=streams, settings=settings)
 
     async def _read(self, found: dict[str, TopicFound]) -> tuple[list[GroupMachine], Finding | None]:
         """The groups of the log, and why they are not read."""

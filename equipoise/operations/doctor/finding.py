@@ -7,7 +7,7 @@ from typing import Any, Literal
 import attrs
 
 Status = Literal["fine", "warning", "problem", "unknown"]
-CHECKS = ("brokers", "versions", "rights", "topics", "changelogs", "times", "clock", "timeouts", "disk")
+CHECKS = ("brokers", "versions", "rights", "topics", "changelogs", "times", "clock", "timeouts", "groups", "disk")
 """In the order of their findings."""
 
 

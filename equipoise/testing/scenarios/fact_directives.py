@@ -17,6 +17,7 @@ from equipoise.events.facts import (
     AbsentMember,
     AssignmentObserved,
     BaseRequested,
+    ChangePlanned,
     DealRequested,
     GroupConfigured,
     GroupRejoined,
@@ -476,6 +477,21 @@ def leave_request(context: Context, parsed: ParsedDirective) -> None:
 def deal(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     context.append(DealRequested())
+
+
+@directive(
+    "plan-change", "ID KIND", "ChangePlanned: the group is going to be changed ([D14](protocol.md#d14)).",
+    most_unavailable_task_ms=Argument(WHOLE, "more is too much"), quiet_ms=Argument(WHOLE, "it is over after so long at rest; 15000"),
+    or_undo=Argument(YES_NO, "yes: the settings of before come back when it costs too much"), **TIME,
+)  # fmt: skip
+def plan_change(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    change_id, kind = parsed.members()
+    given = parsed.given("most_unavailable_task_ms", "quiet_ms", "or_undo")
+    try:
+        context.append(ChangePlanned(change_id=change_id, kind=kind, what=f"{kind} {change_id}", **given))
+    except FieldError as error:
+        raise parsed.error(str(error)) from None
 
 
 @directive("left", "MEMBER...", "MemberLeft: the member has stopped everything.", incarnation=INCARNATION, **TIME)

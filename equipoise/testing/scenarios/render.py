@@ -12,6 +12,7 @@ from equipoise.events.decisions import (
     AssignmentProposed,
     AssignmentProposedPart,
     BalanceEvaluated,
+    ChangeJudged,
     Checkpointed,
     Decision,
     EventRejected,
@@ -28,7 +29,7 @@ from equipoise.events.decisions import (
 )
 from equipoise.events.facts import Fact
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.replay.wording import warning_text
+from equipoise.replay.wording import judged_text, warning_text
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState, MemberState
 from equipoise.testing.scenarios.argument_values import tasks_text
@@ -80,6 +81,8 @@ def fact_text(fact: Fact) -> str:
         words.append(f"{fact.task} token={fact.token}{'' if fact.error else ' again'}")
     elif isinstance(fact, facts.LeaveRequested):
         words += [f"({','.join(fact.members)})", *(["withdrawn"] if fact.withdrawn else [])]
+    elif isinstance(fact, facts.ChangePlanned):
+        words += [fact.change_id, fact.kind, *(["or_undo"] if fact.or_undo else [])]
     elif isinstance(fact, facts.TopologyDeclared):
         words.append(f"epoch={fact.epoch}")
     elif isinstance(fact, facts.AssignmentObserved):
@@ -132,6 +135,8 @@ def decision_lines(decision: Decision, shown: Shown, fact: Fact | None = None) -
         return [f"-> RestartPlanned {who} {decision.choice} {within}{lent}{waiting}{restore if decision.restore_records else ''}"]
     if isinstance(decision, RestartEnded):
         return [f"-> RestartEnded {member_text(decision.member_id, decision.incarnation)} {decision.outcome} away_ms={decision.away_ms}"]
+    if isinstance(decision, ChangeJudged):
+        return [f"-> ChangeJudged {decision.change_id} {judged_text(decision)}"]
     if isinstance(decision, MemberWarned):
         return [f"-> MemberWarned {member_text(decision.member_id, decision.incarnation)} {warning_text(decision)}"]
     if isinstance(decision, EventRejected):

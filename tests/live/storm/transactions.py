@@ -21,10 +21,8 @@ class Transactions:
         self._consumers: list[Any] = []
 
     async def start(self) -> None:
-        from equipoise.kafka.aiokafka_client import DeployedConsumer
-
-        for isolation_level in ("read_committed", "read_uncommitted"):
-            consumer = DeployedConsumer(**self._connection.options(), enable_auto_commit=False, isolation_level=isolation_level)
+        for read_committed in (True, False):
+            consumer = self._connection.clients.consumer(read_committed=read_committed)
             await consumer.start()
             self._consumers.append(consumer)
 

@@ -25,7 +25,7 @@ from aiokafka.errors import (
 )
 
 from equipoise.broker_watch import AGAIN_S, CALM_S, BrokerWatch
-from equipoise.kafka.aiokafka_log import CONSEQUENCES, FAILURES, IN_ERRORS, LOGGERS, FailedConnections, hold_back_log
+from equipoise.kafka.aiokafka_log import CONSEQUENCES, FAILURES, LOGGERS, FailedConnections, hold_back_log
 
 NO_NODE = "Unable connect to node with id %s: %s"
 
@@ -83,21 +83,21 @@ def test_broker_that_is_away_is_one_line_and_one_each_ten_seconds(lines: pytest.
 
 
 def test_lines_of_aiokafka_are_held_back_while_a_member_runs(lines: pytest.LogCaptureFixture) -> None:
-    client, sender, other = (logging.getLogger(name) for name in ("aiokafka", "aiokafka.producer.sender", "aiokafka.consumer.fetcher"))
+    client, group, other = (logging.getLogger(name) for name in ("aiokafka", "aiokafka.consumer.group_coordinator", "aiokafka.consumer.fetcher"))
     watch, second = Watch(), Watch()
     client.error(NO_NODE, 1, "before")
     with hold_back_log(watch):
-        sender.error("FindCoordinator Request failed: %s", "a broker answers")
+        group.error("LeaveGroup request failed: %s", "a broker answers")
         with hold_back_log(second):
             client.error(NO_NODE, 1, "refused")
             client.error(NO_NODE, 1, "refused")
-        sender.error("FindCoordinator Request failed: %s", "held back")
+        group.error("LeaveGroup request failed: %s", "held back")
         other.warning("Fetch offset out of range")
         assert (watch.is_away, second.is_away) == (True, True)
     client.error(NO_NODE, 1, "after")
     assert [record.getMessage() for record in lines.records] == [
         "Unable connect to node with id 1: before",
-        "FindCoordinator Request failed: a broker answers",
+        "LeaveGroup request failed: a broker answers",
         *["group g: member m1: a broker does not answer: Unable connect to node with id 1: refused"] * 2,
         "Fetch offset out of range",
         "Unable connect to node with id 1: after",
@@ -135,13 +135,12 @@ def test_line_about_a_coordinator_that_is_not_there_yet_comes_only_when_it_lasts
 
 
 def test_reasons_why_no_broker_answers_are_collected_and_not_logged(lines: pytest.LogCaptureFixture) -> None:
-    client, sender, failed = logging.getLogger("aiokafka"), logging.getLogger("aiokafka.producer.sender"), FailedConnections()
+    client, failed = logging.getLogger("aiokafka"), FailedConnections()
     with hold_back_log(failed):
         client.error('Unable connect to "%s:%s": %s', "a", 1, ConnectionRefusedError(111, "Connect call failed ('a', 1)"))
         client.error('Unable connect to "%s:%s": %s', "a", 1, ConnectionRefusedError(111, "Connect call failed ('a', 1)"))
         client.error('Unable connect to "%s:%s": %s', "b", 2, socket.gaierror(-2, "Name or service not known"))
         client.warning('Unable to request metadata from "%s:%s": %s', "c", 3, "RequestTimedOutError")
-        sender.error("Unexpected error during InitProducerIdRequest: %s", "ClusterAuthorizationFailedError")
     assert failed.text() == " (a:1: Connection refused; b:2: Name or service not known; c:3: RequestTimedOutError)"
     assert lines.records == []
 
@@ -157,11 +156,11 @@ def test_formats_that_are_held_back_are_those_of_the_installed_aiokafka() -> Non
     folder, found = Path(aiokafka.__file__).parent, set()
     for path in folder.rglob("*.py"):
         texts = {node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Constant)}
-        if texts & (FAILURES | CONSEQUENCES | IN_ERRORS):
+        if texts & (FAILURES | CONSEQUENCES):
+            found |= texts & (FAILURES | CONSEQUENCES)
             module: Any = importlib.import_module(".".join(("aiokafka", *path.relative_to(folder).with_suffix("").parts)))
             assert module.log in LOGGERS
-            found |= texts & (FAILURES | CONSEQUENCES | IN_ERRORS)
-    assert found == FAILURES | CONSEQUENCES | IN_ERRORS
+    assert found == FAILURES | CONSEQUENCES
 
 
 def test_errors_of_requests_that_are_wrong_mean_no_broker_that_is_away(lines: pytest.LogCaptureFixture) -> None:

@@ -56,32 +56,40 @@ def run(*args: str | Path, code: int = 0) -> str:
 
 def test_forty_to_eighty_percent_asks_eight_two_from_each_rack(forty: Path):
     """The first member runs everything; the seven others that are asked have nothing."""
-    told = json.loads(run("scale-down", forty, "--keep", "80%", "--json"))
+    told = json.loads(run("scale-down", forty, "--runs", "0", "--keep", "80%", "--json"))
     assert len(told["asked"]) == 8
     assert told["keep"] == 32
     assert told["racks"] == {f"r{index}": {"members": 10, "stay": 8} for index in range(4)}
     assert told["restore_records"] == 0
     assert told["drain"] == {"expected_ms": 0, "left_ms": 600_000}
     assert "m00" not in {each["member"] for each in told["asked"]}
-    by_number = json.loads(run("scale-down", forty, "--keep", "32", "--json"))
+    by_number = json.loads(run("scale-down", forty, "--runs", "0", "--keep", "32", "--json"))
     assert by_number == {**told, "percent": None}
 
 
+def test_scale_down_predicts_what_it_will_cost(forty: Path) -> None:
+    """The member that runs everything leaves, and nobody has a copy."""
+    told = json.loads(run("scale-down", forty, "--keep", "80%", "--runs", "2", "--json"))
+    assert told["predicted"] is None
+    text = run("scale-down", forty, "--keep", "80%", "--runs", "2")
+    assert "not predicted: group 'orders': this change makes members restore" in text
+
+
 def test_scale_down_text(forty: Path):
-    text = run("scale-down", forty, "--keep", "80%")
+    text = run("scale-down", forty, "--runs", "0", "--keep", "80%")
     assert "32 members stay, 0 records to restore in all" in text
     assert "8 members to ask" in text
     assert "to drain them: at once: nothing is to be restored, 10 min 00 s at most" in text
     assert "racks: r0 8 of 10 stay, r1 8 of 10 stay, r2 8 of 10 stay, r3 8 of 10 stay" in text
-    assert "no member has to leave" in run("scale-down", forty, "--keep", "100%")
-    assert "1 member stays" in run("scale-down", forty, "--keep", "1%")
+    assert "no member has to leave" in run("scale-down", forty, "--runs", "0", "--keep", "100%")
+    assert "1 member stays" in run("scale-down", forty, "--runs", "0", "--keep", "1%")
 
 
 @pytest.mark.parametrize("given", ["0", "eighty", "101%", "4 members"])
 def test_invalid_share_error(forty: Path, given: str):
-    complaint = run("scale-down", forty, "--keep", given, code=2)
+    complaint = run("scale-down", forty, "--runs", "0", "--keep", given, code=2)
     assert f"'{given}' is neither a number of members, as 4, nor a share of them, as 80%" in complaint
 
 
 def test_scale_down_group_without_members_is_an_input_error(forty: Path):
-    assert "the group has no members" in run("scale-down", forty, "--keep", "80%", "--at", "2", code=2)
+    assert "the group has no members" in run("scale-down", forty, "--runs", "0", "--keep", "80%", "--at", "2", code=2)

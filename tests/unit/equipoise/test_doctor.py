@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
+from equipoise.broker_seat.ways import CLASS, SETTING, STREAMS_CLASS, STREAMS_SETTING
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.log.kafka.log_topics import MADE_WITH, MUST_BE, Topics
 from equipoise.operations.doctor import brokers, directory_findings
@@ -18,7 +19,9 @@ from equipoise.operations.doctor.access import ROLES, Acl, Application, Need, ne
 from equipoise.operations.doctor.asking import BrokerAddress, TopicFound
 from equipoise.operations.doctor.finding import CHECKS, Finding
 from equipoise.operations.doctor.group_findings import of_timeouts, unknown_group
+from equipoise.operations.doctor.protocol_findings import GroupProtocols, of_protocols
 from equipoise.operations.doctor.topic_findings import LEAST_MESSAGE_BYTES, is_allowed, of_application, of_log, of_topology
+from equipoise.operations.migrating.verdict import POLICY
 from equipoise.statemachine.state import GroupState
 from tests.groups import Group, configured, joined
 from tests.pages import rows_of
@@ -414,3 +417,41 @@ def test_partitions_that_nobody_reads_are_a_problem() -> None:
 def test_directory_in_which_no_file_can_be_made_is_a_problem() -> None:
     found = only(directory_findings.of_state_directory(Path("/proc")))
     assert (found.status, found.text.partition(":")[0]) == ("problem", "/proc")
+
+
+# Groups that brokers assign
+
+
+def protocols(node_id: int, **changed: Any) -> GroupProtocols:
+    settings = {SETTING: "uniform,range", POLICY: "BIDIRECTIONAL", **changed.pop("settings", {})}
+    return attrs.evolve(GroupProtocols(node_id=node_id, consumer=True, streams=True, settings=settings), **changed)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "status", "text"),
+    [
+        ([protocols(1)], "fine", "assigned by uniform, range; for `equipoise lead` the brokers need equipoise's assignor"),
+        ([protocols(1, settings={SETTING: f"uniform, {CLASS}"})], "fine", "equipoise's assignor is loaded in broker 1; the first one is uniform"),
+        ([protocols(1, settings={SETTING: f"{CLASS},uniform"})], "warning", "is the first one in group.consumer.assignors of broker 1"),
+        ([protocols(1, settings={SETTING: f"uniform,{CLASS}"}), protocols(2)], "warning", "broker 2 do not name io.equipoise"),
+        ([protocols(1), protocols(2, consumer=False)], "warning", "broker 1 assign groups of KIP-848, and broker 2 do not"),
+        ([protocols(1, consumer=False, streams=False)], "fine", "brokers assign no groups"),
+        ([protocols(1, settings={POLICY: "disabled"})], "fine", "brokers take no classic group over"),
+        ([protocols(1), protocols(2, settings={POLICY: "upgrade"})], "warning", "is bidirectional on broker 1, upgrade on broker 2"),
+        ([protocols(1), protocols(2)], "fine", "brokers 1, 2 assign groups of Kafka Streams (KIP-1071)"),
+        ([protocols(1, settings={STREAMS_SETTING: f"sticky,{STREAMS_CLASS}"})], "fine", "equipoise's assignor is loaded in all of them"),
+        ([protocols(1, settings={STREAMS_SETTING: STREAMS_CLASS}), protocols(2)], "warning", "and broker 2 do not name io.equipoise"),
+    ],
+)
+def test_assignors_and_policy_of_brokers_are_compared(brokers: list[GroupProtocols], status: str, text: str) -> None:
+    found = list(of_protocols(brokers))
+    brief(found)
+    assert [each.status for each in found if text in each.text] == [status], found
+    assert ("warning" in {each.status for each in found}) is (status == "warning")
+
+
+def test_assignors_that_may_not_be_read_are_unknown() -> None:
+    found = list(of_protocols([protocols(1), GroupProtocols(node_id=2, consumer=True, streams=False, settings=None)]))
+    assert brief(found) == [("unknown", "groups"), ("fine", "groups")]
+    assert "of broker 2: this user may not read them" in found[0].text
+    assert list(of_protocols([])) == []

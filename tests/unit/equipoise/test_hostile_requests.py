@@ -30,6 +30,8 @@ from equipoise.member.member_options import MemberOptions
 from equipoise.runtime import DEPLOYED
 from equipoise.serving import HttpServer
 from equipoise.statemachine.group_lead import GroupLead
+from equipoise.worker.asked_workers import AskedWorkers
+from equipoise.worker.group_sizes import GroupSizes
 from equipoise.worker.rounds_over_http import Rounds
 from equipoise.worker.worker_http import Server
 from equipoise.worker.worker_metrics import WorkerMetrics
@@ -48,8 +50,9 @@ class _Worker:
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
         self.metrics = WorkerMetrics()
-        self.asked: list[str] = []
-        self.rounds = Rounds(self.asked.append, settings, self.metrics, DEPLOYED)
+        self.rounds_asked: list[str] = []
+        self.rounds = Rounds(self.rounds_asked.append, settings, self.metrics, DEPLOYED)
+        self.asked = AskedWorkers(GroupSizes(lambda group: None, DEPLOYED.monotonic_s), ())
         self.recent = Recent()
         self._lead = GroupLead(GROUP, Group().starts("m1", "m2", stateful=2).machine)
 
@@ -111,7 +114,7 @@ class Served:
         return found
 
     def asked(self) -> list[str]:
-        return getattr(getattr(self.server, "_worker", None), "asked", [])
+        return getattr(getattr(self.server, "_worker", None), "rounds_asked", [])
 
     async def send(self, request: bytes, *, ends: bool = False, within_s: float = 5.0) -> tuple[int, bytes]:
         """Status and body of the first answer; status 0: the connection was closed without one."""

@@ -21,10 +21,12 @@ from equipoise.events.facts import GroupConfigured, LeaveIntended, LogOpened, Ta
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import parse_task
 from equipoise.log import open_log
+from tests.changed_groups import write_changed
 from tests.group_logs import EXAMPLE
 from tests.json_schemas import NOT_MET, SHARED, Coverage, check, closed_objects, properties_of, references_in, schemas
 from tests.pages import rows_of
 from tests.unit.replay.lived import END_MS, JOINED_MS, lived, write
+from tests.unit.replay.test_size import Known
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
@@ -83,6 +85,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             printed("what-if", told, "--sweep", "max_warmups=10", "--seeds", "2"),
             printed("what-if", told, "--sweep", "carrier=kafka_streams", "--seeds", "1"),
             printed("what-if", log, "--sweep", "announce_closes=true", "--sweep", "behaviour_version=1", "--seeds", "1"),
+            printed("what-if", log, "--change", "kill=m1", "--change", "restart=1", "--runs", "8"),
             printed("what-if", two_groups(folder / "two.db"), "--seeds", "1", code=1),
         ],
         "verify": [printed("verify", path, code=code) for path, code in ((log, 0), (wrong, 1), (torn, 1), (strange, 2))],
@@ -98,12 +101,26 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             *(printed("explain", led, "--task", f"0_{partition}") for partition in range(12)),
             printed("explain", told, "--task", "0_0"),
         ],
-        "timeline": [printed("timeline", log), printed("timeline", wrong), printed("timeline", led), printed("timeline", told)],
-        "scale-down": [printed("scale-down", log, "--keep", "50%"), printed("scale-down", led, "--keep", "30%", "--at", str(drains_at(led)))],
+        "timeline": [
+            *(printed("timeline", path) for path in (log, wrong, led, told)),
+            printed("timeline", write_changed(folder / "changed.db"), "--changes"),
+        ],
+        "size": [*sizes(folder / "busy.db"), *sizes(folder / "hot.db", code=1, skew=20.0)],
+        "scale-down": [
+            printed("scale-down", log, "--keep", "50%", "--runs", "2"),
+            printed("scale-down", led, "--keep", "30%", "--at", str(drains_at(led)), "--runs", "2"),
+        ],
         "incident": [printed("incident", "rolling", "--all"), printed("incident", "scale-out", "--group", "orders"),
                      printed("incident", str(EXAMPLE))],
         "demo": [printed("demo", "--out", folder / "out")],
     }
+
+
+def sizes(path: Path, *, code: int = 0, skew: float = 1.0) -> list[Any]:
+    """Of a group whose members reported loads for an hour and a half."""
+    with open_log(path, "w") as log:
+        write(log, Known(per_s=1_000, mean=200 if skew == 1.0 else 60, skew=skew).log())
+    return [printed("size", path, "--lag", "20", "--runs", "2" if skew == 1.0 else "0", code=code)]
 
 
 def two_groups(path: Path) -> Path:
@@ -134,12 +151,12 @@ def write_log(path: Path, entries: Any = None) -> None:
 
 ON_SPARK = {f"spark-{name}" for name in SPARK_COMMANDS}
 """Checked in tests/spark, where there is a session."""
-LIVE = {"cluster", "configure", "doctor", "record", "remove-member", "shadow", "tail", "worker"}
+LIVE = {"cluster", "configure", "doctor", "migrate", "record", "shadow", "tail", "witness", "worker"}
 """Checked in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py,
 test_lag_aware.py, test_group_members.py, test_outage.py, test_restore.py, test_doctor.py,
-test_groups_of_a_cluster.py), where there is a broker.
+test_groups_of_a_cluster.py, test_migrate.py), where there is a broker.
 """
-COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"adopt", "lead", "spark", "witness"}
+COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"lead", "spark"}
 
 
 def test_schemas_cover_every_command_with_json() -> None:

@@ -106,7 +106,7 @@ COMMANDS = [
     "timeline {log} --all",
     "tail {log} --facts -n 500",
     "tail {log} --facts -n 500 --json",
-    "scale-down {log} --keep 50%",
+    "scale-down {log} --keep 50% --runs 0",
     "what-if {log} --to {folder}/out.db --group {group}",
     "what-if {log} --to {folder}/out.db --group nope",
     "what-if {log} --sweep max_warmups=1,2",

@@ -8,8 +8,7 @@ import pytest
 
 from equipoise.events.facts import LagReported, MemberUnchanged
 from equipoise.events.tasks import TaskId
-from equipoise.kafka.aiokafka_producer import DeployedProducer
-from equipoise.kafka.client import LOG_COMPRESSION
+from equipoise.kafka.client import LOG_COMPRESSION, TopicPartition, Unsent
 from equipoise.log.kafka.envelope import pack_fact
 
 aiokafka_records = pytest.importorskip("aiokafka.record.memory_records")
@@ -18,17 +17,15 @@ REPORT = pack_fact(LagReported("m12", 1_795_149_198_066_000, 3, 1, lags={TaskId(
 HEAD_BYTES = 61
 
 
-async def built(*values: bytes, compression: str | None = LOG_COMPRESSION) -> bytes:
+def built(*values: bytes, compression: str | None = LOG_COMPRESSION) -> bytes:
     """A batch as it is sent."""
-    producer = DeployedProducer(bootstrap_servers="127.0.0.1:1", enable_idempotence=True, compression_type=compression)
-    try:
-        batch = producer.create_batch()
-        for value in values:
-            assert batch.append(timestamp=1_700_000_000_000, key=b"group-017", value=value) is not None
-        batch._set_producer_state(7, 2, 5)
-        return bytes(batch._build())
-    finally:
-        await producer.abandon()
+    from equipoise.kafka.producer.record_batches import BatchMaker
+
+    maker = BatchMaker(2**20, compression, is_transactional=False)
+    records: list[Unsent] = [(b"group-017", value, [], 1_700_000_000_000) for value in values]
+    [batch] = maker.whole(TopicPartition("facts", 0), records, 16_384, 0.0, 0)
+    batch.encode(7, 2, 5)
+    return batch.data
 
 
 def read(batch: bytes) -> list[bytes]:
@@ -39,16 +36,16 @@ def read(batch: bytes) -> list[bytes]:
     return [record.value for record in found]
 
 
-async def test_heartbeat_alone_is_not_compressed():
-    batch = await built(UNCHANGED)
+def test_heartbeat_alone_is_not_compressed():
+    batch = built(UNCHANGED)
     assert (len(UNCHANGED), len(batch), batch[22] & 7) == (18, 95, 0)
-    assert batch == await built(UNCHANGED, compression=None)
+    assert batch == built(UNCHANGED, compression=None)
     assert read(batch) == [UNCHANGED]
 
 
 @pytest.mark.parametrize("values", [(REPORT,), (UNCHANGED,) * 20], ids=["a report", "heartbeats together"])
-async def test_what_becomes_smaller_is_compressed(values: tuple[bytes, ...]):
-    batch, plain = await built(*values), await built(*values, compression=None)
+def test_what_becomes_smaller_is_compressed(values: tuple[bytes, ...]):
+    batch, plain = built(*values), built(*values, compression=None)
     assert (batch[22] & 7, len(gzip.decompress(batch[HEAD_BYTES:]))) == (1, len(plain) - HEAD_BYTES)
     assert len(batch) < len(plain) * 0.7
     assert read(batch) == list(values)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import attrs
 import pytest
 
-from equipoise import group_log
 from equipoise.cli.lead import configuration
 from equipoise.events.errors import InputError
 from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
-from equipoise.seat import seat_log
+from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.seat.generation import Answer, JoinedClient, SeatSettings, answer, without_doubles
 from equipoise.seat.metadata import SeatTopicMetadata
 from equipoise.seat.names import client_of
 from equipoise.seat.seat_log import SeatLog, assigned_changes
 from equipoise.seat.seat_protocol import SeatSubscription, TopicPartition
+from equipoise.testing.simulated.simulated_machines import Machine, SimulatedProcess
+from equipoise.testing.simulated.virtual_loops import MS_US, Scheduler
 
 PARTITIONS = 6
 Held = frozenset[TopicPartition]
@@ -32,8 +34,10 @@ def places(*partitions: int) -> Held:
 class Group:
     """A group of clients a, b, c, ..., which have what they were assigned last."""
 
-    def __init__(self, folder: Path, *settings: str, hold_ms: int = 0, eager: bool = True, **capacities: int) -> None:
-        self.log = SeatLog(folder / "group.db", "orders")
+    def __init__(
+        self, folder: Path, *settings: str, hold_ms: int = 0, eager: bool = True, runtime: Runtime = DEPLOYED, **capacities: int
+    ) -> None:
+        self.log = SeatLog(folder / "group.db", "orders", runtime)
         self.log.configure(configuration(settings))
         self.settings = SeatSettings(hold_ms=hold_ms, capacities=capacities)
         self.eager = eager
@@ -200,20 +204,20 @@ def test_answer_lag_aware_deals_by_lags(folder: Path) -> None:
     group.log.close()
 
 
-def test_group_deals_by_itself_by_the_lags_of_the_moment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_deals_by_itself_by_the_lags_of_the_moment(folder: Path) -> None:
     """Uneven at both looks: what moves begins a generation. By lags of the last generation alone
     nothing would, or something that is over.
     """
-    group = Group(folder, "assignor=lag_aware", "deal_after_ms=60000", "probing_interval_ms=60_000")
+    time = Scheduler(seed=1)
+    seat = SimulatedProcess(time, Machine("m", folder / "disk", Random(1)), "seat", ended=lambda error: None)
+    group = Group(folder, "assignor=lag_aware", "deal_after_ms=60000", "probing_interval_ms=60_000", runtime=seat)
     group.generation("a", "b", lags={("in", number): 0 for number in range(6)})
     hot = sorted(group.of("a"))
     lags = {place: 100_000 if place in hot[:2] else 0 for place in [*hot, *group.of("b")]}
     decided = []
     for _ in range(2):
         assert not group.log.is_due()
-        later_ms = group_log.now_ms() + 60_001
-        for module in (group_log, seat_log):
-            monkeypatch.setattr(module, "now_ms", lambda at_ms=later_ms: at_ms)
+        time.run(time.now_us + 60_001 * MS_US)
         assert group.log.is_due()
         decided.append(assigned_changes(group.log.tick(lags)))
     assert decided == [False, True]
@@ -222,6 +226,7 @@ def test_group_deals_by_itself_by_the_lags_of_the_moment(folder: Path, monkeypat
     assert behind == [100_000, 100_000]
     assert group.counts() == [3, 3]
     group.log.close()
+    time.dispose()
 
 
 def test_log_is_taken_up_again_with_names_and_owners(folder: Path) -> None:

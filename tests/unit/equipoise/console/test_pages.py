@@ -20,6 +20,8 @@ from equipoise.console.recent import Recent
 from equipoise.replay.sentences import tell
 from equipoise.runtime import DEPLOYED
 from equipoise.statemachine.group_lead import GroupLead
+from equipoise.worker.asked_workers import AskedWorkers
+from equipoise.worker.group_sizes import GroupSizes
 from equipoise.worker.rounds_over_http import Rounds
 from equipoise.worker.worker_http import Server
 from equipoise.worker.worker_metrics import WorkerMetrics
@@ -42,6 +44,7 @@ class _Leading:
         self.settings = settings
         self.metrics = WorkerMetrics()
         self.rounds = Rounds(lambda group: None, settings, self.metrics, DEPLOYED)
+        self.asked = AskedWorkers(GroupSizes(lambda group: None, DEPLOYED.monotonic_s), ())
         self.recent = Recent()
         self.group = Group().starts("m1", "m2", stateful=6)
         self.group.settles()

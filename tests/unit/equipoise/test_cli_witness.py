@@ -1,5 +1,5 @@
-"""`equipoise remove-member`, and `equipoise witness --group`, where no broker is needed: what they
-say about their options, and without a broker. Removals: tests/live/test_group_members.py.
+"""`equipoise witness` with --ended and with --group, where no broker is needed: what it says about
+its options, and without a broker. Removals: tests/live/test_group_members.py.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ PATIENCE_S = 60.0
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["remove-member", "--yes"], "Missing option '--group'"),
-        (["remove-member", "--group", "g", "--client-id", "c"], "--client-id and --host: name both"),
-        (["remove-member", "--group", "g", "--host", "10.0.0.1"], "--client-id and --host: name both"),
-        (["remove-member", "--group", "g", "--instance-id", "x", "--member-id", "m"], "name one of them"),
+        (["witness", "--ended", "--yes"], "--ended: name the --group of the member"),
+        (["witness", "--ended", "--group", "g", "--client-id", "c"], "--client-id and --host: name both"),
+        (["witness", "--ended", "--group", "g", "--host", "10.0.0.1"], "--client-id and --host: name both"),
+        (["witness", "--ended", "--group", "g", "--instance-id", "x", "--member-id", "m"], "name one of them"),
+        (["witness", "--ended", "--group", "g", "--", "true"], "--ended: name the --group of the member"),
+        (["witness", "--yes", "--", "true"], "--yes: needs --ended"),
+        (["witness", "--json", "--", "true"], "--json: needs --ended"),
         (["witness", "--instance-id", "x", "--", "true"], "--instance-id: needs --group"),
         (["witness", "--client-id", "x", "--", "true"], "--client-id: needs --group"),
         (["witness", "--bootstrap", NOBODY, "--", "true"], "--bootstrap: needs --group"),
@@ -56,7 +59,7 @@ def test_file_of_settings_may_have_those_of_the_log_too(tmp_path: Path) -> None:
 
 def test_remove_member_without_a_broker_says_so() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "equipoise", "remove-member", "--group", "g", "--instance-id", "x", "--bootstrap", NOBODY],
+        [sys.executable, "-m", "equipoise", "witness", "--ended", "--group", "g", "--instance-id", "x", "--bootstrap", NOBODY],
         capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 2

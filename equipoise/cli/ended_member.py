@@ -1,4 +1,4 @@
-"""`equipoise remove-member`: takes a member whose process has ended out of its consumer group."""
+"""`equipoise witness --ended`: takes a member whose process has ended out of its consumer group."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
-from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
 from equipoise.kafka.connection import MISSING, Connection
 from equipoise.replay.wording import counted
@@ -25,39 +23,20 @@ ANSWERED_WITHIN_S = 5.0
 COLUMNS = ("member_id", "instance_id", "client_id", "host", "protocol")
 
 
-@command("remove-member", short_help="Take a dead process out of its Kafka consumer group.")
-@click.option("--group", required=True, metavar="GROUP", help="Kafka consumer group, of the classic protocol or of KIP-848.")
-@click.option("--instance-id", metavar="ID", help="The member with this group.instance.id.")
-@click.option("--client-id", metavar="ID", help="The member with this client.id; needs --host.")
-@click.option("--host", metavar="ADDRESS", help="With --client-id: the client's address as the broker sees it.")
-@click.option("--member-id", metavar="ID", help="The member with this id, which the command lists when it refuses.")
-@click.option("--yes", is_flag=True, help="Do not ask: the process of this member has ended.")
-@settings_options(Connection)
-def remove_member(
+def remove_ended(
     screen: Screen,
     settings: Connection,
     group: str,
+    *,
     instance_id: str | None,
     client_id: str | None,
     host: str | None,
     member_id: str | None,
     yes: bool,
 ) -> int:
-    """Take a member out of its consumer group on its behalf, so that the others read its partitions
-    at their next heartbeats, and not after its session timeout.
-
-    No broker knows a dead member from a living one between two heartbeats. Make sure that its
-    process has ended: the command shows the member and asks, or takes --yes for it. It refuses
-    (exit code 1) unless exactly one member matches, and lists those that do; without an id, all of
-    them. A process that has joined again meanwhile has another member id, and stays.
-
-    A living member that was removed joins again; meanwhile two members read its partitions.
-
-    \b
-    Examples:
-      equipoise remove-member --group orders --bootstrap broker1:9092
-      equipoise remove-member --group orders --instance-id orders-1 --yes
-      equipoise remove-member --group orders --client-id orders-1 --host 10.0.0.5
+    """Takes the one member that matches out of its group, and returns the exit code. Raises
+    click.UsageError where it is named in two ways or by half, and InputError where brokers do not
+    answer.
     """
     if sum(each is not None for each in (instance_id, client_id, member_id)) > 1:
         raise click.UsageError("--instance-id, --client-id and --member-id: name one of them")
