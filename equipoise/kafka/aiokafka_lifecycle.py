@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,20 +27,12 @@ _ENDING: set[asyncio.Task[None]] = set()
 """Keeps tasks alive: a task without a reference may be collected before its end."""
 
 
-def retrieve_error(sent: asyncio.Future[Any]) -> BaseException | None:
-    """The error. Once retrieved, asyncio does not warn when nobody waits for it any more."""
-    return None if sent.cancelled() else sent.exception()
-
-
 async def start_client(client: Any, start: Callable[[], Awaitable[None]], close: Callable[[], Awaitable[None]]) -> None:
-    """Starts a client. Closes it if the start fails or is cancelled.
-
-    A cancelled start is finished first, if brokers answer within a second. After that, only the
-    connection over which it asks for the brokers of the cluster may stay open, until they answer or
-    aiokafka's time for that is over.
+    """Starts a client. Closes it if the start fails or is cancelled. A cancelled start is finished
+    first, if brokers answer within a second.
     """
     connected = _connected(client)
-    connected.bootstrap = partial(_bootstrap, client, connected.bootstrap)
+    connected.bootstrap = partial(_bootstrap, connected.bootstrap)
     starting = asyncio.ensure_future(start())
     try:
         await asyncio.shield(starting)
@@ -51,21 +44,17 @@ async def start_client(client: Any, start: Callable[[], Awaitable[None]], close:
         raise
 
 
-async def _bootstrap(client: Any, bootstrap: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """aiokafka loses its connection if this is cancelled while it waits for the answer."""
-    asking = asyncio.ensure_future(bootstrap())
+async def _bootstrap(bootstrap: Callable[[], Awaitable[None]]) -> None:
+    """aiokafka forgets the connection over which it asks for brokers if it is cancelled meanwhile.
+    """
     try:
-        await asyncio.shield(asking)
-    except asyncio.CancelledError:
-        _ENDING.add(asking)
-        asking.add_done_callback(partial(_end_bootstrap, client))
+        await bootstrap()
+    except BaseException as error:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            for each in frame.f_locals.values():
+                if isinstance(each, AIOKafkaConnection):
+                    each.close()
         raise
-
-
-def _end_bootstrap(client: Any, asking: asyncio.Task[None]) -> None:
-    _ENDING.discard(asking)
-    retrieve_error(asking)
-    cut_connections(client)
 
 
 async def _call_off(client: Any, starting: asyncio.Future[None], close: Callable[[], Awaitable[None]]) -> None:
