@@ -269,14 +269,13 @@ class Processing:
             return 0
         is_unreadable, self._is_unreadable = self._is_unreadable, False
         text = f"it cannot be read: {error_text(error)}" if is_unreadable else error_text(error)
-        trace = self._failures.traceback_of(error)
         self._attempts += 1
         if self._attempts <= policy.retries:
             self.retry_in_s = policy.backoff_of(self._attempts)
             self._failures.note(record.topic, "retried")
             _LOG.warning(
                 "task %s: attempt %d of %d failed for %s: %s; the next in %.1f s",
-                task, self._attempts, policy.retries + 1, place, text, self.retry_in_s, exc_info=trace,
+                task, self._attempts, policy.retries + 1, place, text, self.retry_in_s, exc_info=self._failures.traceback_of(error),
             )  # fmt: skip
             return 0
         if policy.action == "stop":
@@ -292,7 +291,7 @@ class Processing:
             self._context.outputs.add(policy.topic, None, letter)
         what = f"sent to {policy.topic}" if policy.action == "dead_letter" else "skipped"
         self._failures.note(record.topic, "dead_lettered" if policy.action == "dead_letter" else "skipped")
-        _LOG.warning("task %s: %s was %s: %s", task, place, what, text, exc_info=trace)
+        _LOG.warning("task %s: %s was %s: %s", task, place, what, text, exc_info=self._failures.traceback_of(error))
         self._attempts = 0
         if self._singly:
             self._singly -= 1
@@ -304,7 +303,7 @@ class Processing:
         if self.parked is not None:
             return
         self.error = error
-        self.parked = parked(self._context.task, topic, partition, offset, error, is_unreadable=is_unreadable)
+        self.parked = parked(self._context.task, topic, partition, offset, error, self._failures, is_unreadable=is_unreadable)
         self._failures.note(topic, "parked")
 
     async def run_timers(self) -> bool:
@@ -343,8 +342,12 @@ class Processing:
         return has_changed
 
 
-def parked(task: TaskId, topic: str, partition: int, offset: int, error: BaseException, *, is_unreadable: bool = False) -> ParkedTask:
-    """Returns why `task` is parked. Also says it in the log."""
+def parked(
+    task: TaskId, topic: str, partition: int, offset: int, error: BaseException, failures: Failures, *, is_unreadable: bool = False
+) -> ParkedTask:
+    """Returns why `task` is parked. Also says it in the log, with a traceback if it is the first of
+    its kind.
+    """
     said = f"the record cannot be read: {error_text(error)}" if is_unreadable else error_text(error)
     made = ParkedTask(task=task, topic=topic, partition=partition, offset=offset, error=said)
     scope = refused_by(error)
@@ -358,7 +361,8 @@ def parked(task: TaskId, topic: str, partition: int, offset: int, error: BaseExc
         _LOG.error("task %s is parked, other tasks go on: %s. Then restart the member", task, made.error)
         return made
     _LOG.error(
-        "task %s is parked, other tasks go on: %s, or give Member on_error=ErrorPolicy.skip() or dead_letter(topic)", task, what, exc_info=error
-    )
+        "task %s is parked, other tasks go on: %s, or give Member on_error=ErrorPolicy.skip() or dead_letter(topic)",
+        task, what, exc_info=failures.traceback_of(error),
+    )  # fmt: skip
     return made
 

@@ -32,15 +32,14 @@ class Outputs:
     def add(self, topic: str, partition: int | None, record: Unsent) -> list[Any]:
         """Adds a record. `partition` None: chosen by the key. Returns the list in which it is last.
         """
-        if topic in self.partitions and partition is None and record[0] is not None:
+        if partition is None and record[0] is not None and topic in self.partitions:
             partition = partition_of_key(record[0], self.partitions[topic])
-        if topic not in self.partitions or partition is None:
-            self.unplaced.append((topic, partition, record))
-            return self.unplaced
-        place = topic, partition
-        if place not in self.placed:
-            self.placed[place] = []
-        records = self.placed[place]
+        records: list[Any] | None = None if partition is None else self.placed.get((topic, partition))
+        if records is None:
+            if partition is None or topic not in self.partitions:
+                self.unplaced.append((topic, partition, record))
+                return self.unplaced
+            records = self.placed[topic, partition] = []
         records.append(record)
         return records
 

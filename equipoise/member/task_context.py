@@ -78,6 +78,8 @@ class State:
         """Those to be written, and how they are packed."""
         self.due_ms: dict[bytes, int] = {}
         """Key -> stream time from which `equipoise.streams` has something to do. Not kept."""
+        self._waits: dict[bytes, int] = {}
+        """Key -> records after which it goes on with that."""
         self.failure: StoreError | None = None
         """What the store has raised, whatever the handler has made of it."""
         self.undo: list[Undo] = []
@@ -85,19 +87,8 @@ class State:
 
     def get(self, key: Any) -> Any:
         """The value of `key`; None when there is none."""
-        raw = key if key.__class__ is self._key_as_is else self._key(key)
-        if raw in self._written:
-            value = self._written[raw]
-        else:
-            value = self._committing[raw] if raw in self._committing else self._from_store(raw)
+        value = self.get_own(key if key.__class__ is self._key_as_is else self._key(key))
         return value if value is None or self._value_as_is else self._read(value)
-
-    def _from_store(self, raw: bytes) -> bytes | None:
-        try:
-            return self.store.get(raw)
-        except StoreError as error:
-            self.failure = error
-            raise
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
         """The value of each key, as `get` returns it: much faster than one `get` each."""
@@ -229,10 +220,16 @@ class State:
         return self._read_key(raw)
 
     def get_own(self, key: bytes) -> bytes | None:
-        """Reads as `get` does, without serdes. `key` begins with STREAMS_PREFIX."""
+        """Reads as `get` does, without serdes."""
         if key in self._written:
             return self._written[key]
-        return self._committing[key] if key in self._committing else self._from_store(key)
+        if key in self._committing:
+            return self._committing[key]
+        try:
+            return self.store.get(key)
+        except StoreError as error:
+            self.failure = error
+            raise
 
     def get_often(self, key: bytes, unpack: Callable[[bytes], Any]) -> Any:
         """Reads one of the few keys that each record needs; None: there is none."""
@@ -251,11 +248,33 @@ class State:
         often[key] = value
         self._often_changed[key] = pack
 
+    def raise_often(self, key: bytes, least: int, unpack: Callable[[bytes], int], pack: Callable[[int], bytes]) -> int:
+        """Changes what `get_often` has read to `least`, if it is less, or not there. Returns it."""
+        often = self._often
+        known: int | None = often[key] if key in often else self.get_often(key, unpack)
+        if known is not None and known >= least:
+            return known
+        self.undo.append((often, key, known))
+        often[key] = least
+        self._often_changed[key] = pack
+        return least
+
     def _write_often(self) -> None:
         for key, pack in self._often_changed.items():
             value = self._often[key]
             self._written[key] = None if value is None else pack(value)
         self._often_changed.clear()
+
+    def wait_for(self, key: bytes, records: int) -> None:
+        """`is_waited_for` is true so many times."""
+        self._waits[key] = records
+
+    def is_waited_for(self, key: bytes) -> bool:
+        """Counts a record."""
+        left = self._waits.get(key, 0)
+        if left:
+            self._waits[key] = left - 1
+        return left > 0
 
     def put_own(self, key: bytes, value: bytes | None) -> None:
         """Writes as `put`, or with None `delete`, without serdes. `key`: with STREAMS_PREFIX."""
@@ -409,15 +428,16 @@ class TaskContext:
         value are None, or the record is larger than the topic takes (1 MiB, or its
         `max.message.bytes`).
         """
-        if value is None and key is None:
-            raise _empty(topic)
-        if value_serde is not None:
+        if value_serde is None:
+            data = value if value.__class__ is self._value_as_is or value is None else self._value_serde.serialize(value)
+        else:
             check_serde("value_serde", value_serde)
+            data = None if value is None else value_serde.serialize(value)
         if key_serde is not None:
             check_serde("key_serde", key_serde)
-        is_data = value is None or (value_serde is None and value.__class__ is self._value_as_is)
-        data = value if is_data else (value_serde or self._value_serde).serialize(value)
         key_data = None if key is None else (key_serde or self._key_serde).serialize(key)
+        if key is None and value is None:
+            raise _empty(topic)
         record = key_data, data, [*headers, *self.headers] if headers else self.headers, timestamp_ms
         if headers or len(data or b"") + len(key_data or b"") > self.sizes.small:
             self.sizes.check(topic, key_data, data, record[2])

@@ -271,7 +271,7 @@ class TaskRunner:
             raise RefusedByBrokersError(error_text(error)) from error
         if refused is ForGood.TASK:
             if self._opened is None:
-                self._parked = parked(self.task, *self._refusals.last, error)
+                self._parked = parked(self.task, *self._refusals.last, error, self._failures)
                 self._failures.note(self._parked.topic or self._sources[0], "parked")
             self._to_park = error
         elif refused is ForGood.RECORD:

@@ -5,11 +5,10 @@ their task, and a count of late records.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from struct import pack, unpack
 from typing import Any
 
-import msgpack
+from msgpack import Packer, unpackb
 
 from equipoise.events import fields
 from equipoise.events.errors import InputError
@@ -35,8 +34,8 @@ class Kept:
             check_serde(f"{type(self).__name__}.serde", serde)
         self.name = name
         self._topic, self._on_late = state, on_late
-        self._pack: Callable[[Any], bytes] = msgpack.Packer().pack if serde is None else serde.serialize
-        self._unpack: Callable[[bytes], Any] = partial(msgpack.unpackb, strict_map_key=False) if serde is None else serde.deserialize
+        self._pack: Callable[[Any], bytes] = Packer().pack if serde is None else serde.serialize
+        self._unpack: Callable[[bytes], Any] = _read if serde is None else serde.deserialize
         prefix = self._prefix = STREAMS_PREFIX + name.encode() + b"\0"
         self._by_time, self._by_key, self._mark, self._late = prefix + b"t", prefix + b"k", prefix + b"m", prefix + b"l"
 
@@ -72,6 +71,13 @@ class Kept:
     def _set_marks(self, state: State, *marks: int) -> None:
         """Without marks: nothing waits any more."""
         state.put_often(self._mark, marks or None, _packed)
+
+
+def _read(data: bytes) -> Any:
+    try:
+        return unpackb(data)
+    except ValueError:  # a map whose keys are neither text nor bytes; to allow it each time takes twice as long
+        return unpackb(data, strict_map_key=False)
 
 
 def _packed(marks: tuple[int, ...]) -> bytes:

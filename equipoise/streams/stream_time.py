@@ -30,18 +30,8 @@ def advance(context: TaskContext, at_ms: int) -> int:
     """Notes a record of this time. Returns the stream time. Windows and joins call this themselves;
     call it for records that go to none.
     """
-    state, now_ms = context.only_state, 0
-    if state is not None:  # the same without a loop, for the most of tasks
-        now_ms = state.get_often(_KEY, int.from_bytes)
-        if now_ms is None or now_ms < at_ms:
-            now_ms = max(0, at_ms)
-            state.put_often(_KEY, now_ms, packed)
-        return now_ms
-    for each in context.states.values():
-        known_ms = each.get_often(_KEY, int.from_bytes)
-        if known_ms is None or known_ms < at_ms:
-            known_ms = max(0, at_ms)
-            each.put_often(_KEY, known_ms, packed)
-        if known_ms > now_ms:
-            now_ms = known_ms
-    return now_ms
+    least = at_ms if at_ms > 0 else 0  # noqa: FURB136  # `max` takes three times as long
+    state = context.only_state
+    if state is not None:  # without a loop, for the most of tasks
+        return state.raise_often(_KEY, least, int.from_bytes, packed)
+    return max((each.raise_often(_KEY, least, int.from_bytes, packed) for each in context.states.values()), default=0)

@@ -22,6 +22,9 @@ MOST_DROPPED = 8
 """Windows without result that are dropped with one record: more than one record makes, so that
 there are never many, and no record and no commit has to wait for millions.
 """
+RECORDS_PER_DROP = 32
+"""Fixed windows are dropped with one record for so many: to begin a range costs more than its keys.
+"""
 
 
 class WindowResult(NamedTuple, Generic[R]):
@@ -102,8 +105,8 @@ class FixedWindows(AnyWindows[V, A, R]):
         if self._every_ms > size_ms:
             raise InputError(f"FixedWindows.every_ms: {every_ms} is more than size_ms {size_ms}: records between windows would be in none")
         self._size_ms, self._open_ms, self._kept_ms = size_ms, size_ms + grace_ms, max(size_ms + grace_ms, retention_ms)
-        self._most_dropped = MOST_DROPPED + 2 * (size_ms // self._every_ms)
-        self._most = max(self._most, self._most_dropped)
+        most_dropped = MOST_DROPPED + 2 * (size_ms // self._every_ms)
+        self._most, self._most_dropped = max(self._most, most_dropped), RECORDS_PER_DROP * most_dropped
         self._closed_to, self._dropped_to = self._prefix + b"c", self._prefix + b"d"
         """Keys of the first place to go on from, while not all that has passed is closed, dropped.
         """
@@ -115,9 +118,7 @@ class FixedWindows(AnyWindows[V, A, R]):
         if at_ms < 0:
             at_ms = 0
         now_ms, size_ms, every_ms, kept = advance(context, at_ms), self._size_ms, self._every_ms, self._aggregate
-        state = context.only_state if self._topic is None else None
-        if state is None:
-            state = self._state(context)
+        state = (context.only_state if self._topic is None else None) or self._state(context)
         raw_key, emits, results = state.key_bytes(key), self._emits_changes, []
         start = at_ms - at_ms % every_ms
         is_late = True
@@ -136,8 +137,10 @@ class FixedWindows(AnyWindows[V, A, R]):
             results.reverse()  # the earliest first
         due_ms = state.due_ms.get(self._mark)
         if due_ms is None or now_ms >= due_ms:
-            closed = self._close(state, now_ms, self._most)
-            return results if emits else closed
+            if not emits:
+                return self._close(state, now_ms, self._most)
+            if not state.is_waited_for(self._mark):
+                self._close(state, now_ms, self._most)
         return results
 
     def _close(self, state: State, now_ms: int, most: int | None) -> list[WindowResult[R]]:
@@ -171,6 +174,7 @@ class FixedWindows(AnyWindows[V, A, R]):
         found = list(islice(self._from(state, begin, end, first), most))
         if most is not None and len(found) == most:
             state.put_often(cursor, found[-1][0] + b"\0", bytes)
+            state.wait_for(self._mark, RECORDS_PER_DROP - 1)
             return found, begin
         if first is not None:
             state.put_often(cursor, None, bytes)

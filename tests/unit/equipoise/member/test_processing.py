@@ -30,10 +30,12 @@ def stored(*values: bytes | None, first: int = 0) -> list[StoredRecord]:
 class World:
     """One task, whose records are handled as a runner does."""
 
-    def __init__(self, *, policy: ErrorPolicy | None = None, handler: Any = None, batch_handler: Any = None) -> None:
+    def __init__(
+        self, *, policy: ErrorPolicy | None = None, handler: Any = None, batch_handler: Any = None, failures: Failures | None = None
+    ) -> None:
         self.now_s = 0.0
         self.timers = Timers(lambda: self.now_s)
-        self.failures = Failures(lambda: self.now_s)
+        self.failures = failures or Failures(lambda: self.now_s)
         keys, values = StringSerde(), JsonSerde()
         self.state = State(MemoryStore(), keys, values)
         self.context = TaskContext(TaskId(0, 2), 1, {"log": self.state}, self.timers, keys, values)
@@ -140,6 +142,15 @@ async def test_retries_and_dead_letters_are_counted_and_each_kind_of_error_has_a
     assert world.failures.counts == {("in", "retried"): 6, ("in", "dead_lettered"): 3}
     assert caplog.text.count("Traceback") == 3
     assert "KeyError: 'page'" in caplog.text
+
+
+async def test_tasks_that_are_parked_for_one_kind_of_error_have_one_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    one = World(handler=count)
+    other = World(handler=count, failures=one.failures)
+    for each in (one, other):
+        assert await each.handle(stored(POISON)) == 0
+    assert caplog.text.count("is parked, other tasks go on") == 2
+    assert caplog.text.count("Traceback") == 1
 
 
 @EACH
