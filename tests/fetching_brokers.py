@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from random import Random
 from typing import Any
 
 from aiokafka.protocol.fetch import FetchRequest_v11
@@ -13,6 +14,7 @@ from equipoise.kafka.consumer.reading_orders import FetchOptions, FetchOrder, Fi
 from equipoise.kafka.consumer.requests import SessionFetch
 from equipoise.testing.simulated.kafka.fetch_sessions import Answered, FetchSessions, Wanted
 from equipoise.testing.simulated.kafka.partition_log import Batch, PartitionLog
+from equipoise.testing.simulated.kafka.passing_errors import PassingErrors
 from equipoise.testing.simulated.kafka.stored_batches import read_batches
 
 NOT_LEADER, OUT_OF_RANGE, FENCED = 6, 1, 74
@@ -26,6 +28,7 @@ class Brokers:
         self.logs = {place: PartitionLog(*place) for place in places}
         self.leads = {place: (number % nodes, 0) for number, place in enumerate(places)}
         self.sessions = [FetchSessions() for _ in range(nodes)]
+        self.passing = PassingErrors(Random(1))
         self._sequences: dict[tuple[TopicPartition, int], int] = {}
 
     def write(self, place: TopicPartition, values: Iterable[bytes], producer_id: int = -1, *, transactional: bool = False) -> None:
@@ -59,6 +62,9 @@ class Brokers:
         return made(found)
 
     def _read(self, node: int, place: TopicPartition, wanted: Wanted, left: int, options: FetchOptions, *, one: bool) -> Answered:
+        passing = self.passing.before("Fetch")
+        if passing is not None:
+            return Answered(passing.errno)  # type: ignore[attr-defined]
         leader, epoch = self.leads[place]
         log = self.logs[place]
         if leader != node or wanted.epoch not in (-1, epoch):

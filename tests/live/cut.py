@@ -1,4 +1,5 @@
-"""Kafka behind a network that can be cut.
+"""Kafka behind a network that fails: it can be cut, be slow, and break, half-close or silence its
+connections.
 
 Each client has a listener of each broker for itself, whose advertised port is that of a relay, so
 that all its connections go through relays.
@@ -11,9 +12,27 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import attrs
+
 from tools.brokers import free_ports
 
 _MOST_BYTES = 2**16
+
+
+@attrs.define(eq=False)
+class _Relayed:
+    """A connection. `hangs`: what the broker answers is dropped from here on; nothing behind it can
+    arrive either, because nobody could read it. `halves`: it breaks within the next answer.
+    """
+
+    client: asyncio.StreamWriter
+    broker: asyncio.StreamWriter
+    hangs: bool = False
+    halves: bool = False
+
+    def abort(self) -> None:
+        for each in (self.client, self.broker):
+            each.transport.abort()
 
 
 class Relay:
@@ -24,15 +43,44 @@ class Relay:
     def __init__(self, port: int, broker_port: int) -> None:
         self.port = port
         self.broker_port = broker_port
+        self.delay_s = 0.0
+        """How much later everything arrives."""
+        self.bytes_per_s = 0
+        """How much each connection passes; 0: all."""
+        self.loses_answers = False
+        """Whether connections begin to hang when a broker answers."""
         self._whole = asyncio.Event()
         self._whole.set()
+        self._relayed: dict[_Relayed, None] = {}
 
     def cut(self) -> None:
         self._whole.clear()
 
     def mend(self) -> None:
-        """What was sent meanwhile arrives."""
+        """What was sent meanwhile arrives. Connections that hang do so until they are closed."""
         self._whole.set()
+        self.delay_s, self.bytes_per_s, self.loses_answers = 0.0, 0, False
+
+    def reset(self) -> None:
+        """Breaks every connection, and drops what is under way."""
+        for each in self._relayed:
+            each.abort()
+
+    def half_close(self, *, to_client: bool) -> None:
+        """Ends one direction of every connection."""
+        for each in self._relayed:
+            with contextlib.suppress(OSError, RuntimeError):  # it ends by itself
+                (each.client if to_client else each.broker).write_eof()
+
+    def hang(self) -> None:
+        """No answer arrives over the present connections any more."""
+        for each in self._relayed:
+            each.hangs = True
+
+    def halve(self) -> None:
+        """Breaks every connection within its next answer."""
+        for each in self._relayed:
+            each.halves = True
 
     @asynccontextmanager
     async def relaying(self) -> AsyncIterator[None]:
@@ -63,20 +111,35 @@ class Relay:
         except OSError:
             writer.close()
             return
-        ways = [asyncio.ensure_future(self._pass(reader, to_them)), asyncio.ensure_future(self._pass(theirs, writer))]
+        relayed = _Relayed(writer, to_them)
+        self._relayed[relayed] = None
+        ways = [asyncio.ensure_future(self._pass(reader, to_them, None)), asyncio.ensure_future(self._pass(theirs, writer, relayed))]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            del self._relayed[relayed]
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
             writer.close()
             to_them.close()
 
-    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            while data := await source.read(_MOST_BYTES):
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, answers: _Relayed | None) -> None:
+        """`answers`: the connection, of which these are the brokers' answers."""
+        with contextlib.suppress(OSError):
+            while data := await source.read(min(_MOST_BYTES, self.bytes_per_s or _MOST_BYTES)):
                 await self._whole.wait()
+                slow_s = self.delay_s + (len(data) / self.bytes_per_s if self.bytes_per_s else 0.0)
+                if slow_s:
+                    await asyncio.sleep(slow_s)
+                if answers is not None:
+                    answers.hangs |= self.loses_answers
+                    if answers.hangs:
+                        continue
+                    if answers.halves:
+                        target.write(data[: len(data) // 2])
+                        await target.drain()
+                        return
                 target.write(data)
                 await target.drain()
 
@@ -98,6 +161,10 @@ class Relays:
     def bootstrap(self, name: str) -> str:
         """Where the client finds the brokers."""
         return ",".join(f"127.0.0.1:{relay.port}" for relay in self._relays[name])
+
+    def of(self, name: str) -> Sequence[Relay]:
+        """Those between the client and each broker."""
+        return self._relays[name]
 
     def cut(self, name: str) -> None:
         """Between the client and all brokers."""

@@ -1,5 +1,5 @@
-"""A short storm: one fault of each kind on a real deployment, but for those that restart every
-member. `make storm` is the long one, with all kinds.
+"""Short storms on a real deployment: one fault of each kind, but for those that restart every
+member; and ten of members' connections. `make storm` runs the long ones.
 """
 
 from __future__ import annotations
@@ -9,16 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.storm.faults import Kind, draw
+from tests.live.storm.faults import WIRE, Kind, draw
 from tests.live.storm.run import Storm, run_storm
 
 pytestmark = pytest.mark.slow
 EVERY_S = 3.0
-KINDS = tuple(kind for kind in Kind if kind not in (Kind.GUARANTEE, Kind.PARTITIONS, Kind.LED_BY))
+KINDS = tuple(kind for kind in Kind if kind not in (Kind.GUARANTEE, Kind.PARTITIONS, Kind.LED_BY, *WIRE))
 
 
 async def test_storm_loses_no_record_and_has_no_late_write(tmp_path: Path) -> None:
-    storm = Storm(seed=14, faults=len(KINDS), guarantee="exactly_once", every_s=EVERY_S, folder=tmp_path, kinds=KINDS)
+    await _holds(Storm(seed=14, faults=len(KINDS), guarantee="exactly_once", every_s=EVERY_S, folder=tmp_path, kinds=KINDS))
+
+
+async def test_storm_of_connections_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    await _holds(Storm(seed=3, faults=10, guarantee="exactly_once", every_s=1.0, folder=tmp_path, kinds=WIRE))
+
+
+async def _holds(storm: Storm) -> None:
     found = await run_storm(storm)
     print(*found, sep="\n")
     assert [check for check in found if not check.holds] == []

@@ -28,6 +28,10 @@ _ASSIGNORS = tuple(
 )  # fmt: skip
 
 
+_CONSUMER = ("tests/unit/kafka/test_consumer_core.py", "tests/properties/test_consumer_core.py")
+_PRODUCER = ("tests/unit/kafka/test_producer_core.py", "tests/properties/test_producer_core.py")
+
+
 @attrs.frozen
 class Judged:
     tests: tuple[str, ...]
@@ -71,4 +75,13 @@ MODULES = {
     "assignors/common/ranking.py": Judged(_RANKING),
     "assignors/common/standbys.py": Judged(_STANDBYS),
     "assignors/common/bounds.py": Judged(_ASSIGNORS),
+    "equipoise/kafka/consumer/batches.py": Judged(("tests/unit/kafka/test_fetched_batches.py", *_CONSUMER)),
+    "equipoise/kafka/consumer/core.py": Judged(_CONSUMER),
+    "equipoise/kafka/consumer/fetch_session.py": Judged(_CONSUMER),
+    "equipoise/kafka/producer/batch_queues.py": Judged(_PRODUCER),
+    "equipoise/kafka/producer/producer_core.py": Judged(_PRODUCER),
+    "equipoise/kafka/producer/producer_errors.py": Judged(_PRODUCER),
+    "equipoise/kafka/producer/producer_states.py": Judged(_PRODUCER),
+    "equipoise/kafka/producer/record_batches.py": Judged(_PRODUCER),
+    "equipoise/kafka/producer/transaction_manager.py": Judged(_PRODUCER),
 }

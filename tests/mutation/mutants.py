@@ -116,7 +116,7 @@ class Mutant:
 
 
 def function_named(module: str, name: str) -> types.FunctionType:
-    holder: Any = importlib.import_module("equipoise." + module.removesuffix(".py").replace("/", "."))
+    holder: Any = importlib.import_module("equipoise." + module.removeprefix("equipoise/").removesuffix(".py").replace("/", "."))
     for part in name.split("."):
         holder = inspect.getattr_static(holder, part)
     if isinstance(holder, property):

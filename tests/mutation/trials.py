@@ -87,8 +87,10 @@ class Trial:
 TIMEOUT = "timeout"
 
 
-def with_tests(selection: Sequence[str], then: Callable[[list[pytest.Item]], T]) -> T:
-    """Collects the selected tests in this process and hands them to `then`."""
+def with_tests(selection: Sequence[str], then: Callable[[list[pytest.Item]], T], *, examples: int = EXAMPLES) -> T:
+    """Collects the selected tests in this process and hands them to `then`. `examples`: of each
+    Hypothesis test. One that fails is looked at no further.
+    """
 
     class Inside:
         result: T
@@ -97,7 +99,10 @@ def with_tests(selection: Sequence[str], then: Callable[[list[pytest.Item]], T])
             import hypothesis
 
             every = list(hypothesis.HealthCheck)
-            few = hypothesis.settings(derandomize=True, deadline=None, max_examples=EXAMPLES, database=None, suppress_health_check=every)
+            once = hypothesis.Phase.explicit, hypothesis.Phase.generate
+            few = hypothesis.settings(
+                derandomize=True, deadline=None, max_examples=examples, database=None, suppress_health_check=every, phases=once, print_blob=False
+            )  # fmt: skip
             hypothesis.settings.register_profile("mutation", few)
             hypothesis.settings.load_profile("mutation")
 
@@ -190,7 +195,7 @@ def try_all(
         ordered = sorted(names, key=lambda name: (name != former, costs[name], name))
         ordered = [name for name, ends_s in zip(ordered, itertools.accumulate(seconds[name] for name in ordered), strict=True) if ends_s <= most_s]
         allowed_s = math.ceil(SLACK_S + TIMES_SLOWER * sum(seconds[name] for name in ordered))
-        killer = _killer(mutant, [by_name[name] for name in ordered], allowed_s) if ordered else None
+        killer = killer_of(mutant, [by_name[name] for name in ordered], allowed_s) if ordered else None
         if killer is not None:
             kills[mutant.function, killer] += 1
         yield Trial(mutant=mutant, killer=killer, tests=len(ordered))
@@ -208,7 +213,7 @@ def _own(test: str, module: str) -> int:
     return OWN if f"{Path(module).stem}_".startswith(f"{name}_") else 1
 
 
-def _killer(mutant: Mutant, items: Sequence[pytest.Item], allowed_s: int) -> str | None:
+def killer_of(mutant: Mutant, items: Sequence[pytest.Item], allowed_s: int) -> str | None:
     def run() -> str | None:
         resource.setrlimit(resource.RLIMIT_CPU, (allowed_s, allowed_s + 1))
         mutant.apply()

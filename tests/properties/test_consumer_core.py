@@ -17,6 +17,7 @@ PLACES = [TopicPartition("in", number) for number in range(3)] + [TopicPartition
 STEPS = ("write", "open", "commit", "abort", "deliver", "deliver", "deliver", "deliver", "send", "send", "take", "take", "take", "wait")
 FAULTS = (
     "lose", "drop request", "move", "hear", "forget session", "full cache", "pause", "resume", "leave and come back", "seek back",
+    "refuse",
 )  # fmt: skip
 chosen_faults = st.sets(st.sampled_from(FAULTS))
 """Of one run: with all of them in each, one would heal what another has broken."""
@@ -90,6 +91,8 @@ class World:
                 self.brokers.sessions[number % 2].clear()
             case "full cache":
                 self.brokers.sessions[number % 2].most = number % 3
+            case "refuse":
+                self.brokers.passing.share = 0.1 * number
             case "pause":
                 reader.core.pause(place)
             case "resume":
@@ -117,6 +120,7 @@ def test_every_committed_record_is_taken_once_and_in_order(steps: list[tuple[str
         for producer in range(2):
             world.step("commit", which, producer)
         world.reader.core.resume(place)
+    world.brokers.passing.share = 0.0
     for sessions in world.brokers.sessions:
         sessions.most = 1_000
     world.reader.read_all()
@@ -125,6 +129,7 @@ def test_every_committed_record_is_taken_once_and_in_order(steps: list[tuple[str
         offsets = [offset for offset, _ in taken]
         assert offsets == sorted(set(offsets))
     assert all(world.reader.core.position(place) == world.brokers.logs[place].end for place in PLACES)
+    assert all(world.reader.core.end(place) == world.brokers.logs[place].high_watermark for place in PLACES)
 
 
 @given(st.integers(2, 6), st.booleans())

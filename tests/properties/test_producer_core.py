@@ -13,7 +13,7 @@ from equipoise.kafka.producer.producer_states import OPEN, ProducerState
 from tests.producing_brokers import GROUP, PLACES, CoreWriter, ProducingBrokers
 
 STEPS = ("write", "write", "deliver", "deliver", "deliver", "deliver", "send", "send", "wait", "begin", "offsets", "commit", "abort")
-FAULTS = ("lose answer", "lose request", "elect", "move coordinators", "late")
+FAULTS = ("lose answer", "lose request", "elect", "move coordinators", "late", "refuse")
 chosen_faults = st.sets(st.sampled_from(FAULTS))
 
 
@@ -45,7 +45,7 @@ class World:
 
     def step(self, kind: str, which: int, number: int) -> None:
         writer, transaction = self.writer, self.writer.core.transaction
-        under_way = writer.under_way
+        under_way, cluster = writer.under_way, self.brokers.cluster
         match kind:
             case "write" if not self.transactional or self.state in OPEN:
                 values = [b"%d" % each + b"-" * 20 for each in range(self._values, self._values + number + 1)]
@@ -79,13 +79,16 @@ class World:
             case "wait":
                 self.brokers.wait(0.03 * (number + 1))
             case "elect":
-                self.brokers.cluster.elect(PLACES[which])
+                cluster.elect(cluster.topics["in"].partitions[which])
             case "move coordinators":
-                for each in self.brokers.cluster.coordinators.partitions:
-                    self.brokers.cluster._elect(each, [node for node in each.isr if node != each.leader])
+                for each in cluster.coordinators.partitions:
+                    cluster.elect(each)
+            case "refuse":
+                cluster.passing.share = 0.1 * number
 
     def end(self) -> None:
         """Everything is answered from now on."""
+        self.brokers.cluster.passing.share = 0.0
         self.brokers.wait(5.0)
         self.writer.deliver_all()
         if self.state in OPEN:

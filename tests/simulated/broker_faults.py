@@ -71,12 +71,12 @@ def stale_broker(deployment: Deployment, random: Random) -> float | None:
 
 @fault("brokers")
 def new_leaders(deployment: Deployment, random: Random) -> float | None:
-    """Leaders and coordinators change, as an operator or a controller has it."""
+    """Leaders change, as an operator or a controller has it."""
     if _broker(deployment, random) is None:
         return None
     for each in deployment.cluster.every_partition():
         if random.random() < 0.5 and deployment.cluster.partition(each.place) is each:
-            deployment.cluster.elect(each.place)
+            deployment.cluster.elect(each)
     return _busy(deployment, 0.5)
 
 
@@ -175,7 +175,6 @@ def half_answers(deployment: Deployment, random: Random) -> float | None:
     broker = random.choice(deployment.cluster.brokers)
     for connection in list(broker.connections.values()):
         connection.broken()
-    broker.connections.clear()
     return 0.0
 
 

@@ -178,6 +178,7 @@ class Deployment:
         self.folder = Path(tempfile.mkdtemp(prefix="equipoise-simulated-", dir=_fast_folder()))
         self.network = FaultyNetwork(Random(f"network {seed}"))
         self.cluster = Cluster(self.scheduler, Random(f"kafka {seed}"), brokers=BROKERS, network=self.network)
+        self.cluster.tells_epochs = seed % 7 < 3
         for broker in self.cluster.brokers:
             broker.clock_ms = self.random.randrange(-3_000, 3_000)
         self.failover_from_s = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from tests.simulated import broker_faults, operator_faults, upgrade_faults  # noqa: F401  # they add their faults
+from tests.simulated import broker_faults, operator_faults, upgrade_faults, wire_faults  # noqa: F401  # they add their faults
 from tests.simulated.faults import chosen
 from tests.simulated.run import Result, simulate
 

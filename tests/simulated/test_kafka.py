@@ -486,7 +486,7 @@ def test_marker_that_is_lost_with_a_leader_is_written_again(seed: int) -> None:
         await producer.commit_transaction()
         while log.end == 1:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        cluster.elect(TP)
+        cluster.elect(cluster.topics["numbers"].partitions[0])
         await asyncio.sleep(10.0)
         assert log.last_stable_offset == log.end > 1
         consumer = await started_consumer(clients, read_committed=True)

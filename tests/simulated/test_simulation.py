@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from tests.model.without import sessions_end_early
-from tests.simulated import broker_faults, operator_faults, seeds, upgrade_faults  # noqa: F401  # they add their faults
+from tests.simulated import broker_faults, operator_faults, seeds, upgrade_faults, wire_faults  # noqa: F401  # they add their faults
 from tests.simulated.deployment import Deployment
 from tests.simulated.faults import Fault, chosen
 from tests.simulated.run import describe, simulate

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from tests.live.storm.checks import Check
-from tests.live.storm.faults import Kind, draw
+from tests.live.storm.faults import WIRE, Kind, draw
 from tests.live.storm.run import TASKS, Storm, run_storm, summary
 
 GUARANTEES = ("exactly_once", "at_least_once")
@@ -29,13 +29,13 @@ def main() -> int:
     parser.add_argument("--guarantee", choices=GUARANTEES, default=GUARANTEES[0])
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two, about (5)")
     names = [kind.name.lower() for kind in Kind]
-    parser.add_argument("--kinds", default=",".join(names), help=f"with commas between; of {', '.join(names)} (all)")
+    parser.add_argument("--kinds", default=",".join(names), help=f"with commas between; of {', '.join(names)} (all), or wire: those of connections")
     parser.add_argument("--tasks", type=int, default=TASKS, help=f"that there are at first ({TASKS})")
     parser.add_argument("--folder", type=Path, help="for what processes print; kept when something fails (a new one)")
     parser.add_argument("--plan", action="store_true", help="print the faults and do nothing")
     given = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
-    kinds = tuple(Kind[name.upper()] for name in given.kinds.split(","))
+    kinds = WIRE if given.kinds == "wire" else tuple(Kind[name.upper()] for name in given.kinds.split(","))
     plan = draw(seed, given.faults, given.every, kinds)
     if given.plan:
         print(*(f"{fault.at_s:7.1f} {fault}" for fault in plan), sep="\n")

@@ -34,12 +34,12 @@ from tests.live.kafka import admin_client
 from tests.live.orders import Orders
 from tests.live.storm.faults import (
     BROKERS,
-    CUTTABLE,
     EXTRA,
     LEASE_S,
     MEMBERS,
     OPERATORS,
     SESSION_S,
+    WIRE,
     WITNESSED,
     WORKER_SESSION_S,
     WORKERS,
@@ -68,6 +68,10 @@ LOOK_S = 0.3
 AGAIN_S = 1.0
 TWIN_S = 90.0
 """How long two processes may have one id: until one of them reads that it is out."""
+DELAYS_S = (0.05, 0.2, 1.0)
+"""Of each way."""
+PASSED_BYTES = (2_000, 20_000)
+"""Of a connection, each second."""
 JOINED_S = 90.0
 LEAVING_S = 120.0
 GROUP_KNOWN_S = 60.0
@@ -132,7 +136,7 @@ class Deployment:
 
     def __init__(self, folder: Path, guarantee: str, tasks: int) -> None:
         self._folder = folder
-        self.network = Relays(CUTTABLE, len(BROKERS))
+        self.network = Relays(MEMBERS, len(BROKERS))
         self._relaying = contextlib.AsyncExitStack()
         self.brokers = Brokers(len(BROKERS), self.network.listeners, **BROKER_SETTINGS)
         self.orders = Orders(
@@ -225,7 +229,7 @@ class Deployment:
     def _start_process(self, seat: Seat) -> str:
         return self.orders.start(
             seat.member_id, folder=seat.folder, timing=seat.timing, guarantee=self._guarantee, epoch=self._epoch,
-            bootstrap=self.network.bootstrap(seat.member_id) if seat.member_id in CUTTABLE else "",
+            bootstrap=self.network.bootstrap(seat.member_id) if seat.member_id in MEMBERS else "",
             witness=seat.member_id in WITNESSED, back_within_ms=BACK_WITHIN_MS if seat.member_id[-1] in RESTARTS else None,
         )  # fmt: skip
 
@@ -444,6 +448,10 @@ class Deployment:
             self.network.cut(fault.victim)
             await asyncio.sleep(fault.length_s)
             self.network.mend(fault.victim)
+        elif fault.kind in WIRE:
+            self._fail_wire(fault)
+            await asyncio.sleep(fault.length_s)
+            self.network.mend(fault.victim)
         elif fault.kind is Kind.TWIN:
             await self._twin(seat, process)
         elif fault.kind is Kind.LEAVE:
@@ -451,6 +459,24 @@ class Deployment:
             await self._leave(seat)
             await asyncio.sleep(fault.length_s)
             self._start_member(seat)
+
+    def _fail_wire(self, fault: Fault) -> None:
+        for relay in self.network.of(fault.victim):
+            match fault.kind:
+                case Kind.DELAY:
+                    relay.delay_s = DELAYS_S[fault.which % len(DELAYS_S)]
+                case Kind.THROTTLE:
+                    relay.bytes_per_s = PASSED_BYTES[fault.which % len(PASSED_BYTES)]
+                case Kind.LOSE_ANSWERS:
+                    relay.loses_answers = True
+                case Kind.HANG:
+                    relay.hang()
+                case Kind.HALVE:
+                    relay.halve()
+                case Kind.HALF_CLOSE:
+                    relay.half_close(to_client=bool(fault.which % 2))
+                case Kind.RESET:
+                    relay.reset()
 
     async def _stop_in_a_transaction(self, process: str, member_id: str) -> None:
         """Stops it while Kafka holds one of its transactions open, if it is caught there."""

@@ -11,8 +11,6 @@ import attrs
 MEMBERS = ("m1", "m2", "m3", "m4", "m5")
 WITNESSED = ("m1", "m3")
 """Members that have a witness; so have all workers."""
-CUTTABLE = ("m3", "m4")
-"""Members whose connections can be cut."""
 EXTRA = ("m6", "m7")
 """Who may join."""
 WORKERS = ("w1", "w2")
@@ -39,6 +37,13 @@ class Kind(enum.Enum):
     PAUSE_BEYOND = "SIGSTOP beyond its lease and session, SIGCONT"
     CUT = "cut off from the brokers within its lease"
     CUT_BEYOND = "cut off from the brokers beyond its lease and session"
+    DELAY = "what it sends and hears is late"
+    THROTTLE = "its connections pass little"
+    LOSE_ANSWERS = "answers to it are lost"
+    HANG = "its connections hang, and new ones do not"
+    HALVE = "its connections break within an answer"
+    HALF_CLOSE = "its connections are closed in one direction"
+    RESET = "its connections are reset"
     TWIN = "a second process with its id, and another disk"
     KILL_WITNESS = "kill -9 of its witness"
     LEAVE = "leaves in order, started again"
@@ -57,6 +62,8 @@ class Kind(enum.Enum):
     LED_BY = "all members stop, something else leads, then equipoise again, and they return"
 
 
+WIRE = (Kind.DELAY, Kind.THROTTLE, Kind.LOSE_ANSWERS, Kind.HANG, Kind.HALVE, Kind.HALF_CLOSE, Kind.RESET)
+"""Faults of the connections between a member and the brokers."""
 _LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
     Kind.KILL: ((0.2, 3), (SESSION_S + 2, SESSION_S + 10)),
     Kind.WIPE: ((0.2, 3),),
@@ -64,6 +71,13 @@ _LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
     Kind.PAUSE_BEYOND: ((SESSION_S + 3, SESSION_S + 10),),
     Kind.CUT: ((0.5, 0.6 * LEASE_S),),
     Kind.CUT_BEYOND: ((SESSION_S + 3, SESSION_S + 10),),
+    Kind.DELAY: ((0.5, 0.6 * LEASE_S),),
+    Kind.THROTTLE: ((0.5, 0.6 * LEASE_S),),
+    Kind.LOSE_ANSWERS: ((0.5, 0.6 * LEASE_S), (SESSION_S + 3, SESSION_S + 6)),
+    Kind.HANG: ((0, 0),),
+    Kind.HALVE: ((0, 0),),
+    Kind.HALF_CLOSE: ((0, 0),),
+    Kind.RESET: ((0, 0),),
     Kind.TWIN: ((0, 0),),
     Kind.KILL_WITNESS: ((0, 0),),
     Kind.LEAVE: ((0.5, 10),),
@@ -82,7 +96,10 @@ _LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
     Kind.LED_BY: ((1, 5),),
 }
 """One of the ranges, evenly, and a length from it, evenly."""
-_AFTER_S = {Kind.WIPE: SESSION_S, Kind.TWIN: SESSION_S + 8, Kind.LEAVE: 15.0, Kind.JOIN: 15.0, Kind.KILL_BROKER: BETWEEN_BROKERS_S}
+_AFTER_S = {
+    Kind.WIPE: SESSION_S, Kind.HALVE: 2.0, Kind.HALF_CLOSE: 2.0, Kind.RESET: 2.0, Kind.TWIN: SESSION_S + 8, Kind.LEAVE: 15.0, Kind.JOIN: 15.0,
+    Kind.KILL_BROKER: BETWEEN_BROKERS_S,
+}  # fmt: skip
 _OF_OPERATORS = frozenset(
     {Kind.SETTING, Kind.ASSIGNOR, Kind.HOSTILE, Kind.GIANT, Kind.STRANGER, Kind.GUARANTEE, Kind.PARTITIONS, Kind.LED_BY}
 )  # fmt: skip
@@ -145,4 +162,4 @@ def _victims(kind: Kind, free_at_s: dict[str, float], at_s: float) -> list[str]:
         return sorted(free.intersection(WITNESSED))
     if len(victims) <= len(MEMBERS) - MOST_AT_ONCE:
         return []
-    return sorted(free.intersection(CUTTABLE)) if kind in (Kind.CUT, Kind.CUT_BEYOND) else victims
+    return victims

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from enum import StrEnum
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +18,7 @@ from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, RequestTime
 if TYPE_CHECKING:
     from equipoise.testing.simulated.kafka.cluster_state import SimulatedBroker
 
+_ENDING_SHARE = 0.2
 Reply = Callable[[Any], None]
 Handler = Callable[["SimulatedBroker", Reply], None]
 """A request: a broker calls it, and it replies once, at once or later."""
@@ -44,11 +46,21 @@ class LoopScheduler:
         return self._loop.call_later(delay_us / 1_000_000, callback, *arguments)
 
 
+class Ending(StrEnum):
+    """How a connection ends in place of an answer. The broker has carried out the request."""
+
+    BREAKS = "breaks"
+    """In the middle of the answer."""
+    HANGS = "hangs"
+    """No answer arrives any more, and nothing says so."""
+
+
 class Network:
     """Delays and losses. A simulation changes the fields while it runs, or overrides `trip_us`.
 
     `cut`: pairs of process and broker between which every message is lost. `slow_us`: process ->
-    what its messages take longer, each way.
+    what its messages take longer, each way. `ending`: process -> how its connections end in place
+    of every fifth answer.
     """
 
     def __init__(self, random: Random, *, least_us: int = 200, most_us: int = 1_500) -> None:
@@ -56,6 +68,7 @@ class Network:
         self.least_us, self.most_us = least_us, most_us
         self.cut: set[tuple[str, int]] = set()
         self.slow_us: dict[str, int] = {}
+        self.ending: dict[str, Ending] = {}
 
     def trip_us(self, process: str, broker: int, request: str, *, back: bool) -> int | None:
         """Returns how long a request (or, with `back`, its response) is under way; None: it is
@@ -64,6 +77,11 @@ class Network:
         if (process, broker) in self.cut:
             return None
         return self.least_us + int(self.random.random() * (self.most_us - self.least_us)) + self.slow_us.get(process, 0)
+
+    def ends(self, process: str) -> Ending | None:
+        """Returns how the connection ends in place of an answer to the process; None: it does not.
+        """
+        return self.ending[process] if process in self.ending and self.random.random() < _ENDING_SHARE else None
 
     def keeps(self, process: str, connection: BrokerConnection, request: str, arrive: Callable[[], None]) -> bool:
         """Returns whether the network keeps the request, and lets it `arrive` when it likes."""
@@ -84,7 +102,9 @@ class BrokerConnection:
 
     A request that was sent reaches the broker whatever happens to the client and the connection
     meanwhile; its response does not. A request that takes longer than `timeout_s` closes the
-    connection.
+    connection. A broker that throttles a client reads nothing from it meanwhile (KIP-219). It
+    closes a connection over which a request arrives when its session is over (KIP-368), because
+    aiokafka does not authenticate again.
     """
 
     def __init__(self, process: str, broker: SimulatedBroker, network: Network, scheduler: CallsLater, timeout_s: float) -> None:
@@ -94,8 +114,9 @@ class BrokerConnection:
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[int, _Sent] = {}
         self._queue: deque[_Sent] = deque()
-        self._is_busy = False
+        self._is_busy = self._hangs = False
         self._arrives_us = self._returns_us = 0
+        self._opened_us = scheduler.now_us
         broker.connections[id(self)] = self
 
     def send(self, name: str, handler: Handler, done: Reply) -> None:
@@ -122,7 +143,8 @@ class BrokerConnection:
             self._received(sent, asyncio.CancelledError() if error is None else error)
 
     def broken(self) -> None:
-        """The broker's process has ended."""
+        """The broker, or its process, has ended the connection."""
+        self._broker.connections.pop(id(self), None)
         self._queue.clear()
         trip_us = self._network.trip_us(self._process, self._broker.id, "Close", back=True)
         if trip_us is not None:
@@ -136,6 +158,10 @@ class BrokerConnection:
         if not self._broker.is_up:
             self._tell(sent, KafkaConnectionError(f"broker {self._broker.id}"))
             return
+        session_us = self._broker.session_us
+        if session_us is not None and self._scheduler.now_us - self._opened_us > session_us:
+            self.broken()
+            return
         self._queue.append(sent)
         self._handle()
 
@@ -146,13 +172,24 @@ class BrokerConnection:
             sent.handler(self._broker, partial(self._answered, sent))
 
     def _answered(self, sent: _Sent, answer: Any) -> None:
-        self._is_busy = False
-        trip_us = self._network.trip_us(self._process, self._broker.id, sent.name, back=True)
+        ending = self._network.ends(self._process)
+        if ending is Ending.BREAKS:
+            self.broken()
+        self._hangs |= ending is Ending.HANGS
+        trip_us = None if ending or self._hangs else self._network.trip_us(self._process, self._broker.id, sent.name, back=True)
         if trip_us is not None and self.is_open:
             self._returns_us = max(self._returns_us + 1, self._scheduler.now_us + trip_us)
             self._scheduler.call_later(self._returns_us - self._scheduler.now_us, self._tell, sent, answer)
-        if self._queue:
+        throttled_ms = getattr(answer, "throttle_time_ms", 0)
+        self._is_busy = throttled_ms > 0
+        if throttled_ms:
+            self._scheduler.call_later(throttled_ms * 1_000, self._reads_on)
+        elif self._queue:
             self._scheduler.call_later(0, self._handle)
+
+    def _reads_on(self) -> None:
+        self._is_busy = False
+        self._handle()
 
     def _tell(self, sent: _Sent, answer: Any) -> None:
         self._loop.call_soon_threadsafe(self._received, sent, answer)

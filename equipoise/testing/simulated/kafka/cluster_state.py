@@ -59,7 +59,8 @@ class FrozenView(NamedTuple):
 @attrs.define(eq=False)
 class SimulatedBroker:
     """`view`: not None while it is cut from the other brokers. `clock_ms`: how far its clock is
-    ahead.
+    ahead. `throttle_ms`: of each answer (`throttle_time_ms`). `session_us`: how long a connection
+    is authenticated (connections.max.reauth.ms); None: for ever.
     """
 
     id: int
@@ -68,6 +69,8 @@ class SimulatedBroker:
     is_paused: bool = False
     view: FrozenView | None = None
     clock_ms: int = 0
+    throttle_ms: int = 0
+    session_us: int | None = None
     connections: dict[int, BrokerConnection] = attrs.field(factory=dict)
     fetch_sessions: FetchSessions = attrs.field(factory=FetchSessions)
     held: list[Reply] = attrs.field(factory=list)
@@ -79,9 +82,10 @@ class SimulatedBroker:
 
 
 class TopicDescription(NamedTuple):
-    """`leaders` and `replicas`: by partition."""
+    """`leaders`, `replicas` and `epochs`: by partition."""
 
     topic_id: str
     leaders: list[int]
     replicas: list[list[int]]
+    epochs: list[int]
 

@@ -30,6 +30,8 @@ class ConnectedClient:
         self._tracked: dict[str, None] = {}
         """Topics whose metadata is kept."""
         self._leaders: dict[TopicPartition, int] = {}
+        self._epochs: dict[TopicPartition, int] = {}
+        """In which the leaders lead."""
         self._counts: dict[str, int] = {}
         self._coordinators: dict[str, int] = {}
         """Kind -> broker."""
@@ -146,12 +148,12 @@ class ConnectedClient:
             except errors.KafkaError:
                 continue
             self._updated_us = self._cluster.scheduler.now_us
-            self._leaders = {}
-            self._counts = {}
+            self._leaders, self._epochs, self._counts = {}, {}, {}
             for name, described in answer.items():
                 if described is not None:
                     self._counts[name] = len(described.leaders)
                     self._leaders.update((TopicPartition(name, index), leader) for index, leader in enumerate(described.leaders))
+                    self._epochs.update((TopicPartition(name, index), epoch) for index, epoch in enumerate(described.epochs))
             self._metadata_updated()
             return True
         return False

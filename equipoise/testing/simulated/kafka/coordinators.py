@@ -77,6 +77,9 @@ class Coordinators:
         return self.partitions[(COUNT if kind == TRANSACTION else 0) + zlib.crc32(key.encode()) % COUNT]
 
     def _refusal(self, kind: str, key: str, broker: SimulatedBroker) -> ErrorClass | None:
+        passing = self._cluster.passing.before(kind)
+        if passing is not None:
+            return passing
         each = self._partition(kind, key)
         if self._cluster.leader_of(broker, each) != broker.id:
             return errors.NotCoordinatorError
@@ -93,12 +96,13 @@ class Coordinators:
 
     def _written(self, reply: Reply, answer: Any) -> None:
         """Replies when the replicas have it."""
+        answer = self._cluster.passing.after("coordinator") or answer
         self._cluster.scheduler.call_later(self._cluster.between_us(self._cluster.replicate_us), reply, answer)
 
     def find(self, kind: str, key: str, broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with the id of the coordinator's broker, or an error."""
         leader = self._cluster.leader_of(broker, self._partition(kind, key))
-        reply(leader if leader >= 0 else errors.CoordinatorNotAvailableError)
+        reply(self._cluster.passing.before("FindCoordinator") or (leader if leader >= 0 else errors.CoordinatorNotAvailableError))
 
     # Groups' offsets
 
@@ -239,6 +243,11 @@ class Coordinators:
             reply(errors.InvalidTxnState)
         else:
             reply(errors.ConcurrentTransactions if known.state == "ending" else None)
+
+    def expire_all(self) -> None:
+        """Every open transaction was open too long."""
+        for known in self._transactional.values():
+            self._expire(known, known.number)
 
     def _expire(self, known: _Transactional, number: int) -> None:
         if known.number != number or known.state != "ongoing":

@@ -36,7 +36,15 @@ VERSIONS = {
 
 def handler(cluster: Cluster, request: Any) -> Handler:
     """Returns what answers a request that was built in the last version of `VERSIONS`."""
-    return partial(_HANDLERS[request.API_KEY], cluster, request)
+    return partial(_handle, cluster, request)
+
+
+def _handle(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    def throttled(answer: Any) -> None:
+        answer.throttle_time_ms = broker.throttle_ms
+        reply(answer)
+
+    _HANDLERS[request.API_KEY](cluster, request, broker, throttled)
 
 
 def _code(error: Any) -> int:

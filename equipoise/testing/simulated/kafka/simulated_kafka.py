@@ -14,7 +14,7 @@ from typing import Any
 
 from aiokafka import errors
 
-from equipoise.kafka.client import LeaderEnd, NewTopic, TopicPartition
+from equipoise.kafka.client import NO_EPOCH, LeaderEnd, NewTopic, TopicPartition
 from equipoise.kafka.consumer.requests import END, FIRST
 from equipoise.kafka.producer.producer_errors import InvalidRecordError
 from equipoise.testing.simulated.kafka.broker_network import CallsLater, Network, Reply
@@ -29,6 +29,7 @@ from equipoise.testing.simulated.kafka.cluster_state import (
 from equipoise.testing.simulated.kafka.coordinators import Coordinators
 from equipoise.testing.simulated.kafka.fetch_sessions import Answered, Wanted
 from equipoise.testing.simulated.kafka.partition_log import Batch, LeaderEpochs, PartitionLog
+from equipoise.testing.simulated.kafka.passing_errors import FencedLeaderEpochError, PassingErrors, UnknownLeaderEpochError
 from equipoise.testing.simulated.kafka.stored_batches import read_batches
 
 EPOCH_MS = 1_700_000_000_000
@@ -65,6 +66,9 @@ class Cluster:
         self.settle_us = (1_000, 500_000)
         self.tell_us = (1_000, 600_000)
         self.has_near_readers = False
+        self.tells_epochs = False
+        """Whether metadata has leader epochs. aiokafka asks for a version without."""
+        self.passing = PassingErrors(random)
         self.records_appended = 0
         self.refuses: Callable[[str, Batch], ErrorClass | None] = lambda topic, batch: None
         """With what a leader refuses a batch for this topic; None: it takes it."""
@@ -168,7 +172,6 @@ class Cluster:
         broker.held.clear()
         for connection in list(broker.connections.values()):
             connection.broken()
-        broker.connections.clear()
         self._lost(broker)
 
     def start(self, number: int) -> None:
@@ -217,9 +220,8 @@ class Cluster:
                 reply(None)
             self._rejoin(broker)
 
-    def elect(self, place: TopicPartition) -> None:
+    def elect(self, each: BrokerPartition) -> None:
         """A new leader for one partition at once, if there is another in-sync replica."""
-        each = self.topics[place[0]].partitions[place[1]]
         self._elect(each, [number for number in each.isr if number != each.leader])
 
     def _lost(self, broker: SimulatedBroker) -> None:
@@ -335,6 +337,10 @@ class Cluster:
     def leader_of(self, broker: SimulatedBroker, each: BrokerPartition) -> int:
         return each.leader if broker.view is None else broker.view.leaders.get(each.place, -1)
 
+    def _asked(self, request: str, broker: SimulatedBroker, place: TopicPartition) -> tuple[BrokerPartition, int, int] | ErrorClass:
+        """As `_led`; or the error with which the broker answers this time."""
+        return self.passing.before(request) or self._led(broker, place)
+
     def _led(self, broker: SimulatedBroker, place: TopicPartition) -> tuple[BrokerPartition, int, int] | ErrorClass:
         """Partition, high watermark and last stable offset, if the broker believes to lead it."""
         topic = (self.topics if broker.view is None else broker.view.topics).get(place[0])
@@ -357,7 +363,8 @@ class Cluster:
             described[name] = None
             if topic is not None:
                 leaders = [self.leader_of(broker, each) for each in topic.partitions]
-                described[name] = TopicDescription(topic.topic_id, leaders, [each.replicas for each in topic.partitions])
+                epochs = [each.epoch if broker.view is None else broker.view.epochs.get(each.place, (NO_EPOCH,))[0] for each in topic.partitions]
+                described[name] = TopicDescription(topic.topic_id, leaders, [each.replicas for each in topic.partitions], epochs)
         reply(described)
 
     def produce(self, batches: Mapping[TopicPartition, Batch], transactional_id: str | None, broker: SimulatedBroker, reply: Reply) -> None:
@@ -373,7 +380,7 @@ class Cluster:
             self._produce(broker, place, batch, transactional_id, partial(answered, place))
 
     def _produce(self, broker: SimulatedBroker, place: TopicPartition, batch: Batch, transactional_id: str | None, reply: Reply) -> None:
-        found = self._led(broker, place)
+        found = self._asked("Produce", broker, place)
         if not isinstance(found, tuple):
             reply(found)
             return
@@ -400,7 +407,7 @@ class Cluster:
                 reply(known)
                 return
             offset = self.append(each, batch) if known is None else known
-            self.acknowledge(each, offset, offset + len(batch.contents), reply)
+            self.acknowledge(each, offset, offset + len(batch.contents), lambda answer: reply(self.passing.after("Produce") or answer))
 
     def _transaction_problem(self, each: BrokerPartition, batch: Batch, transactional_id: str | None) -> ErrorClass | None:
         """Leaders ask the coordinator whether a partition belongs to the transaction (KIP-890)."""
@@ -467,13 +474,15 @@ class Cluster:
     def _fetch_one(
         self, broker: SimulatedBroker, place: TopicPartition, wanted: Wanted, committed: bool, left_bytes: int, near: bool, *, one: bool
     ) -> Answered:
-        found = self._led(broker, place)
+        found = self._asked("Fetch", broker, place)
         if not isinstance(found, tuple):
             return Answered(found.errno)  # type: ignore[attr-defined]
         if not self.may_read(place[0]):
             return Answered(errors.TopicAuthorizationFailedError.errno)
         each, high_watermark, stable = found
-        log = each.log
+        log, epoch = each.log, self._epochs(broker, each)[0]
+        if wanted.epoch not in (NO_EPOCH, epoch):
+            return Answered((FencedLeaderEpochError if wanted.epoch < epoch else UnknownLeaderEpochError).errno)
         if not log.start <= wanted.offset <= (log.end if broker.view is None else high_watermark):
             return Answered(errors.OffsetOutOfRangeError.errno)
         if near:
@@ -491,7 +500,7 @@ class Cluster:
         """
         answers: dict[TopicPartition, LeaderEnd | ErrorClass] = {}
         for place, time in times.items():
-            found = self._led(broker, place)
+            found = self._asked("ListOffsets", broker, place)
             if not isinstance(found, tuple):
                 answers[place] = found
                 continue
@@ -513,7 +522,7 @@ class Cluster:
         """Replies with partition -> where this leader epoch ends, or error."""
         answers: dict[TopicPartition, int | ErrorClass] = {}
         for place, epoch in epochs.items():
-            found = self._led(broker, place)
+            found = self._asked("OffsetForLeaderEpoch", broker, place)
             answers[place] = self._epochs(broker, found[0])[1].end(epoch) if isinstance(found, tuple) else found
         reply(answers)
 

@@ -15,7 +15,7 @@ from equipoise.testing.simulated.kafka.coordinators import GROUP
 
 
 class SimulatedWire(ConnectedClient):
-    """Implements `broker_wire.Wire`. As with real brokers, metadata has no leader epochs."""
+    """Implements `broker_wire.Wire`. Metadata has leader epochs if the cluster `tells_epochs`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -65,7 +65,7 @@ class SimulatedWire(ConnectedClient):
 
     def leader_of(self, place: TopicPartition) -> tuple[int, int] | None:
         found = self._leader(place)
-        return None if found is None or found < 0 else (found, NO_EPOCH)
+        return None if found is None or found < 0 else (found, self._epochs[place] if self._cluster.tells_epochs else NO_EPOCH)
 
     def is_hidden(self, topic: str) -> bool:
         """Every user sees every topic here."""
