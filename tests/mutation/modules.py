@@ -78,6 +78,7 @@ MODULES = {
     "equipoise/kafka/consumer/batches.py": Judged(("tests/unit/kafka/test_fetched_batches.py", *_CONSUMER)),
     "equipoise/kafka/consumer/core.py": Judged(_CONSUMER),
     "equipoise/kafka/consumer/fetch_session.py": Judged(_CONSUMER),
+    "equipoise/kafka/consumer/read_brokers.py": Judged(_CONSUMER),
     "equipoise/kafka/producer/batch_queues.py": Judged(_PRODUCER),
     "equipoise/kafka/producer/producer_core.py": Judged(_PRODUCER),
     "equipoise/kafka/producer/producer_errors.py": Judged(_PRODUCER),

@@ -3,87 +3,30 @@
 `ConsumerCore.due` returns what is to be sent now. Each of its orders ends with one call: `fetched`,
 `placed` or `failed`. In between the caller assigns, seeks, pauses and takes as it likes; answers
 that no longer fit are dropped. One order at a time is under way for each broker.
-
-A partition is fetched while it is assigned, led by a known broker, positioned, not paused, nothing
-of it is waiting to be taken, and it does not rest after an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from math import inf
 from typing import Any
 
-import attrs
 from aiokafka import errors
 
 from equipoise.kafka.client import NO_EPOCH, TopicPartition
 from equipoise.kafka.consumer.batches import FetchedBatches
-from equipoise.kafka.consumer.fetch_session import Asked, FetchSession
+from equipoise.kafka.consumer.fetch_session import Asked
+from equipoise.kafka.consumer.read_brokers import NO_LEADER, Leaders, ReadBroker, ReadBrokers, ReadPartition
 from equipoise.kafka.consumer.reading_orders import Due, FetchOptions, FetchOrder, FindPositions, Order
 
 PREFETCH_MS = 100.0
 """How long records that nobody takes keep others from being fetched from the same broker."""
 METADATA_AGAIN_MS = 100.0
 """Time between two requests for metadata while a partition has no leader."""
-REPLICA_MS = 300_000.0
-"""How long a broker's advice to read from another replica holds (KIP-392)."""
-NO_LEADER = -1
 _OFFSET_OUT_OF_RANGE, _TOPIC_AUTHORIZATION_FAILED = 1, 29
 _SESSION_ERRORS = {70, 71}
 """FETCH_SESSION_ID_NOT_FOUND and INVALID_FETCH_SESSION_EPOCH: a new session begins at once."""
 _FIRST_WITH_SESSIONS, _FIRST_WITH_REPLICAS = 7, 11
-Leaders = Callable[[TopicPartition], tuple[int, int] | None]
-"""Broker and epoch (NO_EPOCH: unknown) that lead a partition; None: none is known."""
-
-
-@attrs.define(eq=False, slots=True)
-class _ReadBroker:
-    """A broker. `wanted`: what is to be fetched from it; `changed`: of which its session may know
-    something else. `found_ms`, `finds`: when it last found something, and how often it did.
-    """
-
-    id: int
-    session: FetchSession = attrs.field(factory=FetchSession)
-    is_asked: bool = False
-    from_ms: float = 0.0
-    wanted: dict[TopicPartition, _Partition] = attrs.field(factory=dict)
-    changed: dict[TopicPartition, None] = attrs.field(factory=dict)
-    behind: int = 0
-    """Partitions that are wanted and known to have more."""
-    untaken: int = 0
-    found_ms: float = -inf
-    finds: int = 0
-    ahead_of: int = -1
-    """`finds` when it was last asked while something was not taken."""
-
-
-@attrs.define(eq=False, slots=True)
-class _Partition:
-    """`last`: number of the find that brought something last. `resting_ms`: until then nothing is
-    asked for. `is_reset`: what the group has committed is not looked for any more.
-    """
-
-    place: TopicPartition
-    position: int | None = None
-    is_paused: bool = False
-    is_reset: bool = False
-    is_finding: bool = False
-    leader: int = NO_LEADER
-    epoch: int = NO_EPOCH
-    replica: int = NO_LEADER
-    replica_ms: float = 0.0
-    node: _ReadBroker | None = None
-    end: int | None = None
-    stable: int | None = None
-    fetched_epoch: int = NO_EPOCH
-    found: FetchedBatches | None = None
-    error: Exception | None = None
-    last: int = 0
-    resting_ms: float = 0.0
-    is_wanted: bool = False
-    is_behind: bool = False
-    is_untaken: bool = False
 
 
 class ConsumerCore:
@@ -93,19 +36,16 @@ class ConsumerCore:
         self.options = options
         self.max_wait_ms = options.max_wait_ms
         """How long brokers hold a fetch that finds nothing, from the next one on."""
-        self._partitions: dict[TopicPartition, _Partition] = {}
-        self._nodes: dict[int, _ReadBroker] = {}
-        self._found: dict[TopicPartition, _Partition] = {}
-        self._unled: dict[TopicPartition, _Partition] = {}
-        self._unplaced: dict[TopicPartition, _Partition] = {}
-        self._resting: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, ReadPartition] = {}
+        self._brokers = ReadBrokers(options)
+        self._found: dict[TopicPartition, ReadPartition] = {}
+        self._unplaced: dict[TopicPartition, ReadPartition] = {}
         self.finds = 0
         """How often something was found: records, or an error."""
         self._untaken_bytes = 0
         self._has_moved = False
         """Whether a broker has said that it does not lead what it was asked for."""
         self._metadata_from_ms = -inf
-        self._leaders: Leaders = lambda place: None
 
     # What the host wants
 
@@ -117,14 +57,13 @@ class ConsumerCore:
         for place in [each for each in self._partitions if each not in wanted]:
             each = self._partitions.pop(place)
             self._forget(each)
-            self._move(each, None)
-            for waiting in (self._unled, self._unplaced, self._resting):
-                waiting.pop(place, None)
+            self._unplaced.pop(place, None)
+            self._brokers.leave(each)
         for place in wanted:
             if place not in self._partitions:
-                each = self._partitions[place] = _Partition(TopicPartition(*place))
+                each = self._partitions[place] = ReadPartition(TopicPartition(*place))
                 self._unplaced[each.place] = each
-                self._lead(each)
+                self._brokers.lead(each)
 
     def seek(self, place: TopicPartition, offset: int) -> None:
         """Raises IllegalStateError, ValueError."""
@@ -139,15 +78,15 @@ class ConsumerCore:
         """Raises IllegalStateError."""
         each = self._assigned(place)
         each.is_paused = True
-        self._count(each)
+        self._brokers.count(each)
 
     def resume(self, place: TopicPartition) -> None:
         """Raises IllegalStateError."""
         each = self._assigned(place)
         each.is_paused = False
-        self._count(each)
+        self._brokers.count(each)
 
-    def _assigned(self, place: TopicPartition) -> _Partition:
+    def _assigned(self, place: TopicPartition) -> ReadPartition:
         each = self._partitions.get(place)
         if each is None:
             raise errors.IllegalStateError(f"No current assignment for partition {place}")
@@ -218,33 +157,27 @@ class ConsumerCore:
                     break
         return taken
 
-    def _forget(self, each: _Partition) -> None:
+    def _forget(self, each: ReadPartition) -> None:
         """Nothing of it is waiting any more."""
         if self._found.pop(each.place, None) is not None:
             if each.found is not None:
                 self._untaken_bytes -= each.found.size_bytes
             each.found = each.error = None
-            self._count(each)
+            self._brokers.count(each)
 
-    def _fail(self, each: _Partition, error: Exception) -> None:
+    def _fail(self, each: ReadPartition, error: Exception) -> None:
         self.finds += 1
         each.error, each.last = error, self.finds
         self._found[each.place] = each
-        self._count(each)
+        self._brokers.count(each)
 
     # What is to be sent
 
     def due(self, now_ms: float) -> Due:
         """Returns what is to be sent now. Each order has to be ended."""
-        again_ms = inf
-        for each in list(self._resting.values()):
-            if each.resting_ms <= now_ms:
-                del self._resting[each.place]
-                self._count(each)
-            else:
-                again_ms = min(again_ms, each.resting_ms)
+        again_ms = self._brokers.rested(now_ms)
         orders: list[Order] = list(self._find_positions()) if self._unplaced else []
-        for node in self._nodes.values():
+        for node in self._brokers.nodes.values():
             if node.is_asked or not node.wanted:
                 continue
             wait_ms, from_ms = self.max_wait_ms, node.from_ms
@@ -259,7 +192,7 @@ class ConsumerCore:
             if not wait_ms:
                 node.ahead_of = node.finds
             orders.append(self._fetch(node, wait_ms))
-        has_unled = any(not each.is_paused for each in self._unled.values())
+        has_unled = any(not each.is_paused for each in self._brokers.unled.values())
         asks = (has_unled or self._has_moved) and now_ms >= self._metadata_from_ms
         if asks:
             self._has_moved, self._metadata_from_ms = False, now_ms + METADATA_AGAIN_MS
@@ -267,7 +200,7 @@ class ConsumerCore:
             again_ms = min(again_ms, self._metadata_from_ms)
         return Due(orders, asks, again_ms)
 
-    def _fetch(self, node: _ReadBroker, wait_ms: int) -> FetchOrder:
+    def _fetch(self, node: ReadBroker, wait_ms: int) -> FetchOrder:
         session, wanted, known = node.session, node.wanted, node.session.known
         named: dict[TopicPartition, Asked] = {}
         dropped: list[TopicPartition] = []
@@ -297,7 +230,7 @@ class ConsumerCore:
         committed: list[TopicPartition] = []
         listed: dict[int, list[TopicPartition]] = {}
         for each in self._unplaced.values():
-            if each.is_finding or each.error is not None or each.place in self._resting:
+            if each.is_finding or each.error is not None or each.place in self._brokers.resting:
                 continue
             if self.options.has_group and not each.is_reset:
                 committed.append(each.place)
@@ -318,46 +251,11 @@ class ConsumerCore:
         """The brokers' metadata was heard. `leaders` is asked again for partitions that are
         assigned later.
         """
-        self._leaders = leaders
-        for each in self._partitions.values():
-            if each.replica != NO_LEADER and each.replica_ms <= now_ms:
-                each.replica = NO_LEADER
-            self._lead(each)
-
-    def _lead(self, each: _Partition) -> None:
-        leader, epoch = self._leaders(each.place) or (NO_LEADER, NO_EPOCH)
-        each.leader = leader
-        if epoch != each.epoch:
-            each.epoch = epoch
-            self._count(each)
-        if leader == NO_LEADER:
-            self._unled[each.place] = each
-        else:
-            self._unled.pop(each.place, None)
-        number = leader if each.replica == NO_LEADER else each.replica
-        node = None
-        if number != NO_LEADER:
-            node = self._nodes.get(number)
-            if node is None:
-                node = self._nodes[number] = _ReadBroker(number)
-        self._move(each, node)
-
-    def _move(self, each: _Partition, node: _ReadBroker | None) -> None:
-        if each.node is node:
-            return
-        former = each.node
-        if former is not None:
-            former.wanted.pop(each.place, None)
-            former.changed[each.place] = None
-            former.behind -= each.is_behind
-            former.untaken -= each.is_untaken
-        each.is_wanted = each.is_behind = each.is_untaken = False
-        each.node = node
-        self._count(each)
+        self._brokers.heard(self._partitions.values(), leaders, now_ms)
 
     def fetched(self, order: FetchOrder, answer: Any, now_ms: float) -> None:
         """The broker has answered, with a response of aiokafka."""
-        node, version = self._nodes[order.node], answer.API_VERSION
+        node, version = self._brokers.nodes[order.node], answer.API_VERSION
         node.is_asked = False
         node.from_ms = now_ms + answer.throttle_time_ms
         if version < _FIRST_WITH_SESSIONS:
@@ -379,15 +277,14 @@ class ConsumerCore:
                 if asked is not None and asked[0] == each.position:
                     self._answered(node, each, fields, version, now_ms)
 
-    def _answered(self, node: _ReadBroker, each: _Partition, fields: Sequence[Any], version: int, now_ms: float) -> None:
+    def _answered(self, node: ReadBroker, each: ReadPartition, fields: Sequence[Any], version: int, now_ms: float) -> None:
         _, code, end, stable, *_, data = fields
         if code:
             self._refused(node, each, code, now_ms)
             return
         each.end, each.stable = end, stable
         if version >= _FIRST_WITH_REPLICAS and self.options.rack and fields[-2] != NO_LEADER:
-            each.replica, each.replica_ms = fields[-2], now_ms + REPLICA_MS
-            self._lead(each)
+            self._brokers.prefer(each, fields[-2], now_ms)
         if data:
             aborted = fields[-3 if version >= _FIRST_WITH_REPLICAS else -2] or ()
             assert each.position is not None
@@ -403,12 +300,12 @@ class ConsumerCore:
             each.found, each.fetched_epoch = found, found.leader_epoch
             self._untaken_bytes += found.size_bytes
             self._found[each.place] = each
-        self._count(each)
+        self._brokers.count(each)
 
-    def _refused(self, node: _ReadBroker, each: _Partition, code: int, now_ms: float) -> None:
+    def _refused(self, node: ReadBroker, each: ReadPartition, code: int, now_ms: float) -> None:
         """The broker has an error in place of records."""
         is_behind_leader = each.replica != NO_LEADER and code == _OFFSET_OUT_OF_RANGE
-        self._leave_replica(each)
+        self._brokers.leave_replica(each)
         if is_behind_leader:
             return  # only the leader knows what is out of range
         if code == _OFFSET_OUT_OF_RANGE and self.options.reset != "none":
@@ -420,28 +317,23 @@ class ConsumerCore:
             out: Exception = errors.OffsetOutOfRangeError({each.place: each.position})
             self._fail(each, out if code == _OFFSET_OUT_OF_RANGE else errors.TopicAuthorizationFailedError(each.place.topic))
         else:
-            self._rest(each, now_ms)
+            self._brokers.rest(each, now_ms)
             self._has_moved = True
-
-    def _leave_replica(self, each: _Partition) -> None:
-        if each.replica != NO_LEADER:
-            each.replica = NO_LEADER
-            self._lead(each)
 
     def failed(self, order: Order, error: Exception, now_ms: float) -> None:
         """The order had no answer."""
         if isinstance(order, FetchOrder):
-            node = self._nodes[order.node]
+            node = self._brokers.nodes[order.node]
             node.is_asked = False
             node.session.lost()
             node.from_ms = now_ms + self.options.retry_ms
             for each in list(node.wanted.values()):
-                self._leave_replica(each)  # the leader is there
+                self._brokers.leave_replica(each)  # the leader is there
             return
         for each in self._finding(order):
             each.is_finding = False
             if getattr(error, "retriable", False):
-                self._rest(each, now_ms)
+                self._brokers.rest(each, now_ms)
             else:
                 self._fail(each, error)
 
@@ -452,52 +344,21 @@ class ConsumerCore:
         for each in self._finding(order):
             each.is_finding = False
             if each.place not in offsets:
-                self._rest(each, now_ms)
+                self._brokers.rest(each, now_ms)
                 continue
             offset = offsets[each.place]
             each.is_reset = offset is None
             if offset is not None:
                 self._set_position(each, offset)
 
-    def _finding(self, order: FindPositions) -> list[_Partition]:
+    def _finding(self, order: FindPositions) -> list[ReadPartition]:
         asked = map(self._partitions.get, order.places)
         return [each for each in asked if each is not None and each.is_finding]
 
-    def _set_position(self, each: _Partition, offset: int | None) -> None:
+    def _set_position(self, each: ReadPartition, offset: int | None) -> None:
         each.position = offset
         if offset is None:
             self._unplaced[each.place] = each
         else:
             self._unplaced.pop(each.place, None)
-        self._count(each)
-
-    def _rest(self, each: _Partition, now_ms: float) -> None:
-        each.resting_ms = now_ms + self.options.retry_ms
-        self._resting[each.place] = each
-        self._count(each)
-
-    def _count(self, each: _Partition) -> None:
-        """Something of the partition has changed: its broker is to fetch it, or not any more."""
-        node = each.node
-        if node is None:
-            return
-        is_found = each.found is not None or each.error is not None
-        is_wanted = not is_found and each.position is not None and not each.is_paused and each.place not in self._resting
-        is_behind = is_wanted and (each.position or 0) < (self._readable_end(each) or 0)
-        is_untaken = is_found and not each.is_paused
-        node.changed[each.place] = None
-        if is_wanted != each.is_wanted:
-            each.is_wanted = is_wanted
-            if is_wanted:
-                node.wanted[each.place] = each
-            else:
-                del node.wanted[each.place]
-        if is_behind != each.is_behind:
-            each.is_behind = is_behind
-            node.behind += 1 if is_behind else -1
-        if is_untaken != each.is_untaken:
-            each.is_untaken = is_untaken
-            node.untaken += 1 if is_untaken else -1
-
-    def _readable_end(self, each: _Partition) -> int | None:
-        return each.stable if self.options.read_committed else each.end
+        self._brokers.count(each)
