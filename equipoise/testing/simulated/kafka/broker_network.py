@@ -47,7 +47,7 @@ class LoopScheduler:
 
 
 class Ending(StrEnum):
-    """How a connection ends in place of an answer. The broker has carried out the request."""
+    """A way in which a connection ends in place of an answer to what the broker has done."""
 
     BREAKS = "breaks"
     """In the middle of the answer."""

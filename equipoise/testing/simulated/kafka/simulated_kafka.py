@@ -338,7 +338,7 @@ class Cluster:
         return each.leader if broker.view is None else broker.view.leaders.get(each.place, -1)
 
     def _asked(self, request: str, broker: SimulatedBroker, place: TopicPartition) -> tuple[BrokerPartition, int, int] | ErrorClass:
-        """As `_led`; or the error with which the broker answers this time."""
+        """Returns what `_led` does, or the error with which the broker answers this time."""
         return self.passing.before(request) or self._led(broker, place)
 
     def _led(self, broker: SimulatedBroker, place: TopicPartition) -> tuple[BrokerPartition, int, int] | ErrorClass:
