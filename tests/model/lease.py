@@ -308,6 +308,12 @@ class Lease:
             at.measured = 0
         self.check()
 
+    def told(self, i: int, silent: int) -> None:
+        """As `observe`, with what the worker says of one process (a trace)."""
+        if self.at[i].known == LIVE:
+            self.at[i].quiet = max(self.at[i].quiet, min(silent, self.waits(i)))
+        self.check()
+
     def tick(self) -> None:
         _only_if(self.since > 0)
         self._fold()

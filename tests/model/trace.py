@@ -38,6 +38,7 @@ from equipoise.events.facts import (
     MemberLeft,
     MemberUnchanged,
     RestartIntended,
+    SilenceObserved,
     TaskParked,
     TaskReady,
     TasksRevoked,
@@ -301,6 +302,10 @@ class _Run:
             self._do(model.configure, fact.knobs.max_step_ms)
             if model.most != fact.knobs.max_step_ms:
                 raise NotAllowed("max_step_ms exceeds a margin")
+            return
+        if isinstance(fact, SilenceObserved) and accepted:
+            for n, (member_id, _) in self.incarnations.items():
+                self._do(model.told, n, fact.silent_ms.get(member_id, 0))
             return
         i = self._of(fact) if isinstance(fact, (MemberEnded, MemberJoined, *OF_A_MEMBER)) else None
         if i is None:
