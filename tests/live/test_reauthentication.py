@@ -17,8 +17,9 @@ from tests.live.kafka import admin_client
 from tests.live.secured import secured_broker
 
 pytestmark = pytest.mark.slow
-AFTER_MS = 500
-FOR_S = 4.0
+AFTER_MS = 1_500
+"""Longer than a broker holds a fetch: what waits behind one would never be heard."""
+FOR_S = 6.0
 
 
 async def test_clients_go_on_over_other_connections(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -52,4 +53,4 @@ async def test_clients_go_on_over_other_connections(tmp_path: Path, caplog: pyte
         await producer.stop()
         await consumer.stop()
     assert written > 10
-    assert len([each for each in caplog.records if "closed" in each.getMessage()]) >= FOR_S * 1_000 / AFTER_MS / 2, "nothing was closed"
+    assert len([each for each in caplog.records if "closed" in each.getMessage()]) >= 3, "nothing was closed"
