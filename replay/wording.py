@@ -161,10 +161,18 @@ def metric_text(metric: str, value: float) -> str:
     return counted(round(value), "move") if metric == "moves" else span_text(round(value))
 
 
+def interval_text(metric: str, low: float, high: float) -> str:
+    """Returns an interval of a cost: ``0.0 task-s to 1.2 task-s``, ``3 moves``, ``rest after 12.0 s
+    to 1 min 05 s``.
+    """
+    first, last = metric_text(metric, low), metric_text(metric, high)
+    return f"{'rest after ' if metric == 'rest_ms' else ''}{first if first == last else f'{first} to {last}'}"
+
+
 def planned_text(planned: ChangePlanned) -> str:
     """Returns what is going to be changed, why, and what that is expected to cost."""
     why = f", because {planned.why}" if planned.why else ""
-    costs = [f"{metric_text(each.metric, each.low_95)} to {metric_text(each.metric, each.high_95)}" for each in planned.expected]
+    costs = [interval_text(each.metric, each.low_95, each.high_95) for each in planned.expected]
     limit = [] if planned.most_unavailable_task_ms is None else [f"at most {metric_text('unavailable_task_ms', planned.most_unavailable_task_ms)}"]
     else_ = "; else the settings of before come back" if planned.or_undo else ""
     return f"{planned.what}{why}; expected: {', '.join([*costs, *limit]) or 'nothing was predicted'}{else_}"

@@ -13,6 +13,7 @@ from equipoise.events.decisions import Decision
 from equipoise.events.facts import ChangePlanned, ExpectedCost, GroupConfigured, LogOpened
 from equipoise.events.records import Entry
 from equipoise.log import open_log
+from equipoise.statemachine.machine import GroupMachine
 from tests.groups import GROUP, Group
 
 
@@ -60,11 +61,13 @@ def changed_group() -> Group:
     return group
 
 
-def write_changed(path: Path) -> Path:
-    """Writes the log of `changed_group`."""
-    group = changed_group()
+def write_changed(path: Path, last_ms: int | None = None) -> Path:
+    """Writes the log of `changed_group`. `last_ms`: the time of its last fact; None: as it is."""
+    records = changed_group().records
+    later_ms = 0 if last_ms is None else last_ms - records[-1].append_ms
+    machine = GroupMachine()
     with open_log(path, "w") as log:
-        for record in group.records:
-            log.append_fact("" if isinstance(record.event, LogOpened) else GROUP, record.append_ms, record.event)
-            log.append_decisions([each for each in group.decisions if each.caused_by == record.offset])
+        for record in records:
+            stored = log.append_fact("" if isinstance(record.event, LogOpened) else GROUP, record.append_ms + later_ms, record.event)
+            log.append_decisions(machine.step(stored))
     return path

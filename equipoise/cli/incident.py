@@ -14,6 +14,7 @@ from equipoise.cli.command import command
 from equipoise.cli.params import TIME, check_recording
 from equipoise.cli.screen import Part, Screen
 from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.log import is_log
 from equipoise.output import Kind, check_files, write_file
 from equipoise.replay.wording import counted, day_text, groups_text
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from equipoise.replay.importers.groups.cluster_recording import ClusterRecording
     from equipoise.replay.importers.groups.dump import Dump
     from equipoise.replay.incident import Counterfactual, GroupHistory, Incident
+    from equipoise.replay.known_changes import KnownChange
 
 _MOST_SIMULATED = 20
 """Of one group's incidents, those that cost most."""
@@ -53,7 +55,9 @@ def incident(
     kafka-python, Faust, franz-go, sarama), what kafka-consumer-groups --describe printed, the
     status that Kafka Connect's REST or Burrow answered, a recording (from `equipoise record`), or a
     recorded run (its folder or name). `-` is standard input. What it is, is recognised; gzip is
-    unpacked. Each statement names the lines that it rests on.
+    unpacked. Each statement names the lines that it rests on. A log of equipoise beside them (a
+    file, or kafka://host:port) adds what was changed meanwhile, what that was expected to cost, and
+    the verdict.
 
     An incident begins with a member that joins, leaves, restarts or is lost, with other topics,
     partitions or another topology, or with work that stands still without any rebalance. Rebalances
@@ -65,6 +69,7 @@ def incident(
       equipoise incident server.log consumer-1.log consumer-2.log.gz --group orders
       equipoise incident cluster.db --group orders --from 2026-11-23T09:00 --until 2026-11-23T10:00
       equipoise incident cluster.db server.log --group orders --html incident.html
+      equipoise incident cluster.db kafka://127.0.0.1:9092 --group orders
       equipoise incident cluster.db --all --json | jq '.groups[].incidents[].cause'
     """  # fmt: skip
     from equipoise.cli.incident_text import (
@@ -89,7 +94,10 @@ def incident(
     if html_path is not None and every:
         raise InputError("--html: a page is of one group; name it with --group")
     check_files(("--html", html_path, Kind.PAGE))
-    places, logs = _sorted_out(files)
+    changes = _changes(screen, files, group, redact=redact)
+    places, logs = _sorted_out([each for each in files if not is_log(each)])
+    if not places and not logs:
+        raise InputError(f"{files[0]}: a log of equipoise tells what was changed; name a recording, or logs of brokers and clients, beside it")
     with contextlib.ExitStack() as stack:
         recordings: list[ClusterRecording | Dump] = []
         for place in places:
@@ -97,13 +105,16 @@ def incident(
             stack.enter_context(opened)
             recordings.append(opened)
         histories, evidence = _histories(screen, recordings, logs, files, group, every=every)
-        found = [(history, incidents(history, from_ or 0, _END_MS if to is None else to)) for history in histories if history.states]
+        until_ms = _END_MS if to is None else to
+        found = [(each, incidents(each, from_ or 0, until_ms, changes.get(each.group, ()))) for each in histories if each.states]
         otherwise: dict[Incident, Counterfactual | None] = {}
         if group is not None:
             for history, mine in found:
                 recording = next((each for each in recordings if group in each.groups()), None)
                 if recording is not None:
                     otherwise |= _simulate(screen, recording, history, mine)
+    for name in sorted(changes.keys() - {history.group for history, _ in found}):
+        screen.remark(f"{name}: {counted(len(changes[name]), 'change')} in its log, and no group of that name in the other files")
     replace = redactor([history for history, _ in found], {history.group: mine for history, mine in found}) if redact else None
     if html_path is not None:
         if len(found) > 1:
@@ -150,6 +161,20 @@ def incident(
     if html_path is not None and not is_markdown:
         parts = parts[:_BESIDE_A_PAGE]
     screen.answer(answer, *(markdown(parts) if is_markdown else parts))
+
+
+def _changes(screen: Screen, files: Sequence[str], group: str | None, *, redact: bool) -> dict[str, list[KnownChange]]:
+    """Group -> its changes, of the logs of equipoise among the files."""
+    from equipoise.log import open_log
+    from equipoise.replay.incident.planned_causes import without_names
+    from equipoise.replay.known_changes import known_changes
+
+    found: dict[str, list[KnownChange]] = {}
+    for place in dict.fromkeys(each for each in files if is_log(each)):
+        with open_log(place) as log:
+            for change in known_changes(screen.track(log.read(), f"reading {place}", log.count()), group):
+                found.setdefault(change.group, []).append(change)
+    return {name: without_names(mine) if redact else mine for name, mine in found.items()}
 
 
 def _sorted_out(files: Sequence[str]) -> tuple[list[str], list[str]]:

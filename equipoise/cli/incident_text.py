@@ -95,7 +95,7 @@ def _when(at_ms: int) -> str:
 def story(incident: Incident, simulated: Counterfactual | None, *, most_steps: int = _MOST_STEPS) -> list[str]:
     """An incident in lines: its rebalances, advice, and what would have been."""
     most = min(most_steps, _STEPS_OF_LOOP) if incident.loop is not None else most_steps
-    lines = [_step(rebalance) for rebalance in incident.chain[:most]]
+    lines = [each.line() for each in incident.changes] + [_step(rebalance) for rebalance in incident.chain[:most]]
     if len(incident.chain) > most:
         lines.append(f"and {counted(len(incident.chain) - most, 'more rebalance')}")
     if incident.chain and incident.cause.name == "NOTHING":
@@ -142,12 +142,13 @@ def headline(incident: Incident) -> str:
     if incident.is_unusual:
         unusual = f"; unusual: {len(incident.before)} before cost {span_text(round(statistics.median(incident.before)))} at the median"
     lasted = span_text(incident.end_ms - incident.begin_ms)
+    planned = "" if incident.planned is None else f"; planned: {incident.planned.what()}"
     if incident.loop is not None:
         loop = incident.loop
         often = f"{loop.times} times, each {span_text(loop.period_ms)}" if loop.period_ms else f"{loop.times} times"
         others = ", ".join(f"{cause.value} ({count})" for cause, count in loop.causes[:4])
-        return f"{counted(len(incident.chain), 'rebalance')} in {lasted}: {incident.cause.value}{who}, {often}; {others}"
-    return f"{incident.cause.value}{who}, over after {lasted}{rolling}{unusual}"
+        return f"{counted(len(incident.chain), 'rebalance')} in {lasted}: {incident.cause.value}{who}, {often}; {others}{planned}"
+    return f"{incident.cause.value}{who}, over after {lasted}{planned}{rolling}{unusual}"
 
 
 def _step(rebalance: Rebalance) -> str:
@@ -232,6 +233,7 @@ def document(incident: Incident, simulated: Counterfactual | None) -> dict[str, 
         ],
         "gaps": [attrs.asdict(each) for each in incident.gaps],
         "restores": [{**attrs.asdict(each), "is_stuck": each.is_stuck} for each in incident.restores],
+        "changes": [{"change": each.change.as_json(), "is_cause": each.is_cause} for each in incident.changes],
         "advice": list(incident.advice),
         "simulated": None if simulated is None else {**attrs.asdict(simulated), "error": round(simulated.error, 3)},
     }  # fmt: skip

@@ -67,7 +67,7 @@ class Judging:
         """Returns what is written down before a change of settings; None: they are already these.
         Raises InputError for a change that would be rejected.
         """
-        from equipoise.operations.planned_changes import settings_text
+        from equipoise.replay.known_changes import settings_text
         from equipoise.replay.prediction.planned_change import Configure
 
         before, after, found, state = asyncio.run(preview_of(self._settings, self._group, changed))

@@ -9,14 +9,18 @@ from typing import Any
 
 from equipoise.console.progress import waits
 from equipoise.console.recent import GroupRecent
-from equipoise.console.troubles import WARNING, troubles
+from equipoise.console.troubles import NOTE, WARNING, troubles
 from equipoise.events.tasks import TaskId
 from equipoise.replay.drawing.colours import member_colour
 from equipoise.replay.group_view import drains
+from equipoise.replay.known_changes import KnownChange, compared, verdict_text
 from equipoise.replay.timelines.timeline_page import MOST_ROWS
 from equipoise.replay.wording import lag_form, setting_text, setting_values
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.state import GroupState, MemberState
+
+MOST_CHANGES = 10
+"""Changes on a page."""
 
 
 def brief(partition: int, lead: GroupLead, recent: GroupRecent | None) -> dict[str, Any]:
@@ -50,6 +54,38 @@ def in_order_of_trouble(briefs: Iterable[dict[str, Any]]) -> list[dict[str, Any]
     return sorted(briefs, key=key)
 
 
+def changes_of(state: GroupState, recent: GroupRecent | None) -> list[dict[str, Any]]:
+    """The last changes of a group, in order of time, each with what was expected beside what it
+    was; of one that is under way, what it has cost so far.
+    """
+    return [] if recent is None else [_change(each, state) for each in recent.changes.changes()]
+
+
+def _change(change: KnownChange, state: GroupState) -> dict[str, Any]:
+    watched = state.change
+    so_far = None if watched is None or watched.offset != change.offset else watched.costs(state.now_ms)
+    planned, judged = change.planned, change.judged
+    return {
+        "group": change.group,
+        "offset": change.offset,
+        "ms": change.append_ms,
+        "judged_ms": change.judged_ms,
+        "change": change.change_id or "",
+        "what": change.what(),
+        "why": "" if planned is None else planned.why,
+        "or_undo": planned is not None and planned.or_undo,
+        "verdict": verdict_text(change),
+        "undone": judged is not None and judged.undone,
+        "level": WARNING if change.is_bad else NOTE if judged is None or judged.outcome != "at_rest" else 0,
+        "costs": compared(change, so_far),
+    }
+
+
+def last_changes(changes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last MOST_CHANGES of these, the newest first."""
+    return sorted(changes, key=lambda each: (-each["ms"], each["group"], -each["offset"]))[:MOST_CHANGES]
+
+
 def group_now(partition: int, lead: GroupLead, recent: GroupRecent) -> dict[str, Any]:
     """One group: members, tasks, what it waits for. Of more than MOST_ROWS tasks, those without a
     running owner, those that move and the first ones are in it; `tasks_left_out` counts the others.
@@ -74,6 +110,7 @@ def group_now(partition: int, lead: GroupLead, recent: GroupRecent) -> dict[str,
         "task_rows": [_task(state, task, index, not_running) for task in shown],
         "copies": _copies(state, shown, index),
         "tasks_left_out": len(state.tasks()) - len(shown),
+        "changes": last_changes(changes_of(state, recent)),
         "waits": [each.document() for each in waits(state, recent)[:MOST_ROWS]],
     }
 

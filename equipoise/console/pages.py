@@ -4,7 +4,7 @@
 path                           what
 =============================  ====================================================================
 ``/console/``, ``NAME.js``...  the page
-``api/groups``                 all groups, worst first
+``api/groups``                 all groups, worst first, and the last changes of all
 ``api/group?group=G``          one group now
 ``api/timeline?group=G``       what happened to it lately, as `equipoise timeline` draws it
 ``api/said?group=G``           the last sentences
@@ -30,7 +30,7 @@ import attrs
 from aiohttp import web
 
 from equipoise.console.console_admission import AccessSettings, ConsoleAdmission
-from equipoise.console.documents import brief, group_now, in_order_of_trouble
+from equipoise.console.documents import brief, changes_of, group_now, in_order_of_trouble, last_changes
 from equipoise.console.event_stream import MOST_DIGITS, Stream
 from equipoise.console.questions import BusyError, Explain, Questions, WhatIfQuestion
 from equipoise.console.recent import GroupRecent, Recent
@@ -209,12 +209,17 @@ class Console:
 
     async def _groups(self, request: web.Request) -> web.StreamResponse:
         def make() -> Generator[None, None, dict[str, Any]]:
-            rows = []
+            rows: list[dict[str, Any]] = []
+            changes: list[dict[str, Any]] = []
             for partition, lead in self._worker.groups():
-                rows.append(brief(partition, lead, self._recent.glance(lead.name, partition, lead.machine)))
+                recent = self._recent.glance(lead.name, partition, lead.machine)
+                rows.append(brief(partition, lead, recent))
+                changes += changes_of(lead.machine.state, recent)
                 if not len(rows) % ROWS_A_PART:
+                    changes = last_changes(changes)
                     yield
-            return {"log_id": self._worker.log_id, "unready": self._worker.unready(), "groups": in_order_of_trouble(rows)}
+            groups = in_order_of_trouble(rows)
+            return {"log_id": self._worker.log_id, "unready": self._worker.unready(), "groups": groups, "changes": last_changes(changes)}
 
         return await self._made_of("groups", object(), make)
 

@@ -18,6 +18,7 @@ import attrs
 from equipoise.events.decisions import Checkpointed, EventRejected, MemberExpired, MemberWarned
 from equipoise.events.facts import AssignmentObserved, BaseRequested, GroupRejoined, LagReported, LogOpened, MemberEnded, RoundAsked
 from equipoise.events.records import BaseState, DecisionRecord, FactRecord
+from equipoise.replay.known_changes import ChangeReader
 from equipoise.replay.replayer import ReplayStep
 from equipoise.replay.sentences import TOLD_FACTS, Sentence
 from equipoise.replay.silence import SilenceFinder, SilentPeriod
@@ -28,6 +29,8 @@ from equipoise.statemachine.state import GroupState
 
 MOST_SENTENCES = 1_000
 """Sentences kept of each group."""
+MOST_CHANGES = 20
+"""Changes kept of each group, the last."""
 MOST_KEPT = 8_000
 """Intervals, copies, movements and rounds kept of each group, or four for each task if that is
 more; then those of the older half of the time are dropped.
@@ -107,6 +110,8 @@ class GroupRecent:
         self.rejections = 0
         """Without those that members in order cause."""
         self.sentences: deque[SaidSentence] = deque(maxlen=MOST_SENTENCES)
+        self.changes = ChangeReader(group, MOST_CHANGES)
+        self.changes.begin(machine.state)
         self.builder = TimelineBuilder(self, _Expiries())
         base = BaseState(group=group, offset=record.offset, number=0, begins_offset=record.offset, append_ms=record.append_ms, state=b"")
         self.builder.observe(ReplayStep(FactRecord(group, record.offset, record.append_ms, BaseRequested()), [], None, base))
@@ -122,7 +127,7 @@ class GroupRecent:
     def weigh(self) -> int:
         """Counts what is kept. Returns how much more that is than the last time."""
         before = self.weight
-        kept = len(self.sentences) + self.builder.size + self.builder.points // _POINTS
+        kept = len(self.sentences) + len(self.changes) + self.builder.size + self.builder.points // _POINTS
         self.weight = _OF_A_GROUP + len(self.machine.state.owner) + kept
         return self.weight - before
 
@@ -137,6 +142,7 @@ class GroupRecent:
         self.facts += 1
         self.version += 1
         self.rejections += unexpected(record, decisions, machine)
+        self.changes.take(record, [each.decision for each in decisions])
         if decisions and all(isinstance(each.decision, _UNSEEN) for each in decisions) and record.event.__class__ not in _NOTED:
             return
         self.builder.observe(ReplayStep(record, decisions, None))
@@ -187,17 +193,19 @@ class Recent:
     def recall(
         self, partition: int, first: int, told: Iterable[tuple[FactRecord, Sequence[DecisionRecord], GroupMachine, Sequence[Sentence]]]
     ) -> None:
-        """What the log says of the time before `lead`, in its order: the sentences alone, because
+        """What the log says of the time before `lead`, in its order: sentences and changes, because
         nothing says what members had then. `first`: what `lead` returned. A group of which nothing
         is kept any more stays so.
         """
         said: dict[str, list[SaidSentence]] = {}
+        changes: dict[str, ChangeReader] = {}
         number = first - 1
         for record, decisions, machine, sentences in told:
             if record.group in self._dropped:
                 continue
             known = self.of(record.group, partition, machine)
             known.rejections += unexpected(record, decisions, machine)
+            changes.setdefault(record.group, ChangeReader(record.group, MOST_CHANGES)).take(record, [each.decision for each in decisions])
             for sentence in sentences:
                 number = min(number + 1, first + MOST_SENTENCES - 1)
                 said.setdefault(record.group, []).append(SaidSentence(number, record.group, record.append_ms, shortened(sentence)))
@@ -205,6 +213,7 @@ class Recent:
             recalled = self.groups.get(group)
             if recalled is not None:
                 recalled.sentences = deque([*earlier, *recalled.sentences], maxlen=MOST_SENTENCES)
+                recalled.changes.recall(changes[group].changes())
                 recalled.version += 1
                 self._weight += recalled.weigh()
                 self.changed(group, [])

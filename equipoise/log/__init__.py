@@ -25,10 +25,12 @@ from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.log.jsonl import JsonLinesLog
 from equipoise.log.parquet.archive_stores import check_scheme, is_remote_location
 from equipoise.log.rows import Row
-from equipoise.log.sqlite import SqliteLog
+from equipoise.log.sqlite import SQLITE_BEGIN, SqliteLog, is_sqlite_log
 from equipoise.log.stored import Mode
 
-__all__ = ["JsonLinesLog", "Log", "Mode", "PartitionedLog", "SqliteLog", "is_archive_location", "open_log"]
+__all__ = ["JsonLinesLog", "Log", "Mode", "PartitionedLog", "SqliteLog", "is_archive_location", "is_log", "open_log"]
+
+_BEGIN_BYTES = 200
 
 
 class Log(Protocol):
@@ -177,3 +179,18 @@ def is_archive_location(location: str) -> bool:
         return True
     folder = location.partition("?partition=")[0]
     return "://" not in location and (folder.endswith(("/", ".parquet")) or Path(folder).is_dir())
+
+
+def is_log(location: str) -> bool:
+    """Returns whether a log of equipoise is at the location, by its scheme or its first bytes."""
+    if "://" in location or location.endswith(".parquet"):
+        return True
+    path = Path(location)
+    if path.is_dir():
+        return any(path.glob("date=*"))
+    try:
+        with path.open("rb") as file:
+            begin = file.read(_BEGIN_BYTES)
+    except OSError:
+        return False
+    return is_sqlite_log(path) if begin.startswith(SQLITE_BEGIN) else b'"kind":"LogOpened"' in begin

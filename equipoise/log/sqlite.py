@@ -23,6 +23,8 @@ from equipoise.log.stored import BrokenStoreError, MissingRowError, Mode, Stored
 
 APPLICATION_ID = 0x45515049  # "EQPI", in the file's header
 SCHEMA_VERSION = 2
+SQLITE_BEGIN = b"SQLite format 3\x00"
+"""With which every SQLite file begins."""
 
 _COLUMNS = '"group", partition, offset, append_ms, kind, version, payload, number, caused_by, "index", checksum'
 
@@ -311,3 +313,12 @@ def _remove(path: Path) -> None:
             name.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; correct the path or its permissions") from None
+
+
+def is_sqlite_log(path: Path) -> bool:
+    """Returns whether an SQLite file is a log. One that is being written has its mark beside it."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            return bool(db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
+    except sqlite3.Error:
+        return False

@@ -17,9 +17,11 @@ from equipoise.replay.incident.causes import FOLLOWS, Cause, Rebalance
 from equipoise.replay.incident.client_advice import advice_of
 from equipoise.replay.incident.coordinator_history import GroupHistory
 from equipoise.replay.incident.long_restores import Restore, restores
+from equipoise.replay.incident.planned_causes import ChangeMeanwhile, changes_meanwhile
 from equipoise.replay.incident.rebalance_loops import Loop, with_loops
 from equipoise.replay.incident.rebalances import name_of, rebalances
 from equipoise.replay.incident.unavailable import Gap, gaps
+from equipoise.replay.known_changes import KnownChange
 from equipoise.replay.timelines.history_costs import ROLLING_MS
 
 TOGETHER_MS = 10_000
@@ -48,7 +50,7 @@ class Incident:
     cause had cost (ms), to see what is unusual. `is_static`: those who stopped have instance ids.
     `restores`: tasks that took long from their assignment to their first commit. `loop`: its
     rebalances came again and again from one cause. `whose`: members that had the partitions which
-    stood still without a rebalance.
+    stood still without a rebalance. `changes`: what equipoise's log says was changed meanwhile.
     """
 
     begin_ms: int
@@ -64,6 +66,12 @@ class Incident:
     advice: tuple[str, ...] = ()
     loop: Loop | None = None
     whose: tuple[str, ...] = ()
+    changes: tuple[ChangeMeanwhile, ...] = attrs.field(default=(), eq=False)
+
+    @property
+    def planned(self) -> KnownChange | None:
+        """Returns the planned change that it is; None: it is none."""
+        return next((each.change for each in self.changes if each.is_cause), None)
 
     @property
     def rebalancing_ms(self) -> int:
@@ -94,8 +102,10 @@ class Incident:
         return sum(len(each.changed) for each in self.chain)
 
 
-def incidents(history: GroupHistory, from_ms: int = 0, until_ms: int = 2**62) -> list[Incident]:
-    """Returns the incidents that touch a span of time, in order."""
+def incidents(history: GroupHistory, from_ms: int = 0, until_ms: int = 2**62, changes: Sequence[KnownChange] = ()) -> list[Incident]:
+    """Returns the incidents that touch a span of time, in order. `changes`: those of the group that
+    equipoise's log has.
+    """
     chains: list[list[Rebalance]] = []
     for each in rebalances(history):
         if chains and (each.cause in FOLLOWS or _belongs(chains[-1], each)):
@@ -120,7 +130,9 @@ def incidents(history: GroupHistory, from_ms: int = 0, until_ms: int = 2**62) ->
     for one, rolls in zip(found, _rolling(found), strict=True):
         before = costs.setdefault(one.cause, [])
         if one.begin_ms <= until_ms and one.end_ms >= from_ms:
-            known = attrs.evolve(one, is_rolling=rolls, before=tuple(before[-_MOST_BEFORE:]))
+            first_ms = one.chain[0].begin_ms if one.chain else one.begin_ms + TOGETHER_MS
+            meanwhile = changes_meanwhile(changes, one.cause, one.begin_ms, first_ms, one.end_ms)
+            known = attrs.evolve(one, is_rolling=rolls, before=tuple(before[-_MOST_BEFORE:]), changes=meanwhile)
             told.append(attrs.evolve(known, advice=tuple(advice_of(history, kind, known, is_rolling=rolls))))
         before.append(one.unavailable_ms)
     return told

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from equipoise.cli import main
 from equipoise.events.errors import InputError
-from equipoise.operations.planned_changes import ChangeWish, known_changes
+from equipoise.operations.planned_changes import ChangeWish
+from equipoise.replay.known_changes import known_changes
 from tests.changed_groups import changed_group, entries_of, write_changed
 from tests.json_schemas import check
 

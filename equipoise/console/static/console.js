@@ -53,6 +53,28 @@ const troubleList = (parent, troubles, group) => {
     else item.append(visible(each.text));
   }
 };
+const dayOf = ms => new Date(ms).toISOString().slice(0, 19).replace("T", " ");
+const SIDES = { inside: "✓", above: "▲", below: "▼" };
+const changesTable = (holder, changes, group) => { // what was expected of a change beside what it cost
+  if (!changes.length) { element("p", holder, "None as far as this worker remembers.", "key"); return; }
+  const rows = table(holder, ["when*", ...(group === undefined ? ["group*"] : []), "change*", "expected (95 %) and measured*", "verdict*"], "changes");
+  for (const each of changes) {
+    const row = element("tr", rows), time = element("time", element("td", row, undefined, "text"), dayOf(each.ms));
+    time.dateTime = new Date(each.ms).toISOString();
+    if (group === undefined) link(element("td", row, undefined, "text"), each.group, to("g", each.group), "name");
+    const what = element("td", row, visible(each.what, 300), "text");
+    const about = [each.change, each.why && `because ${each.why}`, each.or_undo && "or undone"].filter(Boolean).join(", ");
+    if (about) element("div", what, visible(about, 300), "key");
+    const costs = element("div", element("td", row, undefined, "text"), undefined, "costs");
+    for (const cost of each.costs) {
+      element("span", costs, cost.name, "key");
+      element("span", costs, cost.expected || "-");
+      const was = element("span", costs, cost.was || "not yet", cost.side);
+      if (cost.side) was.append(` ${SIDES[cost.side]} ${cost.side}`);
+    }
+    element("span", element("td", row, undefined, "text"), visible(each.verdict, 200), `badge b${each.level}`);
+  }
+};
 // Draws into `holder` what `draw` makes of `value`, if that has changed. What had the focus keeps it.
 const redraw = (holder, value, draw) => {
   const text = JSON.stringify(value);
@@ -104,7 +126,9 @@ class GroupsPage {
     element("h1", main, "Groups");
     this.sub = element("p", main, "", "sub");
     const split = element("div", main, undefined, "split");
-    this.list = scrolled(element("section", split, undefined, "card"), "groups");
+    const left = element("div", split);
+    this.list = scrolled(element("section", left, undefined, "card"), "groups");
+    this.changes = scrolled(card(left, "Changes", "what each was expected to cost, and did"), "changes");
     this.said = new Said(element("div", split), undefined);
   }
   async refresh() {
@@ -123,6 +147,7 @@ class GroupsPage {
         troubleList(element("td", row, undefined, "text"), each.troubles.slice(0, 3), each.group);
       }
     });
+    redraw(this.changes, document.changes, (holder, value) => changesTable(holder, value));
     return everyMs;
   }
 }
@@ -202,6 +227,7 @@ class GroupPage {
     this.chart = new Chart(this.picture, { onTask: t => { location.hash = to("g", group, "t", this.chart.data.tasks[t]); } });
     if (member !== undefined) this.chart.chosen = member;
     this.grid = scrolled(card(left, member === undefined ? "Members and their tasks" : "Its tasks", "click a task for why it is there"), "tasks by member");
+    if (member === undefined) this.changes = scrolled(card(left, "Changes", "what each was expected to cost, and did"), "changes");
     this.said = new Said(right, group, member === undefined ? undefined : each => [each.member, each.source, each.destination].includes(member));
     if (member === undefined) this.ask = whatIf(card(right, "What if", "by the same code that decides, on the state now; changes nothing"), group, ask);
   }
@@ -214,6 +240,7 @@ class GroupPage {
     this.sub.textContent = own === undefined ? "is not a member now" : visible(`${PHASES[now.phase]} by ${now.led_by || "nobody"} (${now.assignor || "no assignor"}), ${count(now.members, "member")}, ${count(now.tasks, "task")}, generation ${now.generation}${verdict}; offset ${now.offset}`);
     redraw(this.troubles, this.member === undefined ? now.troubles : now.troubles.filter(each => each.member === this.member), (holder, value) => troubleList(holder, value, now.group));
     if (this.waits) redraw(this.waits, now.waits, (holder, value) => waitsTable(holder, value, now.group));
+    if (this.changes) redraw(this.changes, now.changes, (holder, value) => changesTable(holder, value, now.group));
     if (own) this.about(own, now);
     const shown = own ? { ...now, member_rows: [own], task_rows: now.task_rows.filter(row => row[1] === now.member_rows.indexOf(own)).map(row => [row[0], 0, ...row.slice(2)]), copies: now.copies.filter(row => row[1] === now.member_rows.indexOf(own)).map(row => [row[0], 0, ...row.slice(2)]), tasks_left_out: 0 } : now;
     redraw(this.grid, [shown.task_rows, shown.copies.map(row => row.slice(0, 3)), shown.member_rows.map(each => [each.member, each.state, each.drain, each.colour, each.active, each.warmup, each.standby])], holder => membersGrid(holder, shown));

@@ -40,14 +40,15 @@ class _Leading:
     log_id = "the log"
     console: Console
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, group: Group | None = None) -> None:
         self.settings = settings
         self.metrics = WorkerMetrics()
         self.rounds = Rounds(lambda group: None, settings, self.metrics, DEPLOYED)
         self.asked = AskedWorkers(GroupSizes(lambda group: None, DEPLOYED.monotonic_s), ())
         self.recent = Recent()
-        self.group = Group().starts("m1", "m2", stateful=6)
-        self.group.settles()
+        self.group = group or Group().starts("m1", "m2", stateful=6)
+        if group is None:
+            self.group.settles()
         self._told = 0
         self.tell()
 
@@ -69,8 +70,8 @@ class _Leading:
 
 
 @asynccontextmanager
-async def served(settings: WorkerSettings | None = None) -> AsyncIterator[tuple[_Leading, aiohttp.ClientSession]]:
-    worker = _Leading(settings or WorkerSettings())
+async def served(settings: WorkerSettings | None = None, group: Group | None = None) -> AsyncIterator[tuple[_Leading, aiohttp.ClientSession]]:
+    worker = _Leading(settings or WorkerSettings(), group)
     server = Server(worker, "127.0.0.1", 0)
     worker.console = server._console
     port = await server.start()
