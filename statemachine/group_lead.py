@@ -68,6 +68,10 @@ class GroupLead:
         since; None: it was. Planned when somebody asks, which is seldom beside facts.
         """
         self.tick_under_way = False
+        self._shows_reading = False
+        """Nothing was decided on new settings: the next tick, which is due at once, is the only
+        sign that the leader has read them.
+        """
         self._planned: PlannedTick | None = None
         self.waiting: list[StoredCheckpoint] = []
         """Checkpoints that were taken and whose decisions are not all acknowledged."""
@@ -97,9 +101,8 @@ class GroupLead:
             if self.machine.has_deadline_before(state.now_ms + wait_ms):
                 deadline_ms = self.machine.next_deadline_ms
                 wait_ms = wait_ms if deadline_ms is None else min(wait_ms, deadline_ms - state.now_ms)
-            if state.change is not None and state.change.undoes:
-                wait_ms = 0
-            at_ms = now_ms + max(1, wait_ms)
+            is_urgent = self._shows_reading or (state.change is not None and state.change.undoes)
+            at_ms = now_ms if is_urgent else now_ms + max(1, wait_ms)
             rests = self._rests_from_ms <= self._clock.now_ms and self.machine.rests
             self._planned = PlannedTick(at_ms, at_ms - (longest_ms // EARLIER if wait_ms == longest_ms else 0), rests)
         return self._planned
@@ -109,10 +112,16 @@ class GroupLead:
         self._silences.note_all(self.machine.state)
         self._clock.limit(self.machine.state.settings.max_step_ms)
 
-    def note(self, record: FactRecord) -> None:
-        """A fact was folded: who was heard, and whether the group may be at rest."""
+    def note(self, record: FactRecord, *, is_decided: bool) -> None:
+        """A fact was folded: who was heard, and whether the group may be at rest. `is_decided`:
+        something was decided on it.
+        """
         event = record.event
         kind = event.__class__
+        if kind is GroupConfigured:
+            self._shows_reading = not is_decided and bool(self.machine.state.members)
+        elif kind is ProbingTick or kind is SilenceObserved or is_decided:
+            self._shows_reading = False
         if kind is SilenceObserved:
             longest_ms = max((told_after_ms(member.session_timeout_ms) for member in self.machine.state.members.values()), default=0)
             self._rests_from_ms = self._clock.now_ms + max(longest_ms, REST_AFTER_MS)  # until they were heard, or are removed

@@ -207,7 +207,7 @@ class PartitionLead:
             return []
         if event.__class__ is ProbingTick or event.__class__ is SilenceObserved or event.__class__ is GroupConfigured:
             group.tick_under_way = False
-        group.note(record)
+        group.note(record, is_decided=bool(decisions))
         self._note_lags(group)
         group.folded_ms = now_ms
         self._unplanned[group.name] = group

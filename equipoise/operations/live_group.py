@@ -11,7 +11,7 @@ from typing import Self
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
-from equipoise.events.facts import ChangePlanned, DealRequested, Fact, GroupConfigured, ProbingTick
+from equipoise.events.facts import ChangePlanned, DealRequested, Fact, GroupConfigured, ProbingTick, SilenceObserved
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.kafka.client import LOG_COMPRESSION, Producer
 from equipoise.kafka.started_clients import reaching
@@ -139,8 +139,8 @@ class AnsweredFact(LiveGroup):
             self._rejected = next((each.decision for each in decisions if isinstance(each.decision, EventRejected)), None)
         # Every build deals the same state alike, and remembers a plan: neither needs an answer.
         needs_none = isinstance(record.event, DealRequested | ChangePlanned) or not machine.state.members
-        is_answer = record.offset == self.offset and (decisions or needs_none)
-        if self._answered_to is None and (is_answer or isinstance(record.event, ProbingTick)):
+        is_answer = bool(decisions) or (record.offset == self.offset and needs_none)  # on a later fact, too: facts are read in order
+        if self._answered_to is None and (is_answer or isinstance(record.event, ProbingTick | SilenceObserved)):
             self._answered_to = machine.state.number
 
     async def say(self, fact: Fact) -> None:

@@ -22,6 +22,7 @@ from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 from tests.json_schemas import check
+from tests.live.console import SlowMember, add
 from tests.live.leader import leading
 from tests.live.swarm import Swarm, topology
 from tests.live.test_member import Application
@@ -146,6 +147,17 @@ async def test_change_is_judged_by_the_worker_and_one_that_costs_too_much_is_und
         assert change["judged"]["unavailable_task_ms"] > 500
         assert [each["verdict"] for each in (await ask(settings, "timeline", "--changes"))["changes"]] == ["replaced", "too_much"]
     assert (await ask(settings, "verify"))["verdict"] == "identical"
+
+
+async def test_change_without_effect_is_answered_in_a_group_that_never_ticks(settings: WorkerSettings) -> None:
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", attrs.evolve(CONFIG, knobs=attrs.evolve(CONFIG.knobs, checkpoint_every_records=0)), topology(4))
+        for name in ("m1", "m2"):
+            add(swarm, SlowMember("g", name))  # with heartbeats of 250 ms
+        swarm.start()
+        await swarm.until_all_run("g", 4, ["m1", "m2"])
+        code, found = await configure(settings, "--set", "max_warmups=5", "--timeout", "10")
+        assert (code, found["outcome"], found["settings"]["max_warmups"]) == (0, "in force", 5)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from equipoise.events.codec import checksum_of, make_record
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import GapError, RepeatError
-from equipoise.events.facts import BaseRequested, Fact, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
+from equipoise.events.facts import BaseRequested, Fact, LagReported, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine.group_lead import GroupLead, StoredCheckpoint
 from equipoise.statemachine.machine import GroupMachine
@@ -278,6 +278,25 @@ def test_tick_at_a_deadline_is_not_sent_earlier_and_one_between_a_quarter_of_a_s
     assert lead.groups["a"].planned == PlannedTick(508, 508, rests=False)
     lead.fold(make_record("a", lead.position, 501, ProbingTick()), 508)
     assert lead.groups["a"].planned == PlannedTick(1_509, 1_259, rests=False)
+
+
+def test_settings_on_which_nothing_is_decided_are_followed_by_a_tick_whatever_the_heartbeats() -> None:
+    """Nothing else in the log shows that they were read: such a group never ticks."""
+    lead = PartitionLead()
+    config = attrs.evolve(CONFIG, knobs=attrs.evolve(CONFIG.knobs, checkpoint_every_records=0))
+    for at_ms, fact in ((0, config), (0, topology(stateful=4)), (0, joined("m1")), (501, ProbingTick())):
+        lead.fold(make_record("a", lead.position, at_ms, fact), at_ms)
+    changed = attrs.evolve(config, knobs=attrs.evolve(config.knobs, max_warmups=7))
+    assert lead.fold(make_record("a", lead.position, 502, changed), 502) == []
+    due: list[int] = []
+    for now_ms in range(503, 520):
+        lead.fold(make_record("a", lead.position, now_ms, LagReported("m1", 1, number=now_ms, assignment_epoch=1)), now_ms)
+        if lead.ticks_due(now_ms) == ["a"]:
+            due.append(now_ms)
+            assert lead.tick("a") == ProbingTick()
+        if now_ms == 510:
+            lead.fold(make_record("a", lead.position, now_ms, ProbingTick()), now_ms)
+    assert due == [503]
 
 
 @pytest.mark.parametrize("how", ["empty", "halted"])
