@@ -127,6 +127,8 @@ class _Kind(NamedTuple):
     write: Callable[[Any], list[Any]]
 
 
+NEWEST_FACT_KIND = max(code for code in KINDS if code < FIRST_DECISION_KIND)
+"""Workers say it to others, who may have facts that an older one cannot read."""
 _BY_CODE = {code: _Kind(code, version, shape, wire.reader(shape), wire.writer(shape)) for code, (version, shape) in KINDS.items()}
 _PAST = {
     (code, version): _Kind(code, version, shape, wire.reader(shape), wire.writer(shape)) for (code, version), shape in upcasters.PAST_SHAPES.items()

@@ -152,7 +152,8 @@ def compared(change: KnownChange, so_far: Mapping[str, int] | None = None) -> li
 
 
 def _compared(metric: str, name: str, low: float, high: float, was: int | None, *, is_over: bool) -> dict[str, str]:
-    expected = "" if high == math.inf else f"at most {metric_text(metric, high)}" if low < 0 else interval_text(metric, low, high).removeprefix("rest after ")
+    most = f"at most {metric_text(metric, high)}" if high < math.inf else ""
+    expected = most if low < 0 else interval_text(metric, low, high).removeprefix("rest after ")
     side = "" if was is None or not expected else "above" if was > high else "below" if was < low else "inside"
     return {
         "name": name,
@@ -181,7 +182,11 @@ class ChangeReader:
         last_ms = state.last_append_ms or 0
         judged = None
         if change.undoes:
-            judged = ChangeJudged(change_id=change.planned.change_id, outcome="too_much", **change.costs(state.now_ms), undone=True)
+            costs = change.costs(state.now_ms)
+            judged = ChangeJudged(
+                change_id=change.planned.change_id, outcome="too_much", unavailable_task_ms=costs["unavailable_task_ms"],
+                moves=costs["moves"], rest_ms=costs["rest_ms"], undone=True,
+            )  # fmt: skip
         self._last = change.offset
         self._keep(KnownChange(
             group=self._group, offset=change.offset, append_ms=last_ms - (state.now_ms - change.planned_ms), planned=change.planned,

@@ -168,7 +168,7 @@ NOT_MET: dict[str, set[Key]] = {
         *(("archive#unread", each) for each in ("group", "partition", "offset", "number", "kind", "version", "problem")),
     },
     "size": {("size", "trend")},
-    "scale-down": {("scale-down#followed", each) for each in ("group", "outcome", "members", "seconds", "picked")},
+    "scale-down": {("scale-down#followed", each) for each in ("group", "outcome", "members", "seconds", "picked", "change_id")},
 }
 """Properties that the tests' logs have no value for: in them no member names a rack or a limit of
 its own, prepares, is leaving or keeps crashing, the fact that diverges is a tick without fields, no

@@ -12,10 +12,12 @@ from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.facts import DealRequested
 from equipoise.events.tasks import TaskId
 from equipoise.live_settings import LiveSettings
+from equipoise.operations.planned_changes import ChangeWish
 from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
     from equipoise.operations.group_settings import Preview
+    from equipoise.operations.live_group import AnsweredFact
     from equipoise.statemachine.state import GroupState
 
 EXIT_NOT_DEALT = 1
@@ -48,6 +50,7 @@ async def deal(screen: Screen, settings: LiveSettings, group: str, *, dry_run: b
             return 0 if found.rejection is None else EXIT_NOT_DEALT
         if not screen.json:
             screen.answer(None, *_parts(group, found, shown, "move"))
+        planned = await _written_down(screen, settings, live, found)
         await live.say(DealRequested())
         if not await live.is_answered_within(timeout_s):
             late = f"{group}: no worker answered within {timeout_s:g} s; the request is in the log, and the next worker applies it"
@@ -62,8 +65,23 @@ async def deal(screen: Screen, settings: LiveSettings, group: str, *, dry_run: b
         outcome, said = "rejected", f"rejected, so nothing moves: {rejection}"
     elif live.is_without_effect:
         outcome, said = "unchanged", "nothing moves: the lags have changed since the moves were computed"
-    screen.answer(_document(group, outcome, found, shown, rejection), f"{group}: {said}")
+    judged = [] if planned is None else [f"{planned} is judged when the group is at rest: `equipoise timeline --changes` shows it"]
+    screen.answer(_document(group, outcome, found, shown, rejection, planned), f"{group}: {said}", *judged)
     return 0 if rejection is None else EXIT_NOT_DEALT
+
+
+async def _written_down(screen: Screen, settings: LiveSettings, live: AnsweredFact, found: Preview) -> str | None:
+    """Has the leader judge the deal. Returns the change's id; None, with a remark: it does not."""
+    from equipoise.cli.judged import unasked_problem
+
+    state = await live.state()
+    problem = await unasked_problem(settings, state)
+    if problem:
+        screen.remark(f"not judged: {problem}")
+        return None
+    planned = ChangeWish().planned("deal", f"the partitions are dealt again by lag: {counted(len(found.moves), 'move')}", state.last_offset, None)
+    await live.append(planned)
+    return planned.change_id
 
 
 def _shown(state: GroupState, found: Preview) -> list[Behind]:
@@ -88,8 +106,9 @@ def _parts(group: str, found: Preview, shown: list[Behind], verb: str) -> list[P
     return [head, *table, Table(columns=columns, rows=[(each.member, each.now, each.after) for each in shown])]
 
 
-def _document(group: str, outcome: str, found: Preview, shown: list[Behind], rejection: str | None) -> dict[str, Any]:
+def _document(group: str, outcome: str, found: Preview, shown: list[Behind], rejection: str | None, change_id: str | None = None) -> dict[str, Any]:
     moves = [
         {"task": str(move.task), "source": move.source, "destination": move.destination, "lag_records": move.lag_records} for move in found.moves
     ]
-    return {"group": group, "outcome": outcome, "rejection": rejection, "moves": moves, "members": [attrs.asdict(each) for each in shown]}
+    return {"group": group, "outcome": outcome, "rejection": rejection, "moves": moves, "members": [attrs.asdict(each) for each in shown],
+            "change_id": change_id}  # fmt: skip

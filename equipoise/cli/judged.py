@@ -1,4 +1,4 @@
-"""Changes that `equipoise configure` writes down before they are made, for the leader to judge."""
+"""Changes that commands write down before they are made, for the leader to judge."""
 
 from __future__ import annotations
 
@@ -55,6 +55,22 @@ async def preview_of(
         return before, after, preview(machine, after), machine.state
 
 
+async def unasked_problem(settings: LiveSettings, state: GroupState) -> str:
+    """Returns why a change is not written down unless somebody asks for it; "": it is. It must not
+    end the watch over another change, and every worker has to be known to read it.
+    """
+    from equipoise.operations.worker_builds import check_workers_read
+
+    if state.change is not None:
+        return f"{state.change.planned.change_id} is not over, and what this costs counts there"
+    if state.config is None or state.config.led_by != "equipoise":
+        return "something else leads the group"
+    try:
+        return await check_workers_read(settings, ChangePlanned)
+    except InputError as error:
+        return str(error)
+
+
 class Judging:
     """Planned changes of a live group. `runs`: simulated ones that predict what a change costs; 0:
     nothing is predicted.
@@ -75,6 +91,7 @@ class Judging:
             return None
         if found.rejection is not None:
             raise InputError(f"{self._group}: the change would be rejected, so there is nothing to judge: {found.rejection}")
+        self._check_workers()
         predicted = self._predict(state, Configure(config=after))
         return wish.planned("configure", settings_text(before, after), state.last_offset, predicted)
 
@@ -91,8 +108,30 @@ class Judging:
         if isinstance(change, Configure) or type(change) not in JUDGED_AS:
             raise InputError(f"--plan {text}: name join=N, restart or leave=M1,M2; settings are changed with --set")
         check_change(change, state.members)
+        self._check_workers()
         planned = wish.planned(JUDGED_AS[type(change)], change.text(), state.last_offset, self._predict(state, change))
         return asyncio.run(self._write_down(planned, timeout_s))
+
+    def unasked(self, state: GroupState, change: PlannedChange) -> ChangePlanned | None:
+        """Returns what is written down before a change that nobody asked to judge; None, with a
+        remark: nothing is.
+        """
+        from equipoise.replay.prediction.planned_change import JUDGED_AS
+
+        problem = asyncio.run(unasked_problem(self._settings, state))
+        if problem:
+            self._screen.remark(f"not judged: {problem}")
+            return None
+        predicted = self._predict(state, change, reads_log=False)
+        return ChangeWish().planned(JUDGED_AS[type(change)], change.text(), state.last_offset, predicted)
+
+    def _check_workers(self) -> None:
+        """Raises InputError when a worker cannot read a planned change."""
+        from equipoise.operations.worker_builds import check_workers_read
+
+        unknown = asyncio.run(check_workers_read(self._settings, ChangePlanned))
+        if unknown:
+            self._screen.remark(f"whether every worker reads planned changes is not known: {unknown}")
 
     async def _state(self) -> GroupState:
         from equipoise.operations.live_group import AnsweredFact
@@ -115,9 +154,9 @@ class Judging:
         self._screen.answer(document, f"{self._group}: {said.get(outcome, f'rejected: {rejection}')}", planned_text(planned))
         return 0 if outcome == "planned" else EXIT_NOT_PLANNED
 
-    def _predict(self, state: GroupState, change: PlannedChange) -> Prediction | None:
-        """Returns what the change will cost, by the group's log; None, with a remark, where that
-        cannot be told.
+    def _predict(self, state: GroupState, change: PlannedChange, *, reads_log: bool = True) -> Prediction | None:
+        """Returns what the change will cost, by the group's log, or by what members measured last;
+        None, with a remark, where that cannot be told.
         """
         from equipoise.cli.predicted import predicted
         from equipoise.log.kafka.kafka_log import KafkaLog, Place
@@ -127,6 +166,8 @@ class Judging:
             return None
         habits = HabitsReader(group=self._group)
         try:
+            if not reads_log:
+                return predicted(self._screen, state, None, change, "the change", runs=self._runs)
             with KafkaLog(f"kafka://{self._settings.bootstrap}/{self._settings.prefix}", Place(self._settings, self._settings.topics, None)) as log:
                 for _ in habits.tap(log.read(group=self._group)):
                     pass

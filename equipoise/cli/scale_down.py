@@ -22,10 +22,11 @@ from equipoise.cli.visible import shortened, visible
 from equipoise.events.errors import InputError
 from equipoise.live_settings import LiveSettings
 from equipoise.log import Log
-from equipoise.replay.wording import counted
+from equipoise.replay.wording import counted, planned_text
 
 if TYPE_CHECKING:
     from equipoise.assignors.scale_down import Keep, ScaleDown
+    from equipoise.events.facts import ChangePlanned
     from equipoise.operations.leaving import LeavingMember, LeavingMembers
     from equipoise.replay.group_view import Drain
     from equipoise.replay.prediction.habits import Habits
@@ -67,7 +68,7 @@ class _KeepType(click.ParamType):
 )
 @click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"With a LOG: the group after this fact, {AT_HELP}")
 @click.option(
-    "--runs", type=WholeNumber(0, 10_000), default=20, show_default=True, help="With a LOG or --dry-run: simulated runs that predict the cost."
+    "--runs", type=WholeNumber(0, 10_000), default=20, show_default=True, help="Simulated runs that predict the cost; 0: none."
 )
 @settings_options(LiveSettings)
 def scale_down(
@@ -88,6 +89,9 @@ def scale_down(
     racks. In a running group (--group without LOG), ask them all at once, and follow until each is
     released and gone. Before more than half of the members go, it asks you; in a script, --yes
     answers. A released member's process ends by itself; make sure that nothing restarts it.
+
+    The change is written to the log before, with what it is predicted to cost, and the leader
+    judges it (docs/change.md), unless another change is not over yet.
 
     After an interrupt, or after --timeout (exit code 1), the request stays: --follow follows it
     again, --cancel withdraws it.
@@ -120,7 +124,9 @@ def scale_down(
         raise click.UsageError("--at: needs a LOG")
     run = _ScaleDown(screen, settings, group, runs)
     try:
-        code = asyncio.run(run.run(keep, yes=yes, dry_run=dry_run, cancel=cancel, timeout_s=timeout_s))
+        if keep is not None and not dry_run:
+            run.write_down(keep, yes=yes)
+        code = asyncio.run(run.run(keep, dry_run=dry_run, cancel=cancel, timeout_s=timeout_s))
         if dry_run:
             run.answer_dry_run()
         return code
@@ -200,6 +206,34 @@ class _ScaleDown:
         """A dry run's document, members, time and state."""
         self._pending: tuple[str, ...] = ()
         """Members that are asked and were not gone at the last look."""
+        self._planned: ChangePlanned | None = None
+        """Is written down before; None: nothing is."""
+        self._chosen: tuple[str, ...] = ()
+        """The members that are to leave."""
+
+    def write_down(self, keep: Keep, *, yes: bool) -> None:
+        """Chooses the members, and says what will be written down before they are asked. It is
+        predicted while nothing is connected. Raises InputError when nobody answers yes.
+        """
+        from equipoise.cli.judged import Judging
+        from equipoise.replay.prediction.planned_change import Leave
+
+        found, drain, state = asyncio.run(self._pick(keep))
+        if len(found.asked) > found.keep and not yes:
+            self._confirm(found, drain)
+        elif not self._screen.json:
+            self._screen.answer(None, *scale_down_parts(found, drain, self._group, asks=True))
+        self._chosen = tuple(sorted(each.member for each in found.asked))
+        if self._chosen:
+            self._planned = Judging(self._screen, self._settings, self._group, self._runs).unasked(state, Leave(members=self._chosen))
+        if self._planned is not None:
+            self._screen.remark(f"{self._planned.change_id}: {planned_text(self._planned)}")
+
+    async def _pick(self, keep: Keep) -> tuple[ScaleDown, Drain, GroupState]:
+        from equipoise.operations.leaving import LeavingMembers
+
+        async with LeavingMembers(self._settings, self._group) as leaving:
+            return *await leaving.pick(keep), await leaving.state()
 
     def answer_dry_run(self) -> None:
         """Answers a dry run, when the connection is closed: predictions take a while, in processes
@@ -210,7 +244,7 @@ class _ScaleDown:
         picked["predicted"], parts = _predicted(self._screen, state, None, found, self._runs)
         self._screen.answer(picked, *scale_down_parts(found, drain, self._group), *parts)
 
-    async def run(self, keep: Keep | None, *, yes: bool, dry_run: bool, cancel: bool, timeout_s: float | None) -> int:
+    async def run(self, keep: Keep | None, *, dry_run: bool, cancel: bool, timeout_s: float | None) -> int:
         from equipoise.operations.leaving import LeavingMembers
 
         async with LeavingMembers(self._settings, self._group) as leaving:
@@ -220,17 +254,14 @@ class _ScaleDown:
                 leaving.follow(await leaving.asked())
                 picked = None
             else:
-                found, drain = await leaving.pick(keep)
+                found, drain = await (leaving.pick(keep) if dry_run else leaving.ask(keep, self._planned, self._chosen))
                 picked = _document(found, drain, self._group, (await leaving.state()).last_offset, keep)
                 if dry_run:
                     self._dry = picked, found, drain, await leaving.state()
                     return 0
-                if len(found.asked) > found.keep and not yes:
-                    self._confirm(found, drain)
-                elif not self._screen.json:
-                    self._screen.answer(None, *scale_down_parts(found, drain, self._group, asks=True))
-                found, drain = await leaving.ask(keep)
-                picked = _document(found, drain, self._group, (await leaving.state()).last_offset, keep)
+                if self._planned is not None and leaving.planned is None:
+                    self._planned = None
+                    self._screen.remark("not judged: the group has changed meanwhile, so others were asked")
             return await self._follow(leaving, picked, timeout_s)
 
     def _confirm(self, found: ScaleDown, drain: Drain) -> None:
@@ -245,7 +276,10 @@ class _ScaleDown:
 
     def _live_document(self, outcome: str, members: dict[str, str], picked: dict[str, Any] | None, began_s: float) -> dict[str, Any]:
         seconds = round(time.monotonic() - began_s, 1)
-        return {"group": self._group, "outcome": outcome, "members": dict(sorted(members.items())), "seconds": seconds, "picked": picked}
+        return {
+            "group": self._group, "outcome": outcome, "members": dict(sorted(members.items())), "seconds": seconds, "picked": picked,
+            "change_id": None if self._planned is None else self._planned.change_id,
+        }  # fmt: skip
 
     async def _cancel(self, leaving: LeavingMembers) -> int:
         began_s = time.monotonic()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from equipoise.events.errors import InputError
-from equipoise.events.facts import LeaveRequested
+from equipoise.events.facts import ChangePlanned, LeaveRequested
 from equipoise.live_settings import LiveSettings
 from equipoise.operations.live_group import LiveGroup
 from equipoise.replay.group_view import Drain, drains
@@ -95,6 +95,8 @@ class LeavingMembers(LiveGroup):
         super().__init__(settings, group)
         self.members: tuple[str, ...] = ()
         """Ids of the members that `look` reports on, sorted."""
+        self.planned: str | None = None
+        """Id of the change that was written down; None: none was."""
         self._stages: dict[str, LeaveStage] = {}
 
     async def pick(self, keep: Keep) -> tuple[ScaleDown, Drain]:
@@ -107,9 +109,10 @@ class LeavingMembers(LiveGroup):
             raise InputError(f"--group: {self.group!r} is led by its own leader; equipoise cannot ask its members")
         return choose_members(state, keep)
 
-    async def ask(self, keep: Keep) -> tuple[ScaleDown, Drain]:
+    async def ask(self, keep: Keep, planned: ChangePlanned | None = None, expected: tuple[str, ...] = ()) -> tuple[ScaleDown, Drain]:
         """Chooses members and asks them, all in one fact. Chooses again when the group has changed
-        meanwhile and the request was rejected.
+        meanwhile and the request was rejected. `planned`: is written down before, if the members
+        are those that it `expected`.
 
         Raises InputError after MOST_PICKS rejected requests, and what `pick` raises.
         """
@@ -119,6 +122,9 @@ class LeavingMembers(LiveGroup):
             self.follow((*asked, *found.leaving))
             if not asked:
                 return found, drain
+            if planned is not None and self.planned is None and asked == expected:
+                await self.append(planned)
+                self.planned = planned.change_id
             await self.append(LeaveRequested(members=asked))
             state = await self.state()
             if all(state.is_asked(member) or member not in state.members for member in asked):

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
+from equipoise.events import codec
+from equipoise.live_settings import LiveSettings
 from equipoise.worker.faust_connection import faust_credentials
 from equipoise.worker.led_partitions import Generation
 from equipoise.worker.worker_settings import WorkerSettings
@@ -19,13 +21,17 @@ from equipoise.worker.worker_settings import WorkerSettings
 _LOG = logging.getLogger(__name__)
 _STOP_FAUST_S = 2.0
 _SLOW_START_S = 10.0
+CLIENT_ID = "equipoise-worker-reads-"
+"""Client id in the consumer group, before the newest kind of facts that the worker reads: so others
+know before they write one (`equipoise.operations.worker_builds`).
+"""
 _HEARTBEAT_S = 0.5
 """Longest time between two heartbeats to the consumer group: so late a worker learns that another
 one has left.
 """
 
 
-def group_name(settings: WorkerSettings) -> str:
+def group_name(settings: LiveSettings) -> str:
     """Returns the name of the consumer group."""
     return f"{settings.prefix}.worker"
 
@@ -50,6 +56,7 @@ class FaustGroup:
             group_name(settings),
             broker=[f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")],
             broker_credentials=faust_credentials(settings),
+            broker_client_id=f"{CLIENT_ID}{codec.NEWEST_FACT_KIND}",
             broker_session_timeout=settings.worker_session_timeout_ms / 1000,
             broker_heartbeat_interval=min(_HEARTBEAT_S, settings.worker_session_timeout_ms / 5000),
             broker_commit_interval=1.0,

@@ -22,11 +22,11 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import parse_task
 from equipoise.log import open_log
 from tests.changed_groups import write_changed
-from tests.unit.replay.test_incidents_planned import JOINED_MS
 from tests.group_logs import EXAMPLE
 from tests.json_schemas import NOT_MET, SHARED, Coverage, check, closed_objects, properties_of, references_in, schemas
 from tests.pages import rows_of
 from tests.unit.replay.lived import END_MS, JOINED_MS, lived, write
+from tests.unit.replay.test_incidents_planned import PLANNED_JOIN_MS
 from tests.unit.replay.test_size import Known
 
 ROOT = Path(__file__).parents[3]
@@ -112,7 +112,8 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             printed("scale-down", led, "--keep", "30%", "--at", str(drains_at(led)), "--runs", "2"),
         ],
         "incident": [printed("incident", "rolling", "--all"), printed("incident", "scale-out", "--group", "orders"),
-                     printed("incident", str(EXAMPLE)), printed("incident", "scale-out", write_changed(folder / "planned.db", JOINED_MS), "--all")],
+                     printed("incident", str(EXAMPLE)),
+                     printed("incident", "scale-out", write_changed(folder / "planned.db", PLANNED_JOIN_MS), "--all")],
         "demo": [printed("demo", "--out", folder / "out")],
     }
 

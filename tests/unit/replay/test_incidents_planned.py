@@ -20,7 +20,7 @@ from equipoise.replay.known_changes import KnownChange
 from tests.changed_groups import changed_group, write_changed
 from tests.observed_groups import BOTH, group, history, member
 
-JOINED_MS = 1_795_149_670_000
+PLANNED_JOIN_MS = 1_795_149_670_000
 """Nine seconds before i4 and i5 join in the recorded run."""
 ALONE = group(2, member("a", 0, 1, 2, 3))
 
@@ -67,7 +67,7 @@ def test_line_has_what_was_expected_and_the_verdict() -> None:
 
 
 def test_command_names_planned_changes(tmp_path: Path) -> None:
-    log = write_changed(tmp_path / "group.db", JOINED_MS)
+    log = write_changed(tmp_path / "group.db", PLANNED_JOIN_MS)
     shown = CliRunner().invoke(main, ["incident", "scale-out", str(log), "--all"])
     assert shown.exit_code == 0, shown.output
     assert "a member joined (i4, i5), over after" in shown.stdout

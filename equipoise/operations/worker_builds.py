@@ -1,0 +1,44 @@
+"""Which workers of a log can read a kind of facts: they say it by their client id in their consumer
+group. An older one halts the group in which it meets a kind that it does not know
+(docs/protocol.md#l6).
+"""
+
+from __future__ import annotations
+
+from equipoise.events import codec
+from equipoise.events.errors import InputError
+from equipoise.events.facts import Fact
+from equipoise.kafka.consumer_groups import ConsumerGroup, repeated
+from equipoise.live_settings import LiveSettings
+from equipoise.worker.faust_group import CLIENT_ID, group_name
+
+ASK_S = 10.0
+"""A rebalance of the workers is over by then."""
+
+
+async def check_workers_read(settings: LiveSettings, kind: type[Fact]) -> str:
+    """Returns why it is not known whether every worker of the log reads facts of this kind; "": all
+    that run do. Raises InputError when one does not.
+    """
+    from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
+
+    name = group_name(settings)
+    async with ConsumerGroup(settings, name) as group:
+        try:
+            members = await repeated(group.members, ASK_S)
+        except GroupAuthorizationFailedError:
+            return f"this user may not describe group {name}"
+        except (KafkaError, OSError) as error:
+            return f"group {name} cannot be described: {type(error).__name__} {error}"
+    code = codec.kind_of(kind)
+    older = sorted({each.host for each in members if _newest(each.client_id) < code})
+    if older:
+        fix = "upgrade workers first (docs/operations.md#upgrade)"
+        raise InputError(f"a worker at {', '.join(older)} does not know {kind.__name__} and would halt the group; {fix}")
+    return ""
+
+
+def _newest(client_id: str) -> int:
+    """Returns the newest kind of facts that a worker with this client id reads; 0: it says none."""
+    number = client_id.removeprefix(CLIENT_ID)
+    return int(number) if client_id.startswith(CLIENT_ID) and number.isascii() and number.isdecimal() else 0
