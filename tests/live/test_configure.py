@@ -15,10 +15,15 @@ from typing import Any
 
 import attrs
 import pytest
+from aiokafka import AIOKafkaConsumer
 
+from equipoise.events.errors import InputError
+from equipoise.events.facts import ChangePlanned
 from equipoise.events.settings import GroupSettings
 from equipoise.operations.live_group import AnsweredFact
+from equipoise.operations.worker_builds import check_workers_read
 from equipoise.worker.app import Worker
+from equipoise.worker.faust_group import group_name
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 from tests.json_schemas import check
@@ -158,6 +163,28 @@ async def test_change_without_effect_is_answered_in_a_group_that_never_ticks(set
         await swarm.until_all_run("g", 4, ["m1", "m2"])
         code, found = await configure(settings, "--set", "max_warmups=5", "--timeout", "10")
         assert (code, found["outcome"], found["settings"]["max_warmups"]) == (0, "in force", 5)
+
+
+async def test_judged_change_is_refused_while_a_worker_cannot_read_it(settings: WorkerSettings) -> None:
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(4))
+        swarm.add("g", ["m1"])
+        swarm.start()
+        await swarm.until_all_run("g", 4, ["m1"])
+        assert await check_workers_read(settings, ChangePlanned) == ""
+    older = AIOKafkaConsumer(
+        settings.topics.checkpoints, bootstrap_servers=settings.bootstrap, group_id=group_name(settings), client_id="faust-0.15.0",
+    )  # fmt: skip
+    await older.start()
+    try:
+        with pytest.raises(InputError, match=r"a worker at \S+ does not know ChangePlanned and would halt the group"):
+            await check_workers_read(settings, ChangePlanned)
+        command = [sys.executable, "-m", "equipoise", "configure", "--group", "g", "--bootstrap", settings.bootstrap, "--prefix", settings.prefix]
+        call = [*command, "--set", "max_warmups=5", "--judge", "--runs", "0"]
+        done = await asyncio.to_thread(subprocess.run, call, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, "does not know ChangePlanned" in done.stderr) == (2, True), done.stderr
+    finally:
+        await older.stop()
 
 
 @pytest.mark.slow

@@ -175,6 +175,7 @@ async def test_deal_command_shows_and_then_makes_the_moves(bootstrap: str, prefi
                 code, dealt = await group.deal()
                 assert (code, dealt["outcome"] in ("dealt", "unchanged")) == (0, True)
         assert len(dealt["moves"]) == 1
+        assert dealt["change_id"][:5] == "deal-"
         await until(lambda: sorted(group.shares().values()) == sorted([[most], sorted([less, rest])]))
         async with asyncio.timeout(60):
             again = dealt

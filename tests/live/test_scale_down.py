@@ -15,7 +15,9 @@ from pathlib import Path
 import attrs
 import pytest
 
+from equipoise.log import open_log
 from equipoise.member.throttle import LEAST_RECORDS
+from equipoise.replay.known_changes import known_changes
 from tests.live.leader import leading
 from tests.live.orders import PATIENCE_S, Orders
 from tests.live.test_restorer import until
@@ -80,6 +82,15 @@ async def test_scale_down_drains_and_releases_members_and_loses_no_order(bootstr
             await load
             found = await orders.until_counted()
             assert (found.faults, found.orders) == ([], 8_000)
+            await until(lambda: state.change is None)
+        with open_log(f"kafka://{orders.connection.bootstrap}/{prefix}") as log:
+            (change,) = known_changes(log.read(), orders.group)
+        assert (change.kind, change.what()) == ("scale_down", f"{', '.join(sorted(gone))} leave")
+        assert change.planned is not None
+        assert [each.metric for each in change.planned.expected] == ["unavailable_task_ms", "moves", "rest_ms"]
+        assert f"{change.change_id}: {change.what()}; expected: " in tool.err
+        assert change.judged is not None
+        assert change.judged.moves >= 2
 
 
 @pytest.mark.smoke
