@@ -22,6 +22,7 @@ from functools import partial
 import attrs
 import click
 
+from bench import wrong_changes
 from equipoise.assignors import registry
 from equipoise.events.facts import ExpectedCost, GroupConfigured, PartitionsObserved, Subtopology, TopologyDeclared
 from equipoise.events.settings import GroupSettings
@@ -175,8 +176,11 @@ def _judged(changes: list[JudgedChange], percent: int) -> list[bool]:
 @click.command()
 @click.option("--changes", default=60, show_default=True, help="Changes that are predicted and made.")
 @click.option("--runs", default=100, show_default=True, help="Simulated runs of each prediction.")
-def main(changes: int, runs: int) -> None:
+@click.option("--wrong", is_flag=True, help="Instead: is every wrong change noticed, and back in time? (bench/wrong_changes.py)")
+def main(changes: int, runs: int, wrong: bool) -> None:
     """Predicts changes and makes them."""
+    if wrong:
+        sys.exit(not wrong_changes.main())
     found: dict[str, JudgedChange] = {}
     for each in in_processes(partial(judged, runs), range(changes), os.cpu_count() or 1):
         found[each.name] = each

@@ -64,8 +64,9 @@ class KnownChange:
 
     @property
     def is_bad(self) -> bool:
-        """Returns whether it cost too much, or was not over in time."""
-        return self.judged is not None and (self.judged.outcome in ("too_much", "late") or bool(self.judged.above))
+        """Returns whether it cost too much, was not over in time, or moved less than it should."""
+        judged = self.judged
+        return judged is not None and (judged.outcome in ("too_much", "late") or bool(judged.above) or "moves" in judged.below)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the change, JSON-ready."""

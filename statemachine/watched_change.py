@@ -43,10 +43,16 @@ BEGINS_WITH: dict[str, tuple[type, ...]] = {
 """Kind of a change -> the facts of which the first one begins it; none: it begins when it is
 planned.
 """
+ENDS_MEMBERS = ("scale_down", "restart")
+"""Kinds that begin, too, when a member is removed: it was killed in place of leaving. They then
+begin when it was heard last.
+"""
 ALLOWANCE = {"unavailable_task_ms": 1_000, "moves": 0, "rest_ms": 10_000}
 """By how much more than the interval of 95 % is too much: the intervals are of simulated groups."""
 NEAR_RECORDS = 10_000
-"""Lag in records up to which a granted task starts at once, if the group accepts as much."""
+"""Lag in records up to which a granted task starts at once, if the group accepts as much, and its
+member restores it within a second.
+"""
 REST_LOOK_MS = 1_000
 """To look for rest takes time in the number of copies, so steps that decide nothing do it once in
 this time (ms of group time).
@@ -78,9 +84,11 @@ def watch(context: StepContext, record: FactRecord) -> None:
     if change is None or change.undoes or record.offset == change.offset:
         return
     now_ms = state.now_ms
-    if change.begun_ms is None and _begins(change.planned.kind, state, event):
-        change.restart_at(now_ms)
     expired = tuple(each.member_id for each in context.emitted if isinstance(each, MemberExpired))
+    if change.begun_ms is None and expired and change.planned.kind in ENDS_MEMBERS:
+        change.restart_at(max(change.planned_ms, min(change.heard_ms.get(each, now_ms) for each in expired)))
+    elif change.begun_ms is None and _begins(change.planned.kind, state, event):
+        change.restart_at(now_ms)
     member_id = getattr(event, "member_id", None)
     if context.is_untouched() and isinstance(event, LagReported):
         member = state.members.get(event.member_id)
@@ -180,11 +188,17 @@ def _look(state: GroupState, change: WatchedChange, tasks: Iterable[TaskId], exp
         if before is not None and before[0] in expired and not is_standing:
             change.stand(task, change.heard_ms.get(before[0], now_ms))
             is_standing = True
-        runner = _runner(state, task, None if is_standing else before)
+        runner = None if _is_parked(state, change, task) else _runner(state, task, None if is_standing else before)
         if runner is None:
             change.stand(task, now_ms)
         else:
             change.run(task, runner, now_ms)
+
+
+def _is_parked(state: GroupState, change: WatchedChange, task: TaskId) -> bool:
+    """Returns whether its owner handles nothing more in the task, since the change was planned."""
+    parked = state.parked.get(task)
+    return parked is not None and parked.member_id == state.owner.get(task) and parked.since_ms > change.planned_ms
 
 
 def _runner(state: GroupState, task: TaskId, before: tuple[str, int] | None) -> tuple[str, int] | None:
@@ -206,7 +220,8 @@ def _has_started(state: GroupState, member: MemberState, task: TaskId) -> bool:
         return True
     lag = member.lags.get(task)
     runs = lag is LagSentinel.ACTIVE or (task in member.held and lag == 0)
-    return runs or member.is_caught_up(task, min(NEAR_RECORDS, state.acceptable_lag(member)))
+    speed = member.measured_records_per_s or member.restore_records_per_s or NEAR_RECORDS
+    return runs or member.is_caught_up(task, min(NEAR_RECORDS, speed, state.acceptable_lag(member)))
 
 
 assert set(ALLOWANCE) == set(JUDGED_METRICS), "each metric has its allowance"

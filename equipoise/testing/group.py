@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -30,6 +31,7 @@ from equipoise.member.member_options import MemberKeywords, MemberOptions
 from equipoise.member.processing import BatchHandler, Handler, Processor
 from equipoise.member.serdes import BytesSerde
 from equipoise.member.source_order import in_order
+from equipoise.member.stores import StateStore
 from equipoise.member.task_context import Callback, State
 from equipoise.testing.driver import SentRecord, TaskDriver, deserialized
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
@@ -172,13 +174,16 @@ class Group:
 
         process = seat.process = self._process(member_id, ended, seat.machine)
         machine = seat.machine
-        given: dict[str, Any] = {**self._given, "state_directory": machine.folder / "state", "open_store": lambda folder: DiskStore(machine, folder)}
+        given: dict[str, Any] = {**self._given, "state_directory": machine.folder / "state", "open_store": partial(self._open_store, machine)}
         seat.error = None
         seat.member = Member(
             NAME, processors=self._deployed, topology_epoch=self._epoch, member_id=member_id, on_assigned=self._on_assigned,
             connection=SimulatedConnection(made=SimulatedClients(self._cluster, process.name)), _runtime=process, **given,
         )  # fmt: skip
         process.start(seat.member._run())
+
+    def _open_store(self, machine: Machine, folder: Path) -> StateStore:
+        return DiskStore(machine, folder)
 
     def leave(self, member_id: str, *, within_s: float = 700.0) -> None:
         """The member leaves: returns when its tasks run elsewhere and its process has ended."""

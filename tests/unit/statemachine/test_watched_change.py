@@ -11,7 +11,8 @@ import pytest
 
 from equipoise.events.decisions import ChangeJudged, Decision, EventRejected
 from equipoise.events.errors import FieldError
-from equipoise.events.facts import ChangePlanned, ExpectedCost, GroupConfigured, LeaveRequested, MemberLeft
+from equipoise.events.facts import ChangePlanned, ExpectedCost, GroupConfigured, LeaveRequested, Load, MemberLeft, TaskParked
+from equipoise.events.tasks import TaskId
 from equipoise.statemachine import snapshots
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
@@ -120,7 +121,7 @@ def test_settings_that_cost_too_much_come_back() -> None:
     lead = GroupLead("orders", group.machine)
     lead.folded_ms = 5
     assert lead.tick() == before
-    assert lead.tick_at_ms == 6
+    assert lead.tick_at_ms == 5, "at once"
     assert [each.code for each in group.fact(planned()) if isinstance(each, EventRejected)] == ["being_undone"]
     assert before is not None
     group.fact(before)
@@ -138,6 +139,44 @@ def test_limit_counts_whatever_was_expected() -> None:
         member.restores = 1_000
     found = until_judged(group)
     assert (found.outcome, found.above) == ("too_much", ("limit",))
+
+
+@pytest.mark.parametrize("kind", ["scale_down", "restart"])
+def test_member_that_is_killed_begins_a_change_in_which_members_end(kind: str) -> None:
+    group = led()
+    group.fact(planned(kind, expected=(expected("unavailable_task_ms", 0, 1_000),)))
+    found = until_judged(group, "m2")
+    assert (found.outcome, found.above) == ("too_much", ("unavailable_task_ms",))
+    assert found.unavailable_task_ms > SESSION_MS, "since it was heard last"
+
+
+def test_task_that_was_parked_since_does_not_run() -> None:
+    group = led()
+    first, second = (min(group.members[name].active) for name in ("m1", "m2"))
+
+    def park(member_id: str, task: TaskId) -> None:
+        group.fact(TaskParked(member_id=member_id, incarnation=1, task=task, token=group.state.tokens[task], topic="in", error="no such customer"))
+
+    park("m1", first)
+    group.cycle()
+    group.fact(planned("other", most_unavailable_task_ms=5_000))
+    assert [verdicts(group.cycle()) for _ in range(3)] == [[], [], []], "what was parked before is not of the change"
+    park("m2", second)
+    found = until_judged(group)
+    assert (found.outcome, found.above) == ("too_much", ("limit",))
+
+
+def test_copy_that_its_member_restores_slowly_does_not_start_at_once() -> None:
+    costs = []
+    for speed in (0, 100):
+        group = led(acceptable_recovery_lag=1_000_000, end_offset=5_000)
+        group.fact(planned("join", most_unavailable_task_ms=10**6))
+        group.join("m4", restores=1_000).load = Load(restored_records_per_s=speed)
+        assert group.state.change is not None
+        for _ in range(4):
+            group.cycle()
+        costs.append(group.state.change.costs(group.state.now_ms)["unavailable_task_ms"])
+    assert costs[0] < costs[1], costs
 
 
 def test_other_settings_replace_the_change() -> None:
