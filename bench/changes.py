@@ -22,7 +22,7 @@ from functools import partial
 import attrs
 import click
 
-from bench import wrong_changes
+from bench import live_changes, wrong_changes
 from equipoise.assignors import registry
 from equipoise.events.facts import ExpectedCost, GroupConfigured, PartitionsObserved, Subtopology, TopologyDeclared
 from equipoise.events.settings import GroupSettings
@@ -177,8 +177,11 @@ def _judged(changes: list[JudgedChange], percent: int) -> list[bool]:
 @click.option("--changes", default=60, show_default=True, help="Changes that are predicted and made.")
 @click.option("--runs", default=100, show_default=True, help="Simulated runs of each prediction.")
 @click.option("--wrong", is_flag=True, help="Instead: is every wrong change noticed, and back in time? (bench/wrong_changes.py)")
-def main(changes: int, runs: int, wrong: bool) -> None:
+@click.option("--live", is_flag=True, help="In groups of member processes on a real broker (bench/live_changes.py).")
+def main(changes: int, runs: int, wrong: bool, live: bool) -> None:
     """Predicts changes and makes them."""
+    if live:
+        sys.exit(not live_changes.main(changes, wrong=wrong))
     if wrong:
         sys.exit(not wrong_changes.main())
     found: dict[str, JudgedChange] = {}

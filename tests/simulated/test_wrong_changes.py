@@ -1,5 +1,5 @@
-"""Wrong changes of simulated, deployed groups: what the leader notices, and how soon the settings of
-before are back (`bench/wrong_changes.py` has all of them).
+"""Wrong changes of simulated, deployed groups: what the leader notices, and how soon the settings
+of before are back (`bench/wrong_changes.py` has all of them).
 """
 
 from __future__ import annotations
