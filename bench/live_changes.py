@@ -1,6 +1,7 @@
 """`python -m bench.changes --live`: do the intervals hold on real groups? Member processes, a
-worker process and a real broker on this machine; the changes are made by the commands, which predict them
-from the log, and judged by the leader. With `--wrong`: wrong changes, noticed and undone there.
+worker process and a real broker on this machine; the changes are made by the commands, which
+predict them from the log, and judged by the leader. With `--wrong`: wrong changes, noticed and
+undone there.
 """
 
 from __future__ import annotations
