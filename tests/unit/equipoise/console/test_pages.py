@@ -35,7 +35,9 @@ DOCUMENTS = ("groups", f"group?group={GROUP}", f"timeline?group={GROUP}", f"said
 
 
 class _Leading:
-    """A worker that leads one group, without a broker."""
+    """A worker that leads one group, without a broker. `group`: one whose facts the test has noted
+    in `recent` itself.
+    """
 
     log_id = "the log"
     console: Console
@@ -47,10 +49,11 @@ class _Leading:
         self.asked = AskedWorkers(GroupSizes(lambda group: None, DEPLOYED.monotonic_s), ())
         self.recent = Recent()
         self.group = group or Group().starts("m1", "m2", stateful=6)
+        self._told = len(self.group.records)
         if group is None:
             self.group.settles()
-        self._told = 0
-        self.tell()
+            self._told = 0
+            self.tell()
 
     def tell(self) -> None:
         """Notes the facts that are new."""
