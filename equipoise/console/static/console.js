@@ -57,7 +57,7 @@ const dayOf = ms => new Date(ms).toISOString().slice(0, 19).replace("T", " ");
 const SIDES = { inside: "✓", above: "▲", below: "▼" };
 const changesTable = (holder, changes, group) => { // what was expected of a change beside what it cost
   if (!changes.length) { element("p", holder, "None as far as this worker remembers.", "key"); return; }
-  const rows = table(holder, ["when*", ...(group === undefined ? ["group*"] : []), "change*", "expected (95 %) and measured*", "verdict*"], "changes");
+  const rows = table(holder, ["when*", ...(group === undefined ? ["group*"] : []), "change*", "verdict*", "expected (95 %) and measured*"], "changes");
   for (const each of changes) {
     const row = element("tr", rows), time = element("time", element("td", row, undefined, "text"), dayOf(each.ms));
     time.dateTime = new Date(each.ms).toISOString();
@@ -65,6 +65,7 @@ const changesTable = (holder, changes, group) => { // what was expected of a cha
     const what = element("td", row, visible(each.what, 300), "text");
     const about = [each.change, each.why && `because ${each.why}`, each.or_undo && "or undone"].filter(Boolean).join(", ");
     if (about) element("div", what, visible(about, 300), "key");
+    element("span", element("td", row, undefined, "text"), visible(each.verdict, 200), `badge b${each.level}`);
     const costs = element("div", element("td", row, undefined, "text"), undefined, "costs");
     for (const cost of each.costs) {
       element("span", costs, cost.name, "key");
@@ -72,7 +73,6 @@ const changesTable = (holder, changes, group) => { // what was expected of a cha
       const was = element("span", costs, cost.was || "not yet", cost.side);
       if (cost.side) was.append(` ${SIDES[cost.side]} ${cost.side}`);
     }
-    element("span", element("td", row, undefined, "text"), visible(each.verdict, 200), `badge b${each.level}`);
   }
 };
 // Draws into `holder` what `draw` makes of `value`, if that has changed. What had the focus keeps it.
