@@ -155,8 +155,8 @@ class Judging:
         return 0 if outcome == "planned" else EXIT_NOT_PLANNED
 
     def _predict(self, state: GroupState, change: PlannedChange, *, reads_log: bool = True) -> Prediction | None:
-        """Returns what the change will cost, by the group's log, or by what members measured last;
-        None, with a remark, where that cannot be told.
+        """Returns what the change will cost, by the group's log, or, unless `reads_log`, by what
+        members measured last, if they did; None, with a remark, where that cannot be told.
         """
         from equipoise.cli.predicted import predicted
         from equipoise.log.kafka.kafka_log import KafkaLog, Place
@@ -166,7 +166,7 @@ class Judging:
             return None
         habits = HabitsReader(group=self._group)
         try:
-            if not reads_log:
+            if not reads_log and any(each.measured_records_per_s or each.restore_records_per_s for each in state.members.values()):
                 return predicted(self._screen, state, None, change, "the change", runs=self._runs)
             with KafkaLog(f"kafka://{self._settings.bootstrap}/{self._settings.prefix}", Place(self._settings, self._settings.topics, None)) as log:
                 for _ in habits.tap(log.read(group=self._group)):
