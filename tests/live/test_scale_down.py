@@ -66,8 +66,9 @@ async def test_scale_down_drains_and_releases_members_and_loses_no_order(bootstr
             dry = json.loads((await run(orders, tmp_path, "--keep", "50%", "--dry-run", "--json")).out)
             assert (dry["keep"], len(dry["asked"])) == (2, 2)
             predicted = dry["predicted"]
-            assert predicted["change"] == {"kind": "leave", "members": sorted(each["member"] for each in dry["asked"])}
-            assert predicted["intervals"]["moves"]["low_95"] >= 1
+            if predicted is not None:  # None: a copy is behind, and nothing was restored yet that shows a speed
+                assert predicted["change"] == {"kind": "leave", "members": sorted(each["member"] for each in dry["asked"])}
+                assert predicted["intervals"]["moves"]["low_95"] >= 1
             assert not state.asked, "a preview asks no member"
 
             tool = await run(orders, tmp_path, "--keep", "50%")  # not always whom the dry run named: what each holds has grown since
@@ -87,7 +88,8 @@ async def test_scale_down_drains_and_releases_members_and_loses_no_order(bootstr
             (change,) = known_changes(log.read(), orders.group)
         assert (change.kind, change.what()) == ("scale_down", f"{', '.join(sorted(gone))} leave")
         assert change.planned is not None
-        assert [each.metric for each in change.planned.expected] == ["unavailable_task_ms", "moves", "rest_ms"]
+        assert [each.metric for each in change.planned.expected] in ([], ["unavailable_task_ms", "moves", "rest_ms"])
+        assert bool(change.planned.expected) != ("not predicted: " in tool.err)
         assert f"{change.change_id}: {change.what()}; expected: " in tool.err
         assert change.judged is not None
         assert change.judged.moves >= 2
