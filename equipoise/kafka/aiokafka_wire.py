@@ -13,7 +13,7 @@ from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError,
 
 from equipoise.kafka.aiokafka_lifecycle import start_client, stop_client
 from equipoise.kafka.aiokafka_metadata import forbid_topic_creation, leader_address
-from equipoise.kafka.client import CLOSE_S, NO_EPOCH, TopicPartition
+from equipoise.kafka.client import CLOSE_S, NO_EPOCH, TopicPartition, call_off
 from equipoise.kafka.topic_ids import topic_ids
 
 _AGAIN_S = 0.1
@@ -30,6 +30,8 @@ class AiokafkaWire:
         forbid_topic_creation(self.client)
         self._coordinators: dict[str, int] = {}
         self._asked: asyncio.Future[Any] | None = None
+        self._unawaited: set[asyncio.Future[Any]] = set()
+        """Requests that nobody waits for any more."""
 
     async def start(self) -> None:
         await start_client(self, self._connect, self.stop)
@@ -39,15 +41,30 @@ class AiokafkaWire:
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         await stop_client(self, self.client.close, within_s)
+        await call_off(*self._unawaited)
 
     async def send(self, node: int, request: Any) -> Any:
         return await self._send(node, request, ConnectionGroup.DEFAULT)
 
     async def _send(self, node: int, request: Any, group: ConnectionGroup) -> Any:
+        """A request that is called off goes on until its own timeout: only that closes a connection
+        that hangs, and whoever has less patience would ask over it again and again.
+        """
+        sending = asyncio.ensure_future(self.client.send(node, request, group=group))
         try:
-            return await self.client.send(node, request, group=group)
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            if not sending.done():
+                self._unawaited.add(sending)
+                sending.add_done_callback(self._ended)
+            raise
         except (OSError, KeyError) as error:  # KeyError: aiokafka has replaced the connection meanwhile
             raise KafkaConnectionError(f"broker {node}: {error!r}") from error
+
+    def _ended(self, sending: asyncio.Future[Any]) -> None:
+        self._unawaited.discard(sending)
+        if not sending.cancelled():
+            sending.exception()  # retrieved, so that asyncio does not report it
 
     async def ready(self, node: int) -> bool:
         found: bool = await self.client.ready(node)
@@ -123,4 +140,4 @@ class AiokafkaWire:
         return leader_address(self.client, place)
 
     async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
-        return await topic_ids(self.client, topics, leads)
+        return await topic_ids(self.client, topics, leads, self.send)

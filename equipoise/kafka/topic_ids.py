@@ -7,7 +7,7 @@ is allowed (KIP-430), so the request is declared here in its style.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -89,10 +89,13 @@ def topic_ids_request(topics: Sequence[str]) -> bytes:
     return request_bytes(DescribeTopics(topics).build(_DescribeTopicsStruct))
 
 
-async def topic_ids(client: AIOKafkaClient, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
+async def topic_ids(
+    client: AIOKafkaClient, topics: Sequence[str], leads: TopicPartition, send: Callable[[int, Any], Awaitable[Any]]
+) -> tuple[str, ...] | None:  # fmt: skip
     """Returns the ids of `topics`, in the same order, from the leader of the partition `leads`.
-    None: the brokers have no topic ids. Raises KafkaError when a topic does not exist or the leader
-    does not answer. Raises TopicAuthorizationFailedError without the right to describe one.
+    `send`: sends a request to a broker. None: the brokers have no topic ids. Raises KafkaError when
+    a topic does not exist or the leader does not answer. Raises TopicAuthorizationFailedError
+    without the right to describe one.
     """
     node_id = client.cluster.leader_for_partition(leads)
     if node_id in (None, -1):
@@ -105,7 +108,7 @@ async def topic_ids(client: AIOKafkaClient, topics: Sequence[str], leads: TopicP
             there = client.cluster.partitions_for_topic(leads.topic)
             raise (NodeNotReadyError if there else UnknownTopicOrPartitionError)(f"{leads.topic}/{leads.partition} has no leader")
     try:
-        answer = await client.send(node_id, DescribeTopics(topics))
+        answer = await send(node_id, DescribeTopics(topics))
     except NotImplementedError:  # aiokafka: the broker has no version of the request that is declared here
         return None
     found = {}

@@ -161,6 +161,11 @@ CORRECTIONS = (
         f"{PRODUCER}::test_fenced_producer_sends_nothing_any_more",
     ),
     Correction(
+        "keeps a connection that hangs for those who do not wait as long as it does",
+        ("aiokafka_wire", "AiokafkaWire._send"), "await asyncio.shield(sending)", "await sending",
+        "tests/unit/kafka/test_silent_brokers.py::test_connection_that_hangs_is_closed_when_its_requests_are_called_off",
+    ),
+    Correction(
         "forgets the connection over which it asks for brokers when its start is called off",
         ("aiokafka_lifecycle", "_bootstrap"), "each.close()", "pass",
         "tests/unit/kafka/test_silent_brokers.py::test_start_that_is_called_off_leaves_no_connection",

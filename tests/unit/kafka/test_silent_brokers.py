@@ -1,4 +1,6 @@
-"""A client whose start is called off while a broker does not answer it, on a real connection."""
+"""A client whose start, or request, is called off while a broker does not answer it, on a real
+connection.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,24 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from aiokafka.protocol.metadata import MetadataResponse_v1
 
 from equipoise.kafka import aiokafka_lifecycle
 from equipoise.kafka.aiokafka_wire import AiokafkaWire
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.consumer.requests import END, ListOffsetsRequest
 
-_API_VERSIONS = 18
-_VERSIONS = bytes.fromhex("0000 00000001 0003 0000 0008")
-"""ApiVersions 0: no error; Metadata in the versions 0 to 8."""
+_METADATA, _API_VERSIONS = 3, 18
+_VERSIONS = bytes.fromhex("0000 00000002 0003 0000 0001 0002 0001 0004")
+"""ApiVersions 0: no error; Metadata in the versions 0 and 1, ListOffsets in 1 to 4."""
 _MOST_S = 10.0
 
 
 class SilentBroker(socketserver.ThreadingTCPServer):
-    """Says what it can do, and nothing more."""
+    """Says what it can do, and nothing more; unless it `tells_brokers`, of which it is one."""
 
     daemon_threads = True
+    tells_brokers = False
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Client)
@@ -41,6 +47,10 @@ class _Client(socketserver.StreamRequestHandler):
             request = self.rfile.read(int.from_bytes(size))
             if int.from_bytes(request[:2]) == _API_VERSIONS:
                 answer = request[4:8] + _VERSIONS
+                self.wfile.write(len(answer).to_bytes(4) + answer)
+            elif int.from_bytes(request[:2]) == _METADATA and self.server.tells_brokers:
+                known = MetadataResponse_v1([(0, *self.server.server_address, None)], 0, [])
+                answer = request[4:8] + known.encode()
                 self.wfile.write(len(answer).to_bytes(4) + answer)
             else:
                 self.server.unanswered.set()
@@ -81,6 +91,20 @@ async def test_start_that_is_called_off_leaves_no_connection(cancels: int, broke
     with pytest.raises(asyncio.CancelledError):
         await starting
     await asyncio.to_thread(assert_all_closed, broker)
+
+
+async def test_connection_that_hangs_is_closed_when_its_requests_are_called_off(broker: SilentBroker) -> None:
+    """Those who asked had less patience than the client, and asked over it again and again."""
+    broker.tells_brokers = True
+    wire = AiokafkaWire({"bootstrap_servers": broker.address, "request_timeout_ms": 300})
+    await wire.start()
+    request = ListOffsetsRequest({TopicPartition("t", 0): END}, read_committed=False)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await wire.send(0, request)
+    assert broker.connected == 1
+    await asyncio.to_thread(assert_all_closed, broker)
+    await wire.stop()
 
 
 def test_loop_that_ends_during_a_start_leaves_no_connection(broker: SilentBroker) -> None:
