@@ -123,7 +123,7 @@ simulate: $(READY) ## the deployed hosts in virtual time, under faults (SEEDS=1.
 mutation: $(READY) ## mutants of the state machine and the assignors that no test kills; MODULE=statemachine/due.py, or the five with a floor
 	@nice -n 19 $(BIN)/python -m tests.mutation $(MODULE) $(OPTIONS)
 
-storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GUARANTEE=exactly_once EVERY=5 TASKS=400 KINDS=kill,led_by, or what is left out
+storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GUARANTEE=exactly_once EVERY=5 TASKS=400 KINDS=kill,led_by or wire, or what is left out
 	@$(BIN)/python -m tests.live.storm $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(EVERY),--every $(EVERY)) $(if $(KINDS),--kinds $(KINDS)) $(if $(TASKS),--tasks $(TASKS))
 
 upgrade: java $(READY) ## another build to this one and back, under load: OTHER=a git ref or a folder; FIRST=workers or members, RETENTION=yes or no (all four)
