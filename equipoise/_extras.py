@@ -8,6 +8,7 @@ from collections.abc import Iterator
 EXTRAS = {
     "numpy": "lead",
     "ortools": "lead",
+    "rich": "lead",
     "aiohttp": "member",
     "aiokafka": "member",
     "cramjam": "member",

@@ -16,7 +16,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.params import AT_HELP, LOG, OFFSET, Moment, Number, WholeNumber, offset_of, read
-from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.cli.screen import HAS_RICH, Line, Part, Screen, Table, bold
 from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import shortened, visible
 from equipoise.events.errors import InputError
@@ -348,7 +348,7 @@ class _ScaleDown:
         """
         if self._screen.json or self._screen.quiet:
             yield lambda going: None
-        elif sys.stderr.isatty():
+        elif HAS_RICH and sys.stderr.isatty():
             import rich.console
             import rich.live
 

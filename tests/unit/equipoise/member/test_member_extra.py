@@ -15,7 +15,7 @@ from equipoise.assignors import registry, unconfigured
 from equipoise.events.errors import InputError
 
 ROOT = Path(__file__).parents[4]
-OF_MEMBERS = "import sys; sys.modules.update(dict.fromkeys(('numpy', 'ortools', 'pandas', 'pyarrow', 'faust')))\n"
+OF_MEMBERS = "import sys; sys.modules.update(dict.fromkeys(('numpy', 'ortools', 'pandas', 'pyarrow', 'faust', 'rich', 'rich.cells')))\n"
 DECIDE = ("embedded_worker", "following")
 """Modules of the member that lead, or fold what a leader does."""
 
@@ -68,3 +68,10 @@ def test_import_that_misses_another_package_is_that_error() -> None:
 def test_group_that_nobody_has_configured_gets_the_latest_assignor() -> None:
     latest = registry.latest(unconfigured.ASSIGNOR)
     assert (latest.name, latest.version, latest.solver) == (unconfigured.ASSIGNOR, unconfigured.BEHAVIOUR_VERSION, unconfigured.SOLVER)
+
+
+def test_commands_without_rich_print_plain_text() -> None:
+    table = "from equipoise.cli.screen import Screen, Table; Screen().answer({}, Table(columns=('task', 'lag'), rows=[('0_1', 12)]))"
+    progress = "import sys; sys.stderr.isatty = lambda: True\nwith Screen().progress('reads', 2) as advance: advance(2)"
+    done = run(f"import sys; sys.stdout.isatty = lambda: True; {table}; {progress}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "task  lag\n0_1    12\n", "")
