@@ -24,19 +24,22 @@ from equipoise.json_logging import JsonFormatter
 from equipoise.kafka.connection import MISSING, Connection
 
 if TYPE_CHECKING:
+    from equipoise.broker_seat.leading import HowToLead
     from equipoise.events.facts import GroupConfigured
-    from equipoise.seat.generation import SeatSettings
 
 REVOCATION_TIMEOUT_MS = 86_400_000
 """The broker removes a member that does not rejoin, after its max.poll.interval.ms."""
 MAX_STEP_MS = 60_000
-BROKERS_WITHIN_S = 120.0
-"""So long brokers may be away when the command starts."""
 
 
 @command("lead", json=False, short_help="Lead a consumer group of any clients of Kafka.")
-@click.option("--group", required=True, metavar="GROUP", help="Consumer group (classic or KIP-848), or one of Kafka Streams (KIP-1071).")
-@click.option("--to", "place", type=click.Path(path_type=Path), metavar="LOG", help="Log of the group to write, or to continue.")
+@click.option(
+    "--group", required=True, metavar="GROUP",
+    help="Consumer group (classic or KIP-848), or one of Kafka Streams (KIP-1071). With * or ?: each that fits and has members.",
+)  # fmt: skip
+@click.option(
+    "--to", "place", type=click.Path(path_type=Path), metavar="LOG", help="Log of the group to write, or to continue; of several: their folder."
+)  # fmt: skip
 @click.option(
     "--hold", "hold_s", type=Number(0, 240), default=0.0, metavar="S", help="How many seconds partitions of a gone member wait for it."
 )  # fmt: skip
@@ -73,10 +76,14 @@ def lead(
     Decisions and their reasons are in the log: `equipoise explain`, `verify`, `timeline` and
     `what-if` read it.
 
+    With a pattern each group that fits it is led in its own way, those that come later included; a
+    worker does so, too (its settings lead_groups and lead_folder).
+
     \b
     Examples:
       equipoise lead --bootstrap broker1:9092 --group orders --to orders.db
       equipoise lead --group orders --to o.db --set assignor=lag_aware --capacity 'big-*=2'
+      equipoise lead --group 'orders-*' --to logs
     """
     try:
         from equipoise.seat.generation import SeatSettings
@@ -84,20 +91,47 @@ def lead(
         raise InputError(MISSING) from None
     if place is None and not dry_run:
         raise click.UsageError("Missing option '--to'.")
-    if place is not None and place.suffix not in (".db", ".jsonl"):
+    several = any(each in group for each in "*?[")
+    if several and evict:
+        raise InputError("--evict: takes the leader out of one group; name it with --group")
+    if several and place is not None and (place.suffix in (".db", ".jsonl") or place.is_file()):
+        raise InputError(f"--to {place}: --group {group} may be several groups; name a folder for their logs")
+    if not several and place is not None and place.suffix not in (".db", ".jsonl"):
         raise InputError(f"--to {place}: name a file that ends in .db (SQLite) or .jsonl (JSON Lines)")
     chosen = SeatSettings(hold_ms=int(hold_s * 1_000), capacities=dict(map(_capacity, capacities)))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else VisibleFormatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     config = configuration(settings_given)
+    from equipoise.broker_seat.leading import HowToLead
+
+    how = HowToLead(connection=settings, settings=chosen, config=config, evict=evict, convert=convert)
     if dry_run:
-        asyncio.run(_say(screen, settings, group, chosen, config, convert=convert))
+        asyncio.run(_say_each(screen, how, group) if several else _say(screen, how, group))
     elif place is not None:
-        asyncio.run(_lead(settings, group, place, chosen, config, evict=evict, convert=convert))
+        asyncio.run(_lead(how, group, place, several=several))
 
 
-async def _say(screen: Screen, connection: Connection, group: str, settings: SeatSettings, config: GroupConfigured, *, convert: bool) -> None:
+async def _say_each(screen: Screen, how: HowToLead, pattern: str) -> None:
+    from aiokafka import errors
+
+    from equipoise.broker_seat.leading import leads
+    from equipoise.kafka.listed_groups import listed_groups
+
+    try:
+        found = [each.name for each in await listed_groups(how.connection) if leads(each, (pattern,))]
+    except (errors.KafkaError, OSError) as error:
+        raise InputError(f"groups cannot be listed: {type(error).__name__} {error}") from None
+    if not found:
+        raise InputError(f"--group {pattern}: no group with members fits; `equipoise cluster` lists all of them")
+    for group in found:
+        try:
+            await _say(screen, how, group)
+        except InputError as error:
+            screen.line(f"group {group}: it would not be led: {error}")
+
+
+async def _say(screen: Screen, how: HowToLead, group: str) -> None:
     """Says how the group would be led. Raises InputError where it cannot be."""
     from aiokafka import errors
 
@@ -106,51 +140,27 @@ async def _say(screen: Screen, connection: Connection, group: str, settings: Sea
     from equipoise.seat.seat_log import SeatLog
 
     try:
-        way = await way_of(connection, group, convert=convert)
-        moves = await first_moves(connection, group, way, settings, config)
+        way = await way_of(how.connection, group, convert=how.convert)
+        moves = await first_moves(how.connection, group, way, how.settings, how.config)
     except (errors.KafkaError, OSError) as error:
         raise InputError(f"group {group}: cannot be looked at: {type(error).__name__} {error}") from None
     check_way(way, group)
     if way.name == "seat":
         with tempfile.TemporaryDirectory() as folder, SeatLog(Path(folder) / "dry-run.db", group) as book:
-            await Seat(connection, group, book, settings).examine()
+            await Seat(how.connection, group, book, how.settings).examine()
     screen.line(way.said(group))
     screen.line("nothing would move first" if not moves else "would move first:")
     for line in moves:
         screen.line(f"  {line}")
 
 
-async def _lead(
-    connection: Connection, group: str, log_file: Path, settings: SeatSettings, config: GroupConfigured, *, evict: bool, convert: bool
-) -> None:
-    from equipoise.broker_seat.broker_seat import BrokerSeat
-    from equipoise.broker_seat.streams_seat import StreamsSeat, streams_configuration
-    from equipoise.broker_seat.ways import check_way, way_of
-    from equipoise.kafka.consumer_groups import repeated
-    from equipoise.seat.group_seat import Seat
-    from equipoise.seat.seat_log import SeatLog
+async def _lead(how: HowToLead, group: str, place: Path, *, several: bool) -> None:
+    from equipoise.broker_seat.leading import LedGroups, lead_group
 
-    with SeatLog(log_file, group) as book:
-        way = await repeated(lambda: way_of(connection, group, convert=convert), BROKERS_WITHIN_S)
-        check_way(way, group)
-        if evict and way.name != "seat":
-            raise InputError("--evict: the broker assigns this group, so it has no leader to take out")
-        if way.name == "streams" and (settings.hold_ms or settings.capacities):
-            raise InputError("--hold, --capacity: Kafka Streams' processes are as large as they have threads, and their copies are kept")
-        book.configure(streams_configuration(config) if way.name == "streams" else config)
-        logging.getLogger(__name__).info("group %s: its log is %s", group, log_file)
-        logging.getLogger(__name__).info("%s", way.said(group))
-        seat: Seat | BrokerSeat | StreamsSeat
-        if way.name == "streams":
-            seat = StreamsSeat(connection, group, book)
-        elif way.name == "brokers":
-            seat = BrokerSeat(connection, group, book, settings, together=way.together)
-        else:
-            seat = Seat(connection, group, book, settings, evict=evict)
-        for which in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(which, seat.stop)
-        await seat.run()
-        logging.getLogger(__name__).info("group %s: not led here any more", group)
+    stopped = asyncio.Event()
+    for which in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(which, stopped.set)
+    await (LedGroups(how, (group,), place).run(stopped) if several else lead_group(how, group, place, stopped))
 
 
 def configuration(given: tuple[str, ...]) -> GroupConfigured:

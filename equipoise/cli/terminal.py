@@ -1,4 +1,4 @@
-"""What is drawn on terminals with `rich`: tables and progress bars."""
+"""Draws on terminals with `rich`: tables and progress bars."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
@@ -80,6 +81,16 @@ async def _lead(screen: Screen, settings: WorkerSettings, read_again: Callable[[
         collect_seldom()
         if is_text and not _LOG.isEnabledFor(logging.INFO):  # else the log says it
             screen.remark(f"leading log {running.log_id}; {running.url}")
-        await stop.wait()
+        await (_lead_beside(settings, stop) if settings.lead_groups else stop.wait())
         if is_text:
             screen.remark("stopping")
+
+
+async def _lead_beside(settings: WorkerSettings, stop: asyncio.Event) -> None:
+    from equipoise.broker_seat.leading import HowToLead, LedGroups
+    from equipoise.cli.lead import configuration
+    from equipoise.seat.generation import SeatSettings
+
+    how = HowToLead(connection=settings, settings=SeatSettings(), config=configuration(()))
+    patterns = [each.strip() for each in settings.lead_groups.split(",")]
+    await LedGroups(how, [each for each in patterns if each], Path(settings.lead_folder)).run(stop)

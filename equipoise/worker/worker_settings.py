@@ -69,6 +69,10 @@ class WorkerSettings(LiveSettings):
     otlp_endpoint: str = setting(
         "", "Where each rebalance goes as a trace, over OTLP/HTTP: http://host:4318/v1/traces; empty: nowhere. Needs the extra otel."
     )
+    lead_groups: str = setting(
+        "", "Groups of any clients that this process leads beside, as `equipoise lead` does: orders-*,payments; two workers are their two seats."
+    )
+    lead_folder: str = setting("", "Folder for the logs of these groups, one each.")
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.", validator=fields.one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     log_format: str = setting("text", "text, or json: one JSON document a line (docs/json.md).", validator=fields.one_of("text", "json"))
 
@@ -76,6 +80,8 @@ class WorkerSettings(LiveSettings):
         LiveSettings.__attrs_post_init__(self)
         if bool(self.http_tls_cert) != bool(self.http_tls_key):
             raise FieldError("WorkerSettings.http_tls_key", "http_tls_cert and http_tls_key belong together; set both or none")
+        if self.lead_groups and not self.lead_folder:
+            raise FieldError("WorkerSettings.lead_folder", "lead_groups needs a folder for their logs; name one that outlives the process")
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
             raise FieldError("WorkerSettings.otlp_endpoint", f"{self.otlp_endpoint!r} is no URL; write http://host:4318/v1/traces")
 

@@ -18,9 +18,12 @@ import pytest
 from aiokafka.admin import NewTopic
 
 from equipoise.broker_seat.extra_member import ExtraMember
+from equipoise.broker_seat.leading import LOOK_S
 from equipoise.broker_seat.ways import CLASS, SETTING
 from equipoise.kafka.connection import Connection
+from equipoise.log import open_log
 from equipoise.operations.doctor.access import Acl
+from equipoise.replay.verification import Verdict, verify
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command
 from tests.live.kafka import admin_client
@@ -56,8 +59,8 @@ async def start(broker: Brokers, prefix: str) -> AsyncIterator[Start]:
     started: list[GroupClient] = []
 
     def start(name: str, command: Callable[[], list[str]] = confluent_kafka_command, topics: str = "", **settings: str) -> GroupClient:
-        given = settings or {"group_protocol": "consumer"}
-        started.append(GroupClient(command(), topics or prefix, bootstrap_servers=broker.bootstrap, group_id=prefix, client_id=name, **given))
+        given = {"group_id": prefix, **(settings or {"group_protocol": "consumer"})}
+        started.append(GroupClient(command(), topics or prefix, bootstrap_servers=broker.bootstrap, client_id=name, **given))
         return started[-1]
 
     async with admin_client(Connection(bootstrap=broker.bootstrap)) as admin:
@@ -157,6 +160,81 @@ async def test_held_partitions_wait_for_a_member_that_comes_back(start: Start, l
     assert [each.assigned for each in clients[:2]] == had[:2], seat.said
     assert seat.end() == 0
     assert seat.verified()
+
+
+class WorkerThatLeads:
+    """`equipoise worker` with the setting `lead_groups`."""
+
+    def __init__(self, broker: Brokers, prefix: str, pattern: str, folder: Path) -> None:
+        self.folder, self._errors = folder, folder.with_suffix(".err")
+        command = [sys.executable, "-m", "equipoise", "worker", "--bootstrap", broker.bootstrap, "--prefix", prefix, "--http-port", "0"]
+        with open(self._errors, "w") as errors:
+            self.process = subprocess.Popen([*command, "--lead-groups", pattern, "--lead-folder", str(folder)], cwd=ROOT, stderr=errors)
+
+    @property
+    def said(self) -> str:
+        return self._errors.read_text()
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(90)
+
+
+@pytest.mark.parametrize("by", ["command", "worker"])
+async def test_every_group_that_fits_is_led_in_its_own_way(by: str, broker: Brokers, start: Start, prefix: str, tmp_path: Path) -> None:
+    """One that comes later, too; one that does not fit is left alone."""
+    new, classic, other = f"{prefix}-new", f"{prefix}-classic", prefix
+    clients = [start(name, group_id=new, group_protocol="consumer") for name in ("first", "second")]
+    alone = start("alone", group_id=other, group_protocol="consumer")
+    await until_shared(*clients)
+    folder = tmp_path / "logs"
+    leading: Any
+    if by == "command":
+        leading = SeatProcess(broker.bootstrap, f"{prefix}-*", folder)
+    else:
+        leading = WorkerThatLeads(broker, prefix, f"x-*, {prefix}-*", folder)
+    try:
+        await until(lambda: f"group {new}: epoch" in leading.said)
+        later = start("later", aiokafka_command, group_id=classic, **CLASSIC)
+        await until(lambda: f"group {classic}: its log is" in leading.said)
+        later.signal(signal.SIGTERM)
+        later.ended()
+        again = start("again", aiokafka_command, group_id=classic, **CLASSIC)
+        await until(lambda: f"group {classic}: generation" in leading.said and again.assigned == ALL)
+        assert f"group {other}:" not in leading.said
+        assert alone.assigned == ALL
+        assert leading.end() == 0, leading.said
+    finally:
+        leading.end(signal.SIGKILL)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(f"{each}.db" for each in (new, classic))
+    for path in folder.iterdir():
+        with open_log(path) as log:
+            assert verify(log.read()).verdict is Verdict.IDENTICAL
+    assert await assignor_of(broker, new) == "uniform"
+
+
+@pytest.mark.new_kafka
+async def test_group_that_cannot_be_led_is_named_once(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    """This broker has no assignor of equipoise. The other group is led."""
+    async with admin_client(Connection(bootstrap=bootstrap)) as admin:
+        await admin.create_topics([NewTopic(prefix, PARTITIONS, 1)])
+    clients = [
+        GroupClient(confluent_kafka_command(), prefix, bootstrap_servers=bootstrap, group_id=f"{prefix}-new", group_protocol="consumer"),
+        GroupClient(aiokafka_command(), prefix, bootstrap_servers=bootstrap, group_id=f"{prefix}-classic", **CLASSIC),
+    ]
+    seat = SeatProcess(bootstrap, f"{prefix}-*", tmp_path / "logs")
+    try:
+        await until(lambda: all(each.assigned == ALL for each in clients))
+        await until(lambda: f"group {prefix}-classic: its log is" in seat.said and "it is not led: " in seat.said)
+        await asyncio.sleep(LOOK_S + 1)
+        assert seat.said.count("it is not led: ") == 1
+        assert f"does not name {CLASS}" in seat.said
+        assert seat.end() == 0, seat.said
+    finally:
+        seat.end(signal.SIGKILL)
+        for client in clients:
+            client.close()
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ import attrs
 from aiokafka import errors
 
 from equipoise.broker_seat.described_group import CLASSIC_MEMBER
-from equipoise.events.errors import InputError
 from equipoise.kafka.consumer_groups import repeated
-from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, ListGroups
+from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups
+from equipoise.kafka.listed_groups import ListedGroup, groups_of
 from equipoise.operations.doctor.asking import Asking
 from equipoise.operations.migrating.clients import UNKNOWN, ClassicClient, read_client
 from equipoise.operations.migrating.verdict import ASSIGNORS, POLICY, SIZE, CoordinatorSettings, MigratedGroup, TakeoverVerdict, verdict_of
@@ -52,20 +52,15 @@ class GroupsAsking(Asking):
     async def _judged(self, patterns: Collection[str]) -> list[JudgedGroup]:
         found: list[JudgedGroup] = []
         for broker in self.brokers():
-            try:
-                answer = (await self._client.send(broker.node_id, ListGroups())).to_object()
-            except (errors.IncompatibleBrokerVersion, NotImplementedError):
-                raise InputError("the brokers do not tell the types of groups; Kafka 3.8 or later is needed, and 4.0 to take groups over") from None
-            if answer["error_code"]:
-                raise errors.for_code(answer["error_code"])(f"broker {broker.node_id} lists no groups")
-            wanted = [each for each in answer["groups"] if not patterns or any(fnmatch.fnmatchcase(each["group"], pattern) for pattern in patterns)]
+            listed = await groups_of(self._client, broker.node_id)
+            wanted = [each for each in listed if not patterns or any(fnmatch.fnmatchcase(each.name, pattern) for pattern in patterns)]
             if wanted:
                 found += await self._of_coordinator(broker.node_id, wanted)
         return sorted(found, key=lambda each: each.group.name)
 
-    async def _of_coordinator(self, node_id: int, listed: Sequence[Mapping[str, Any]]) -> list[JudgedGroup]:
+    async def _of_coordinator(self, node_id: int, listed: Sequence[ListedGroup]) -> list[JudgedGroup]:
         coordinator = await self.coordinator_settings(node_id)
-        kinds = {each["group"]: (each["group_type"].lower(), each["protocol_type"], each["group_state"]) for each in listed}
+        kinds = {each.name: (each.group_type, each.protocol_type, each.state) for each in listed}
         found = [_other(name, *kinds[name], coordinator) for name in kinds if kinds[name][0] not in ("classic", "consumer")]
         for some in _in_parts([name for name in kinds if kinds[name][0] == "classic"]):
             answer = (await self._client.send(node_id, DescribeGroups(*some))).to_object()
