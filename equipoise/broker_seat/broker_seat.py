@@ -17,7 +17,7 @@ from aiokafka import errors
 from equipoise.aiokafka.fetching import LagFetcher
 from equipoise.broker_seat.broker_plan import MARK, newest, write_plan
 from equipoise.broker_seat.described_group import DescribedConsumers, joined_clients, plan_for, subscriptions
-from equipoise.broker_seat.extra_member import CLIENT_ID, ExtraMember, NoBrokerSeatError, OutOfGroupError, TopicsAsked
+from equipoise.broker_seat.extra_member import CLIENT_ID, JOINED_FIRST, ExtraMember, NoBrokerSeatError, OutOfGroupError, TopicsAsked
 from equipoise.broker_watch import BrokerWatch
 from equipoise.kafka.connection import Connection
 from equipoise.runtime import DEPLOYED, Runtime
@@ -73,7 +73,7 @@ class BrokerSeat:
         self.group = group
         self._runtime = runtime
         self._log, self._settings, self._together = seat_log, settings, together
-        self._member = ExtraMember(connection, group, f"{CLIENT_ID}-{runtime.wall_us():016d}-{runtime.unique()[:12]}")
+        self._member = ExtraMember(connection, group, JOINED_FIRST.format(runtime.wall_us(), runtime.unique()[:12]))
         self._brokers = BrokerWatch(f"group {group}", runtime.monotonic_s)
         self._lags = LagFetcher(group_id=group, connection=connection, auto_offset_reset="earliest", timeout_s=LAGS_WITHIN_S)
         self._stopped = asyncio.Event()

@@ -20,6 +20,8 @@ from equipoise.kafka.topic_ids import DescribeTopics
 from equipoise.seat.metadata import SeatTopicMetadata
 
 CLIENT_ID = "equipoise-lead"
+JOINED_FIRST = CLIENT_ID + "-{:016d}-{}"
+"""Form of the id of a member, from its start (us since 1970): the first one has the lowest."""
 ASSIGNOR = "equipoise"
 """Name of the assignor inside the brokers."""
 REBALANCE_TIMEOUT_MS = 60_000

@@ -16,6 +16,7 @@ import attrs
 from aiokafka import errors
 
 from equipoise.broker_seat.broker_seat import BrokerSeat
+from equipoise.broker_seat.seat_queue import PREFIX
 from equipoise.broker_seat.streams_seat import StreamsSeat, streams_configuration
 from equipoise.broker_seat.ways import check_way, way_of
 from equipoise.events.errors import EquipoiseError, InputError
@@ -54,7 +55,7 @@ def leads(group: ListedGroup, patterns: Sequence[str]) -> bool:
     are of a kind that can be led.
     """
     can_be = group.group_type in _LED_TYPES and group.protocol_type in _LED_PROTOCOLS and group.state not in _WITHOUT_MEMBERS
-    return can_be and any(fnmatchcase(group.name, pattern) for pattern in patterns)
+    return can_be and not group.name.startswith(PREFIX) and any(fnmatchcase(group.name, pattern) for pattern in patterns)
 
 
 async def lead_group(how: HowToLead, group: str, log_file: Path, stopped: asyncio.Event) -> None:

@@ -6,6 +6,7 @@ a round (docs/protocol.md#d12), as those that Kafka Streams' own leader asks for
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 import attrs
@@ -16,6 +17,7 @@ from equipoise.bridge.question import Question
 from equipoise.broker_seat.broker_plan import MARK, BrokerPlan, newest, write_plan
 from equipoise.broker_seat.described_streams import processes_of, question_of, streams_plan, topics_of_streams
 from equipoise.broker_seat.extra_member import ASSIGNOR, CLIENT_ID, REQUEST_TIMEOUT_MS, ExtraMember, NoBrokerSeatError
+from equipoise.broker_seat.seat_queue import PREFIX, SeatQueue
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.decisions import EventRejected, RoundPlanned
 from equipoise.events.errors import EquipoiseError, InputError
@@ -45,20 +47,21 @@ def streams_configuration(config: GroupConfigured) -> GroupConfigured:
 
 
 class StreamsSeat:
-    """The seat in one group, one at a time: a second one takes over, and the first one ends."""
+    """The seat in one group. Of several processes the one that began first leads."""
 
     def __init__(self, connection: Connection, group: str, seat_log: SeatLog, runtime: Runtime = DEPLOYED) -> None:
         self.group = group
         self._connection, self._log, self._runtime = connection, seat_log, runtime
         self._described = ConsumerGroup(connection, group, request_timeout_ms=REQUEST_TIMEOUT_MS, client_id=CLIENT_ID)
         self._topics = ExtraMember(connection, group, "")
+        self._queue = SeatQueue(connection, group, runtime)
         self._brokers = BrokerWatch(f"group {group}", runtime.monotonic_s)
         self._options = connection.options() | {"client_id": CLIENT_ID, "request_timeout_ms": REQUEST_TIMEOUT_MS}
         self._stopped = asyncio.Event()
         self._number = runtime.wall_us() // 1_000
         self._others: list[str] = []
         """Tags of the group that are no plans."""
-        self._is_in = False
+        self._is_in = self._stands_by = False
         self._led: object = None
         """Members and topology for which the last round was."""
         self._due_s: float | None = None
@@ -74,21 +77,20 @@ class StreamsSeat:
         """
         client = await connected(self._options)
         try:
-            async with self._topics:
+            async with self._topics, self._queue:
                 await self._take_part(client)
         finally:
             await self._described.close()
             await client.close()
 
     async def _take_part(self, client: object) -> None:
-        is_ours = True
         try:
             while not self._stopped.is_set():
                 try:
                     await self._look(client)
                     await self._wait(LOOK_S)
-                except (errors.GroupAuthorizationFailedError, errors.ClusterAuthorizationFailedError) as error:
-                    rights = "DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS on the group"
+                except (errors.GroupAuthorizationFailedError, errors.ClusterAuthorizationFailedError, errors.TopicAuthorizationFailedError) as error:
+                    rights = f"DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS on the group, and READ on the group {PREFIX}{self.group}"
                     raise NoBrokerSeatError(f"--group {self.group}: the user needs {rights}: {error}") from None
                 except (errors.InvalidConfigurationError, errors.InvalidRequestError) as error:
                     raise NoBrokerSeatError(f"--group {self.group}: the brokers do not take its settings: {error}") from None
@@ -96,12 +98,11 @@ class StreamsSeat:
                     if not self._brokers.noted("the group's coordinator", error):
                         _LOG.warning("group %s: %s: %s; trying again", self.group, type(error).__name__, error)
                     await self._wait(RETRY_S)
-        except _TakenOver:
-            is_ours = False
-            _LOG.info("group %s: another process leads it now", self.group)
         finally:
-            if is_ours and self._is_in:
+            if self._is_in:
                 await self._give_back(client)
+            with contextlib.suppress(errors.KafkaError, OSError):  # else the broker ends the session
+                await self._queue.leave()
 
     async def _wait(self, seconds: float) -> None:
         try:
@@ -118,8 +119,13 @@ class StreamsSeat:
 
     async def _look(self, client: object) -> None:
         asked_s = self._runtime.monotonic_s()
-        group = await self._describe()
+        is_first = await self._queue.is_first()
         self._brokers.answered(asked_s)
+        if not is_first:
+            self._stand_by()
+            return
+        self._stands_by = False
+        group = await self._describe()
         if not group.members or group.topology is None or group.assignment_epoch < group.group_epoch:
             return
         led = (sorted((each.member_id, each.process_id) for each in group.members), group.topology)
@@ -128,8 +134,6 @@ class StreamsSeat:
         own = await own_group_settings(client, self.group)
         tags = [each for each in own.get(TAGS, "").split(",") if each]
         carried = newest(tags)
-        if self._is_in and carried is not None and carried.number > self._number:
-            raise _TakenOver
         self._number = max(self._number, 0 if carried is None else carried.number)
         self._others = [each for each in tags if not each.startswith(MARK)]
         try:
@@ -143,6 +147,11 @@ class StreamsSeat:
         self._number += 1
         await self._carry(client, group, streams_plan(group, planned, names_of(question), question.tasks, number=self._number))
         self._led = led
+
+    def _stand_by(self) -> None:
+        if not self._stands_by:
+            _LOG.info("group %s: another process leads it: standing by", self.group)
+        self._stands_by, self._is_in, self._led = True, False, None
 
     async def _describe(self) -> DescribedStreamsGroup:
         answer = await self._described.send(StreamsGroupDescribe(self.group))
@@ -208,7 +217,3 @@ class StreamsSeat:
             self.group, group.group_epoch, len(processes_of(group)), (self._runtime.monotonic_s() - began_s) * 1_000,
             counts["move"], counts["copy"], counts["drop"],
         )  # fmt: skip
-
-
-class _TakenOver(Exception):
-    """Another process has written a newer plan."""
