@@ -88,6 +88,7 @@ _TYPES = {"Topic": kafka.ResourceType.TOPIC, "Group": kafka.ResourceType.GROUP, 
 _OPERATIONS = {
     "Read": kafka.AclOperation.READ, "Write": kafka.AclOperation.WRITE, "Describe": kafka.AclOperation.DESCRIBE, "Create": kafka.AclOperation.CREATE,
     "DescribeConfigs": kafka.AclOperation.DESCRIBE_CONFIGS, "Delete": kafka.AclOperation.DELETE,
+    "AlterConfigs": kafka.AclOperation.ALTER_CONFIGS,
 }  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import NewTopic
 
+from equipoise.broker_seat.extra_member import CLIENT_ID
+from equipoise.broker_seat.seat_queue import PREFIX
 from equipoise.broker_seat.streams_seat import NAME, TAGS
 from equipoise.broker_seat.ways import STREAMS_CLASS, STREAMS_SETTING
 from equipoise.kafka.connection import Connection
@@ -19,10 +21,12 @@ from equipoise.kafka.consumer_groups import ConsumerGroup, connected
 from equipoise.kafka.group_configs import own_group_settings, set_group_settings
 from equipoise.kafka.group_requests import StreamsGroupDescribe
 from equipoise.kafka.started_clients import writer
+from equipoise.operations.doctor.access import Acl
 from equipoise.replay.importers.groups.described import DescribedStreamsGroup, read_streams_groups
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.kafka import admin_client
 from tests.live.seat_process import SeatProcess
+from tests.live.secured import secured_broker
 from tests.live.streams import StreamsApplication
 from tests.live.test_broker_seat import answered
 from tests.live.test_restorer import until
@@ -99,7 +103,7 @@ async def until_copied(broker: Brokers, group: str) -> bool:
     return False
 
 
-async def prepared(broker: Brokers, group: str, folder: Path) -> Callable[[str], StreamsApplication]:
+async def prepared(broker: Brokers | Connection, group: str, folder: Path) -> Callable[[str], StreamsApplication]:
     """Makes the topics, with records, and returns what starts an instance."""
     connection = Connection(bootstrap=broker.bootstrap)
     async with admin_client(connection) as admin:
@@ -192,3 +196,33 @@ async def test_group_goes_on_without_its_seat_and_the_next_one_leads(broker: Bro
             seat.end(signal.SIGKILL)
             if later is not None:
                 later.end(signal.SIGKILL)
+
+
+@pytest.mark.slow
+async def test_seat_leads_with_password_and_the_rights_of_its_page(tmp_path: Path) -> None:
+    group = "orders"
+    rights = [
+        *(Acl("Group", group, operation) for operation in ("Describe", "DescribeConfigs", "AlterConfigs")),
+        Acl("Topic", group, "Describe", is_prefix=True),
+        Acl("Group", f"{PREFIX}{group}", "Describe"),
+        Acl("Topic", CLIENT_ID, "Describe", is_prefix=True),
+    ]
+    queue = Acl("Group", f"{PREFIX}{group}", "Read")
+    with secured_broker(tmp_path, "seat", version=VERSION, classpath=str(assignor_jar_classes()), **SETTINGS) as secured:
+        secured.allow("seat", rights)
+        environment = {f"EQUIPOISE_{name.upper()}": value for name, value in secured.settings("seat").items()}
+        application = await prepared(Connection(bootstrap=secured.inside), group, tmp_path)
+        with application("i1") as first:
+            await asyncio.to_thread(first.until_said, "state RUNNING")
+            refused = SeatProcess(secured.bootstrap, group, tmp_path / "refused.db", **environment)
+            assert await asyncio.to_thread(refused.process.wait, 90) == 2, refused.said
+            assert f"READ on the group {PREFIX}{group}" in refused.said
+            secured.allow("seat", [queue])
+            seat = SeatProcess(secured.bootstrap, group, tmp_path / "seat.db", **environment)
+            try:
+                await until(lambda: "0 tasks move" in seat.said)
+                assert seat.end() == 0, seat.said
+                assert "left; nothing of equipoise is in it any more" in seat.said
+                assert seat.verified()
+            finally:
+                seat.end(signal.SIGKILL)
