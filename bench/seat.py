@@ -1,7 +1,9 @@
 """`python -m bench.seat`: consumer groups of unmodified clients, stock and led by `equipoise lead`.
 
 Three clients read twelve partitions, each of which gets a record each EVERY_MS. All three are
-restarted one after the other (DOWN_S away), a fourth joins, and is killed with SIGKILL. A *move* is
+restarted one after the other (DOWN_S away), a fourth joins, and is killed with SIGKILL. The brokers
+have equipoise's assignor, so that groups of KIP-848 are led inside them, and classic ones are there
+with `--convert`; such a seat joins when the clients run. A *move* is
 a partition that another client (by its id) reads than before. *Paused* is the sum over partitions
 of the times without a record read that are longer than GAP_S. *Repeated* are records that were read
 more than once.
@@ -36,16 +38,18 @@ from pathlib import Path
 import attrs
 import click
 
-from bench.live import broker as one_broker
 from bench.removals import fed
+from equipoise.broker_seat.extra_member import ExtraMember
+from equipoise.broker_seat.ways import CLASS, SETTING
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import admin_client
 from equipoise.log import open_log
 from equipoise.replay.verification import verify
 from equipoise.seat.group_client import PROTOCOLS, seat_bucket
 from equipoise.seat.group_client import GroupClient as RawMember
+from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command, java_command, kafka_python_command
-from tools.brokers import Brokers
+from tools.brokers import FAST_JAVA, Brokers
 
 PARTITIONS, EVERY_MS = 12, 100
 DOWN_S, SETTLE_S, KILL_S, GAP_S = 5.0, 10.0, 16.0, 0.5
@@ -64,7 +68,10 @@ def quixstreams_command() -> list[str]:
     return [str(folder / "bin" / "python"), str(Path(__file__).with_name("quixstreams_app.py"))]
 
 
+NEW = {"group_protocol": "consumer"}
 KINDS: dict[str, tuple[Callable[[], list[str]], dict[str, str]]] = {
+    "confluent-kafka, KIP-848": (confluent_kafka_command, NEW),
+    "Java, KIP-848": (java_command, NEW),
     "confluent-kafka, range": (confluent_kafka_command, {}),
     "confluent-kafka, cooperative-sticky": (confluent_kafka_command, COOPERATIVE),
     "aiokafka, roundrobin": (aiokafka_command, {}),
@@ -75,7 +82,19 @@ KINDS: dict[str, tuple[Callable[[], list[str]], dict[str, str]]] = {
         for name, assignor in (("range", "RangeAssignor"), ("sticky", "StickyAssignor"), ("cooperative-sticky", "CooperativeStickyAssignor"))
     },
 }
-LEADERS: dict[str, tuple[str, ...] | None] = {"stock": None, "led": (), "led, hold 15 s": ("--hold", "15")}
+LEADERS: dict[str, tuple[str, ...] | None] = {
+    "stock": None, "led": (), "led, hold 15 s": ("--hold", "15"), "converted": ("--convert",), "converted, hold 15 s": ("--convert", "--hold", "15"),
+}  # fmt: skip
+TIMES = {"session_timeout_ms": "6000", "heartbeat_interval_ms": "1000"}
+BROKERS = {
+    SETTING: f"uniform,range,{CLASS}",
+    "group.consumer.min.heartbeat.interval.ms": "1000", "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "6000", "group.consumer.session.timeout.ms": "6000",
+}  # fmt: skip
+
+
+SETTLED = ("generation", "partitions move", "standing by")
+"""One of these is in what a seat says once it knows the group."""
 
 
 @attrs.frozen
@@ -102,6 +121,7 @@ class Run:
         self.bootstrap, self.topic, self.folder = bootstrap, f"seat-{uuid.uuid4().hex[:8]}", folder
         self._command, self._settings = KINDS[kind]
         self._options = LEADERS[leader]
+        self.in_brokers = self._settings == NEW or leader.startswith("converted")
         self.clients: dict[str, GroupClient] = {}
         self.ended: list[tuple[str, GroupClient]] = []
         self.revived = 0
@@ -120,8 +140,8 @@ class Run:
         if name in self.clients:
             self.ended.append((name, self.clients.pop(name)))
         self.clients[name] = GroupClient(
-            self._command(), self.topic, bootstrap_servers=self.bootstrap, group_id=self.topic, client_id=name, session_timeout_ms="6000",
-            heartbeat_interval_ms="1000", auto_offset_reset="earliest", **self._settings,
+            self._command(), self.topic, bootstrap_servers=self.bootstrap, group_id=self.topic, client_id=name, auto_offset_reset="earliest",
+            **({} if self._settings == NEW else TIMES), **self._settings,
         )  # fmt: skip
 
     def revive(self) -> None:
@@ -145,7 +165,7 @@ class Run:
         else:
             self.seats.append(process)
             self.logs.append(log)
-        until(lambda: "generation" in log.with_suffix(".err").read_text() or process.poll() is not None)
+        until(lambda: any(word in log.with_suffix(".err").read_text() for word in SETTLED) or process.poll() is not None)
 
     def is_shared(self) -> bool:
         self.revive()
@@ -178,7 +198,11 @@ class Run:
         return sum(count - 1 for count in counted.values()), missing
 
     async def generations(self) -> int:
-        """The number of the group's generation, learned by joining it."""
+        """The number of the group's generation, learned by joining it, or its epoch."""
+        async with ExtraMember(Connection(bootstrap=self.bootstrap), self.topic, "") as watching:
+            found = await watching.describe()
+        if found is not None:
+            return found.epoch
         async with RawMember(Connection(bootstrap=self.bootstrap), self.topic) as member:
             others = [each.member_id for each in (await member.describe()).members]
             joined = await member.join_in(seat_bucket(others, counts=True), PROTOCOLS)
@@ -206,11 +230,14 @@ def measured(bootstrap: str, kind: str, leader: str, folder: Path) -> list[str]:
     """One row: moves and paused partition-seconds of each action, generations, repeated records."""
     run = Run(bootstrap, kind, leader, folder)
     try:
-        run.seat(0)
+        if not run.in_brokers:
+            run.seat(0)
         for name in ("c1", "c2", "c3"):
             run.start(name)
         with fed(run.bootstrap, run.topic, partitions=PARTITIONS, every_ms=EVERY_MS):
             until(run.is_shared)
+            if run.in_brokers:
+                run.seat(0)
             time.sleep(SETTLE_S)
             began = asyncio.run(run.generations())
             time.sleep(SETTLE_S)
@@ -236,7 +263,7 @@ def measured(bootstrap: str, kind: str, leader: str, folder: Path) -> list[str]:
     finally:
         run.close()
     cells = [cell for window in windows for cell in (str(window.moves), f"{window.paused_s:.0f}")]
-    return [*cells, str(ended - began - 2), str(repeated), str(missing), run.verified()]
+    return [*cells, str(ended - began if run.in_brokers else ended - began - 2), str(repeated), str(missing), run.verified()]
 
 
 @attrs.frozen
@@ -298,12 +325,16 @@ def storm(brokers: Brokers, kind: str, leader: str, folder: Path, faults: Sequen
     run = Run(brokers.bootstrap, kind, leader, folder)
     times: list[tuple[float, Fault]] = []
     try:
-        for number in range(2):
-            run.seat(number)
+        if not run.in_brokers:
+            for number in range(2):
+                run.seat(number)
         for name in ("c1", "c2", "c3"):
             run.start(name)
         with fed(run.bootstrap, run.topic, partitions=PARTITIONS, every_ms=EVERY_MS):
             until(run.is_shared)
+            if run.in_brokers:
+                for number in range(2):
+                    run.seat(number)
             since_s = time.monotonic()
             for fault in faults:
                 time.sleep(fault.after_s)
@@ -349,15 +380,16 @@ def main(kinds: str, leaders: str, count: int, whats: str, seed: int) -> None:
     _print(["---"] * (len(columns) + 2))
     folder = Path(tempfile.mkdtemp(prefix="equipoise-seat-"))
     try:
-        pairs = [(kind.strip(), leader.strip()) for kind in kinds.split(";") for leader in leaders.split(";")]
+        given = [(kind.strip(), leader.strip()) for kind in kinds.split(";") for leader in leaders.split(";")]
+        pairs = [(kind, leader) for kind, leader in given if KINDS[kind][1] != NEW or not leader.startswith("converted")]
         if count:
-            with Brokers(3, **{"broker.session.timeout.ms": "6000"}) as brokers:
+            with Brokers(3, classpath=str(assignor_jar_classes()), **{"broker.session.timeout.ms": "6000"}, **BROKERS) as brokers:
                 for pair in pairs:
                     _print((*pair, *storm(brokers, *pair, folder, faults_of(seed, pair[0], count, named))))
         else:
-            with one_broker() as bootstrap:
+            with Brokers(java=FAST_JAVA, classpath=str(assignor_jar_classes()), **BROKERS) as brokers:
                 for pair in pairs:
-                    _print((*pair, *measured(bootstrap, *pair, folder)))
+                    _print((*pair, *measured(brokers.bootstrap, *pair, folder)))
     finally:
         shutil.rmtree(folder)
 
