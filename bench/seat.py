@@ -15,6 +15,9 @@ environment of its own, once.
 a seat, kill -9 and restarts of clients. A stock group has the same faults of brokers and clients at
 the same times: where a seat would have had one, nothing happens for as long. Clients that end by
 themselves meanwhile are started again.
+
+`--grow N` has ten clients, whose topic gets N more partitions: how long until each partition has a
+client, and how many of the former ones have another.
 """
 
 from __future__ import annotations
@@ -42,18 +45,19 @@ from bench.removals import fed
 from equipoise.broker_seat.extra_member import ExtraMember
 from equipoise.broker_seat.ways import CLASS, SETTING
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.started_clients import admin_client
 from equipoise.log import open_log
 from equipoise.replay.verification import verify
 from equipoise.seat.group_client import PROTOCOLS, seat_bucket
 from equipoise.seat.group_client import GroupClient as RawMember
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command, java_command, kafka_python_command
+from tests.live.kafka import admin_client
 from tools.brokers import FAST_JAVA, Brokers
 
 PARTITIONS, EVERY_MS = 12, 100
 DOWN_S, SETTLE_S, KILL_S, GAP_S = 5.0, 10.0, 16.0, 0.5
 PATIENCE_S = 120.0
+GROWN_CLIENTS = 10
 COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
 QUIXSTREAMS = "quixstreams==3.28.1"
 
@@ -266,6 +270,36 @@ def measured(bootstrap: str, kind: str, leader: str, folder: Path) -> list[str]:
     return [*cells, str(ended - began if run.in_brokers else ended - began - 2), str(repeated), str(missing), run.verified()]
 
 
+def grown(bootstrap: str, kind: str, leader: str, folder: Path, count: int) -> list[str]:
+    """One row: seconds until all partitions have a client, moves, the fewest and most of a client.
+    """
+    run = Run(bootstrap, kind, leader, folder)
+    try:
+        for number in range(GROWN_CLIENTS):
+            run.start(f"c{number}")
+        until(run.is_shared)
+        run.seat(0)
+        time.sleep(SETTLE_S)
+        had = {name: set(client.assigned) for name, client in run.clients.items()}
+        began_s = time.monotonic()
+        asyncio.run(_grow(bootstrap, run.topic, PARTITIONS + count))
+        until(lambda: sum(len(each.assigned) for each in run.clients.values()) == PARTITIONS + count)
+        took_s = time.monotonic() - began_s
+        time.sleep(SETTLE_S)
+        moves = sum(len(before - run.clients[name].assigned) for name, before in had.items())
+        shares = sorted(len(each.assigned) for each in run.clients.values())
+    finally:
+        run.close()
+    return [f"{took_s:.2f}", str(moves), f"{shares[0]} to {shares[-1]}", run.verified()]
+
+
+async def _grow(bootstrap: str, topic: str, partitions: int) -> None:
+    from aiokafka.admin import NewPartitions
+
+    async with admin_client(Connection(bootstrap=bootstrap)) as admin:
+        await admin.create_partitions({topic: NewPartitions(partitions)})
+
+
 @attrs.frozen
 class Fault:
     """`after_s`: since the one before. `which`: number of the broker, client or seat. `stopped_s`:
@@ -366,14 +400,17 @@ def _print(cells: Sequence[str]) -> None:
 @click.option("--leaders", default="; ".join(LEADERS), show_default=True, help="Separated by semicolons.")
 @click.option("--storm", "count", default=0, help="How many faults; 0: none, the table of actions instead.")
 @click.option("--faults", "whats", default="; ".join(WHATS), show_default=True, help="Separated by semicolons.")
+@click.option("--grow", "more", default=0, help="How many partitions the topic gets; 0: none.")
 @click.option("--seed", default=1, show_default=True)
-def main(kinds: str, leaders: str, count: int, whats: str, seed: int) -> None:
+def main(kinds: str, leaders: str, count: int, whats: str, more: int, seed: int) -> None:
     """Measures stock groups beside led ones."""
     named = [each.strip() for each in whats.split(";")]
     if unknown := set(named) - set(WHATS):
         raise click.BadParameter(f"{', '.join(sorted(unknown))}: no such fault; there are: {'; '.join(WHATS)}", param_hint="--faults")
     columns = ["faults", "moves", "paused", "longest, s", "killed broker, median s", "faults about it", "repeated", "missing", "ended", "log"]
-    if not count:
+    if more:
+        columns = ["seconds until all have a client", "moves", "partitions of a client", "log"]
+    elif not count:
         actions = [f"{action}: {what}" for action in ("restarts", "join", "kill -9") for what in ("moves", "paused")]
         columns = [*actions, "generations", "repeated", "missing", "log"]
     _print(("client", "leader", *columns))
@@ -389,7 +426,7 @@ def main(kinds: str, leaders: str, count: int, whats: str, seed: int) -> None:
         else:
             with Brokers(java=FAST_JAVA, classpath=str(assignor_jar_classes()), **BROKERS) as brokers:
                 for pair in pairs:
-                    _print((*pair, *measured(brokers.bootstrap, *pair, folder)))
+                    _print((*pair, *(grown(brokers.bootstrap, *pair, folder, more) if more else measured(brokers.bootstrap, *pair, folder))))
     finally:
         shutil.rmtree(folder)
 
