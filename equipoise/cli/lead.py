@@ -24,7 +24,7 @@ from equipoise.json_logging import JsonFormatter
 from equipoise.kafka.connection import MISSING, Connection
 
 if TYPE_CHECKING:
-    from equipoise.broker_seat.leading import HowToLead
+    from equipoise.broker_seat.led_groups import HowToLead
     from equipoise.events.facts import GroupConfigured
 
 REVOCATION_TIMEOUT_MS = 86_400_000
@@ -103,7 +103,7 @@ def lead(
     handler.setFormatter(JsonFormatter() if log_format == "json" else VisibleFormatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     config = configuration(settings_given)
-    from equipoise.broker_seat.leading import HowToLead
+    from equipoise.broker_seat.led_groups import HowToLead
 
     how = HowToLead(connection=settings, settings=chosen, config=config, evict=evict, convert=convert)
     if dry_run:
@@ -115,7 +115,7 @@ def lead(
 async def _say_each(screen: Screen, how: HowToLead, pattern: str) -> None:
     from aiokafka import errors
 
-    from equipoise.broker_seat.leading import leads
+    from equipoise.broker_seat.led_groups import leads
     from equipoise.kafka.listed_groups import listed_groups
 
     try:
@@ -155,7 +155,7 @@ async def _say(screen: Screen, how: HowToLead, group: str) -> None:
 
 
 async def _lead(how: HowToLead, group: str, place: Path, *, several: bool) -> None:
-    from equipoise.broker_seat.leading import LedGroups, lead_group
+    from equipoise.broker_seat.led_groups import LedGroups, lead_group
 
     stopped = asyncio.Event()
     for which in (signal.SIGTERM, signal.SIGINT):

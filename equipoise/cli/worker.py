@@ -87,7 +87,7 @@ async def _lead(screen: Screen, settings: WorkerSettings, read_again: Callable[[
 
 
 async def _lead_beside(settings: WorkerSettings, stop: asyncio.Event) -> None:
-    from equipoise.broker_seat.leading import HowToLead, LedGroups
+    from equipoise.broker_seat.led_groups import HowToLead, LedGroups
     from equipoise.cli.lead import configuration
     from equipoise.seat.generation import SeatSettings
 

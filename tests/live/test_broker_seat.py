@@ -18,7 +18,7 @@ import pytest
 from aiokafka.admin import NewTopic
 
 from equipoise.broker_seat.extra_member import ExtraMember
-from equipoise.broker_seat.leading import LOOK_S
+from equipoise.broker_seat.led_groups import LOOK_S
 from equipoise.broker_seat.ways import CLASS, SETTING
 from equipoise.kafka.connection import Connection
 from equipoise.log import open_log

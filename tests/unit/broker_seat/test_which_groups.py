@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from equipoise.broker_seat.leading import leads
+from equipoise.broker_seat.led_groups import leads
 from equipoise.broker_seat.seat_queue import PREFIX
 from equipoise.kafka.listed_groups import ListedGroup
 
