@@ -46,6 +46,7 @@ that does not answer holds up nothing longer.
 """
 ASK_AGAIN_S = 0.2
 ASK_S = 5.0
+_Aside = dict[TopicPartition, Sequence[ConsumedRecord]]
 
 
 class TopicReplacedError(Exception):
@@ -293,7 +294,7 @@ class TaskSources:
         self.partitions = partitions
         self.reader = reader
         self.is_placed = False
-        self._aside: dict[TopicPartition, Sequence[ConsumedRecord]] = {}
+        self._aside: _Aside = {}
         self._taken_to: dict[TopicPartition, int] = {}
         """Partition -> offset behind the last record that `take` has returned."""
         self._most_aside = 0
@@ -399,10 +400,11 @@ class TaskSources:
             return {}
         if self._error is not None and not self._aside:
             raise self._error
-        aside = self._aside
-        self._taken_to.update((tp, records[-1].offset + 1) for tp, records in aside.items() if records)
-        self._aside = {}
-        return aside
+        taken, self._aside = self._aside, {}
+        if sum(map(len, taken.values())) > most:  # more was wanted before
+            taken, self._aside = _divided(taken, most)
+        self._taken_to.update((tp, records[-1].offset + 1) for tp, records in taken.items() if records)
+        return taken
 
     def _begin_take(self) -> None:
         self._woken.clear()
@@ -542,3 +544,12 @@ class TaskSources:
         """
         fetched, answered = self.reader.consumer.highwater(tp), self.reader.ends.get(tp)
         return answered if fetched is None else max(fetched, answered or 0)
+
+
+def _divided(aside: _Aside, most: int) -> tuple[_Aside, _Aside]:
+    """The first records, so many, and the others."""
+    first, others, left = {}, {}, most
+    for tp, records in aside.items():
+        first[tp], others[tp] = records[:left], records[left:]
+        left -= len(first[tp])
+    return {tp: records for tp, records in first.items() if records}, {tp: records for tp, records in others.items() if records}

@@ -188,6 +188,7 @@ SAME = {"Processor.handler": "Member.handler", "Processor.batch_handler": "Membe
 NO_MEMBERS = {
     "TaskContext.key_serde", "TaskContext.value_serde", "State.keys", "State.values", "State.store", "GroupMachine.load",
     "GroupMachine.restore.load", "State.write_again.changes", "State.get_often.unpack", "State.put_often.pack",
+    "State.raise_often.unpack", "State.raise_often.pack",
 }  # fmt: skip
 """What the member gives to its own parts, and what belongs to a log."""
 

@@ -33,7 +33,7 @@ class SilentBroker(socketserver.ThreadingTCPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Client)
         self.address = f"127.0.0.1:{self.server_address[1]}"
-        self.unanswered = threading.Event()
+        self.unanswered, self.given_up = threading.Event(), threading.Event()
         self.connected = 0
         """Clients that have not closed their connection."""
 
@@ -43,6 +43,7 @@ class _Client(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         self.server.connected += 1
+        is_asked = False
         while size := self.rfile.read(4):
             request = self.rfile.read(int.from_bytes(size))
             if int.from_bytes(request[:2]) == _API_VERSIONS:
@@ -53,8 +54,11 @@ class _Client(socketserver.StreamRequestHandler):
                 answer = request[4:8] + known.encode()
                 self.wfile.write(len(answer).to_bytes(4) + answer)
             else:
+                is_asked = True
                 self.server.unanswered.set()
         self.server.connected -= 1
+        if is_asked:
+            self.server.given_up.set()
 
 
 @pytest.fixture
@@ -96,15 +100,17 @@ async def test_start_that_is_called_off_leaves_no_connection(cancels: int, broke
 async def test_connection_that_hangs_is_closed_when_its_requests_are_called_off(broker: SilentBroker) -> None:
     """Those who asked had less patience than the client, and asked over it again and again."""
     broker.tells_brokers = True
-    wire = AiokafkaWire({"bootstrap_servers": broker.address, "request_timeout_ms": 300})
+    wire = AiokafkaWire({"bootstrap_servers": broker.address, "request_timeout_ms": 1_000})
     await wire.start()
-    request = ListOffsetsRequest({TopicPartition("t", 0): END}, read_committed=False)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1):
-            await wire.send(0, request)
-    assert broker.connected == 1
-    await asyncio.to_thread(assert_all_closed, broker)
-    await wire.stop()
+    try:
+        request = ListOffsetsRequest({TopicPartition("t", 0): END}, read_committed=False)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await wire.send(0, request)
+        assert not broker.given_up.is_set()
+        assert await asyncio.to_thread(broker.given_up.wait, _MOST_S)
+    finally:
+        await wire.stop()
 
 
 def test_loop_that_ends_during_a_start_leaves_no_connection(broker: SilentBroker) -> None:
