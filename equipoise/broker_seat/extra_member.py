@@ -83,7 +83,7 @@ class ExtraMember:
 
     async def beat(self, rack: str | None = None, *, begins: bool = False) -> None:
         """Joins, or stays. `rack`: the plan to carry from now on. `begins`: the group is assigned
-        anew. Raises NoBrokerSeatError when the broker refuses, and OutOfGroupError.
+        again. Raises NoBrokerSeatError when the broker refuses, and OutOfGroupError.
         """
         joins = self.epoch == JOINS
         self._both ^= begins

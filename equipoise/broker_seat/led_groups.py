@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import attrs
-from aiokafka import errors
 
 from equipoise.broker_seat.broker_seat import BrokerSeat
 from equipoise.broker_seat.seat_queue import PREFIX
@@ -51,11 +50,11 @@ class HowToLead:
 
 
 def leads(group: ListedGroup, patterns: Sequence[str]) -> bool:
-    """Returns whether its name fits one of the patterns (``*``, ``?``), it has members, and they
-    are of a kind that can be led.
+    """Returns whether its name fits one of the patterns (``*``, ``?``; a bracket is itself), it has
+    members, and they are of a kind that can be led.
     """
     can_be = group.group_type in _LED_TYPES and group.protocol_type in _LED_PROTOCOLS and group.state not in _WITHOUT_MEMBERS
-    return can_be and not group.name.startswith(PREFIX) and any(fnmatchcase(group.name, pattern) for pattern in patterns)
+    return can_be and not group.name.startswith(PREFIX) and any(fnmatchcase(group.name, pattern.replace("[", "[[]")) for pattern in patterns)
 
 
 async def lead_group(how: HowToLead, group: str, log_file: Path, stopped: asyncio.Event) -> None:
@@ -145,7 +144,7 @@ class LedGroups:
     async def _look(self, stopped: asyncio.Event) -> None:
         try:
             found = await listed_groups(self._how.connection)
-        except (errors.KafkaError, OSError, InputError) as error:
+        except Exception as error:  # noqa: BLE001  # whatever a client raises must not end a worker that leads other groups
             self._say("", f"groups cannot be listed ({type(error).__name__} {error}); trying again")
             return
         self._said.pop("", None)

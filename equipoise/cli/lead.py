@@ -91,7 +91,7 @@ def lead(
         raise InputError(MISSING) from None
     if place is None and not dry_run:
         raise click.UsageError("Missing option '--to'.")
-    several = any(each in group for each in "*?[")
+    several = any(each in group for each in "*?")
     if several and evict:
         raise InputError("--evict: takes the leader out of one group; name it with --group")
     if several and place is not None and (place.suffix in (".db", ".jsonl") or place.is_file()):

@@ -40,7 +40,7 @@ class SourceOrder:
         """Records that came behind later ones of another source. Any thread may read it."""
 
     def begin(self, partitions: Sequence[TopicPartition]) -> None:
-        """The task is placed anew."""
+        """The task is placed again."""
         self._booting = [tp for tp in partitions if tp.topic in self._bootstrap]
         self._empty_since_s, self._ends, self.look_again_s = {}, None, None
 

@@ -422,7 +422,7 @@ class TaskSources:
             return
         if self._order is None:
             self._add_aside(self.partitions, most - self._number_aside)
-        else:  # one that is far ahead leaves room for the others
+        else:  # one that is far ahead keeps none of the others out
             for tp in self.partitions:
                 self._add_aside((tp,), most - len(self._aside.get(tp, ())))
 
