@@ -11,11 +11,6 @@ more than once.
 quixstreams (QUIXSTREAMS) needs other releases of what is in `.venv`, so it gets a virtual
 environment of its own, once.
 
-`--storm N` has N faults instead: kill -9 of a broker of three (DOWN_S away), kill -9 and SIGSTOP of
-a seat, kill -9 and restarts of clients. A stock group has the same faults of brokers and clients at
-the same times: where a seat would have had one, nothing happens for as long. Clients that end by
-themselves meanwhile are started again.
-
 `--grow N` has ten clients, whose topic gets N more partitions: how long until each partition has a
 client, and how many of the former ones have another.
 """
@@ -25,17 +20,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import random
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -97,7 +90,7 @@ BROKERS = {
 }  # fmt: skip
 
 
-SETTLED = ("generation", "partitions move", "standing by")
+SETTLED = ("generation", "partitions move", "tasks move", "standing by")
 """One of these is in what a seat says once it knows the group."""
 
 
@@ -123,6 +116,10 @@ class Run:
 
     def __init__(self, bootstrap: str, kind: str, leader: str, folder: Path) -> None:
         self.bootstrap, self.topic, self.folder = bootstrap, f"seat-{uuid.uuid4().hex[:8]}", folder
+        self.topics = self.topic
+        """That clients read, with commas."""
+        self.seat_bootstraps: Sequence[str] = ()
+        """Where each seat finds the brokers, if elsewhere."""
         self._command, self._settings = KINDS[kind]
         self._options = LEADERS[leader]
         self.in_brokers = self._settings == NEW or leader.startswith("converted")
@@ -140,12 +137,13 @@ class Run:
         async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
             await admin.create_topics([NewTopic(self.topic, PARTITIONS, len(self.bootstrap.split(",")))])
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, settings: Mapping[str, str] | None = None) -> None:
         if name in self.clients:
             self.ended.append((name, self.clients.pop(name)))
+        given = self._settings if settings is None else settings
         self.clients[name] = GroupClient(
-            self._command(), self.topic, bootstrap_servers=self.bootstrap, group_id=self.topic, client_id=name, auto_offset_reset="earliest",
-            **({} if self._settings == NEW else TIMES), **self._settings,
+            self._command(), self.topics, bootstrap_servers=self.bootstrap, group_id=self.topic, client_id=name, auto_offset_reset="earliest",
+            **({} if given == NEW else TIMES), **given,
         )  # fmt: skip
 
     def revive(self) -> None:
@@ -161,7 +159,8 @@ class Run:
         if self._options is None:
             return
         log = self.folder / f"{self.topic}-{number}.db"
-        command = [sys.executable, "-m", "equipoise", "lead", "--bootstrap", self.bootstrap, "--group", self.topic, "--to", str(log), *self._options]
+        bootstrap = self.seat_bootstraps[number] if self.seat_bootstraps else self.bootstrap
+        command = [sys.executable, "-m", "equipoise", "lead", "--bootstrap", bootstrap, "--group", self.topic, "--to", str(log), *self._options]
         with open(log.with_suffix(".err"), "a") as errors:
             process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=errors)
         if number < len(self.seats):
@@ -300,133 +299,29 @@ async def _grow(bootstrap: str, topic: str, partitions: int) -> None:
         await admin.create_partitions({topic: NewPartitions(partitions)})
 
 
-@attrs.frozen
-class Fault:
-    """`after_s`: since the one before. `which`: number of the broker, client or seat. `stopped_s`:
-    of a seat.
-    """
-
-    what: str
-    after_s: float
-    which: int
-    stopped_s: float
-
-    def __str__(self) -> str:
-        return f"{self.what} ({self.which})"
-
-
-WHATS = ("kill a broker", "kill a client", "kill a seat", "stop a seat", "restart a client")
-
-
-def faults_of(seed: int, kind: str, count: int, whats: Sequence[str]) -> list[Fault]:
-    chance = random.Random(f"{seed} {kind}")
-    found = []
-    for _ in range(count):
-        what = chance.choice(whats)
-        found.append(Fault(what, chance.uniform(2, 8), chance.randrange(2 if what.endswith("seat") else 3), chance.uniform(1, 12)))
-    return found
-
-
-def happen(fault: Fault, run: Run, brokers: Brokers) -> None:
-    if fault.what == "kill a broker":
-        brokers.kill(fault.which)
-        time.sleep(DOWN_S)
-        brokers.start(fault.which)
-        time.sleep(SETTLE_S)  # its replicas are in sync again
-    elif fault.what.endswith("client"):
-        name = f"c{fault.which + 1}"
-        run.clients[name].signal(signal.SIGKILL if fault.what.startswith("kill") else signal.SIGTERM)
-        time.sleep(DOWN_S)
-        run.start(name)
-    elif fault.what == "kill a seat":
-        if run.seats:
-            run.seats[fault.which].kill()
-            run.seats[fault.which].wait()
-        time.sleep(2)
-        run.seat(fault.which)
-    else:
-        if run.seats:
-            run.seats[fault.which].send_signal(signal.SIGSTOP)
-        time.sleep(fault.stopped_s)
-        if run.seats:
-            run.seats[fault.which].send_signal(signal.SIGCONT)
-
-
-def storm(brokers: Brokers, kind: str, leader: str, folder: Path, faults: Sequence[Fault]) -> list[str]:
-    """One row: how long partitions were not read, at most and in the median of the killed brokers,
-    and repeated and missing records.
-    """
-    run = Run(brokers.bootstrap, kind, leader, folder)
-    times: list[tuple[float, Fault]] = []
-    try:
-        if not run.in_brokers:
-            for number in range(2):
-                run.seat(number)
-        for name in ("c1", "c2", "c3"):
-            run.start(name)
-        with fed(run.bootstrap, run.topic, partitions=PARTITIONS, every_ms=EVERY_MS):
-            until(run.is_shared)
-            if run.in_brokers:
-                for number in range(2):
-                    run.seat(number)
-            since_s = time.monotonic()
-            for fault in faults:
-                time.sleep(fault.after_s)
-                run.revive()
-                times.append((time.monotonic(), fault))
-                happen(fault, run, brokers)
-            time.sleep(2 * SETTLE_S)
-            until(run.is_shared)
-            over_s = time.monotonic()
-            window = run.window(since_s, over_s)
-            repeated, missing = run.repeated()
-    finally:
-        run.close()
-    before = ", ".join(str(fault) for at_s, fault in times if window.longest_from_s - 10 <= at_s <= window.longest_from_s + window.longest_s)
-    told = ", ".join(f"{count} × {what}" for what, count in sorted(Counter(fault.what for fault in faults).items()))
-    ends_s = [*(at_s for at_s, _ in times[1:]), over_s]
-    killed = [run.window(at_s, end_s).longest_s for (at_s, fault), end_s in zip(times, ends_s, strict=True) if fault.what == "kill a broker"]
-    counts = [str(each) for each in (repeated, missing, run.revived)]
-    of_killed = f"{statistics.median(killed):.1f}" if killed else "-"
-    return [told, str(window.moves), f"{window.paused_s:.0f}", f"{window.longest_s:.1f}", of_killed, before, *counts, run.verified()]
-
-
-def _print(cells: Sequence[str]) -> None:
+def print_row(cells: Sequence[str]) -> None:
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
 @click.command()
 @click.option("--kinds", default="; ".join(KINDS), show_default=True, help="Separated by semicolons.")
 @click.option("--leaders", default="; ".join(LEADERS), show_default=True, help="Separated by semicolons.")
-@click.option("--storm", "count", default=0, help="How many faults; 0: none, the table of actions instead.")
-@click.option("--faults", "whats", default="; ".join(WHATS), show_default=True, help="Separated by semicolons.")
 @click.option("--grow", "more", default=0, help="How many partitions the topic gets; 0: none.")
-@click.option("--seed", default=1, show_default=True)
-def main(kinds: str, leaders: str, count: int, whats: str, more: int, seed: int) -> None:
+def main(kinds: str, leaders: str, more: int) -> None:
     """Measures stock groups beside led ones."""
-    named = [each.strip() for each in whats.split(";")]
-    if unknown := set(named) - set(WHATS):
-        raise click.BadParameter(f"{', '.join(sorted(unknown))}: no such fault; there are: {'; '.join(WHATS)}", param_hint="--faults")
-    columns = ["faults", "moves", "paused", "longest, s", "killed broker, median s", "faults about it", "repeated", "missing", "ended", "log"]
-    if more:
-        columns = ["seconds until all have a client", "moves", "partitions of a client", "log"]
-    elif not count:
+    columns = ["seconds until all have a client", "moves", "partitions of a client", "log"]
+    if not more:
         actions = [f"{action}: {what}" for action in ("restarts", "join", "kill -9") for what in ("moves", "paused")]
         columns = [*actions, "generations", "repeated", "missing", "log"]
-    _print(("client", "leader", *columns))
-    _print(["---"] * (len(columns) + 2))
+    print_row(("client", "leader", *columns))
+    print_row(["---"] * (len(columns) + 2))
     folder = Path(tempfile.mkdtemp(prefix="equipoise-seat-"))
     try:
         given = [(kind.strip(), leader.strip()) for kind in kinds.split(";") for leader in leaders.split(";")]
         pairs = [(kind, leader) for kind, leader in given if KINDS[kind][1] != NEW or not leader.startswith("converted")]
-        if count:
-            with Brokers(3, classpath=str(assignor_jar_classes()), **{"broker.session.timeout.ms": "6000"}, **BROKERS) as brokers:
-                for pair in pairs:
-                    _print((*pair, *storm(brokers, *pair, folder, faults_of(seed, pair[0], count, named))))
-        else:
-            with Brokers(java=FAST_JAVA, classpath=str(assignor_jar_classes()), **BROKERS) as brokers:
-                for pair in pairs:
-                    _print((*pair, *(grown(brokers.bootstrap, *pair, folder, more) if more else measured(brokers.bootstrap, *pair, folder))))
+        with Brokers(java=FAST_JAVA, classpath=str(assignor_jar_classes()), **BROKERS) as brokers:
+            for pair in pairs:
+                print_row((*pair, *(grown(brokers.bootstrap, *pair, folder, more) if more else measured(brokers.bootstrap, *pair, folder))))
     finally:
         shutil.rmtree(folder)
 

@@ -60,6 +60,16 @@ def setting_value(name: str, text: str, *, option: str = "--set") -> Any:
         raise InputError(f"{option} {name}: {text!r} is not a whole number") from None
 
 
+def capacity_of(text: str) -> tuple[str, int]:
+    """The pattern of a ``client.id`` and the capacity of clients that fit it, of ``CLIENT_ID=N``.
+    Raises InputError.
+    """
+    pattern, _, number = text.strip().rpartition("=")
+    if not pattern or not number.isdecimal() or int(number) < 1:
+        raise InputError(f"{text}: write it as CLIENT_ID=N, with N of 1 or more")
+    return pattern, int(number)
+
+
 def scalar(text: str) -> int | float | str | bool:
     """A number, true, false, or else text."""
     try:

@@ -7,10 +7,14 @@ import java.nio.charset.StandardCharsets;
 import java.util.Properties;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.LongAdder;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.CloseOptions;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.Topology;
+import org.apache.kafka.streams.processor.StandbyUpdateListener;
+import org.apache.kafka.streams.processor.StateRestoreListener;
 import org.apache.kafka.streams.processor.TaskId;
 import org.apache.kafka.streams.processor.api.Processor;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
@@ -23,11 +27,13 @@ import org.apache.kafka.streams.state.Stores;
  * state.
  *
  * <p>{@code java ScenarioApp FILE}: a properties file; {@code prefix} (of the topics), {@code instance} and {@code samples} (a file) are ours. Every
- * 100 ms a line for each task that handled a record since: {@code <ms of the first> <ms of the last> <task> <instance> <largest gap>}. A line on
- * stdin ends it: {@code close} or {@code leave}.
+ * 100 ms a line for each task that handled a record since: {@code <ms of the first> <ms of the last> <task> <instance> <largest gap>}, and for
+ * each store that a task restored before it ran {@code <ms of the begin> <ms of the end> <changelog> <instance> <records> restored}, for copies
+ * {@code <ms> <ms> - <instance> <records> copied}. A line on stdin ends it: {@code close} or {@code leave}.
  */
 public class ScenarioApp {
   private static final ConcurrentHashMap<TaskId, long[]> SEEN = new ConcurrentHashMap<>();
+  private static final LongAdder COPIED = new LongAdder();
 
   public static void main(final String[] args) throws Exception {
     final Properties given = new Properties();
@@ -52,6 +58,8 @@ public class ScenarioApp {
 
     final KafkaStreams streams = new KafkaStreams(topology, given);
     streams.setStateListener((now, before) -> say("state " + now));
+    streams.setGlobalStateRestoreListener(new Restores(samples, instance));
+    streams.setStandbyUpdateListener(new Copies());
     final Thread writer = new Thread(() -> write(samples, instance));
     writer.setDaemon(true);
     writer.start();
@@ -98,7 +106,61 @@ public class ScenarioApp {
       final long[] was = SEEN.remove(task);
       samples.println(was[0] + " " + was[1] + " " + task + " " + instance + " " + was[2]);
     }
+    final long copied = COPIED.sumThenReset();
+    if (copied > 0) {
+      final long now = System.currentTimeMillis();
+      samples.println(now + " " + now + " - " + instance + " " + copied + " copied");
+    }
     samples.flush();
+  }
+
+  private static final class Restores implements StateRestoreListener {
+    private final PrintWriter samples;
+    private final String instance;
+    private final ConcurrentHashMap<TopicPartition, Long> begun = new ConcurrentHashMap<>();
+
+    Restores(final PrintWriter samples, final String instance) {
+      this.samples = samples;
+      this.instance = instance;
+    }
+
+    @Override
+    public void onRestoreStart(final TopicPartition changelog, final String store, final long from, final long to) {
+      begun.put(changelog, System.currentTimeMillis());
+    }
+
+    @Override
+    public void onBatchRestored(final TopicPartition changelog, final String store, final long end, final long count) {
+    }
+
+    @Override
+    public void onRestoreEnd(final TopicPartition changelog, final String store, final long count) {
+      final long now = System.currentTimeMillis();
+      final Long since = begun.remove(changelog);
+      samples.println((since == null ? now : since) + " " + now + " " + changelog + " " + instance + " " + count + " restored");
+    }
+
+    @Override
+    public void onRestoreSuspended(final TopicPartition changelog, final String store, final long count) {
+      onRestoreEnd(changelog, store, count);
+    }
+  }
+
+  private static final class Copies implements StandbyUpdateListener {
+    @Override
+    public void onUpdateStart(final TopicPartition changelog, final String store, final long from) {
+    }
+
+    @Override
+    public void onBatchLoaded(
+        final TopicPartition changelog, final String store, final TaskId task, final long until, final long count, final long end) {
+      COPIED.add(count);
+    }
+
+    @Override
+    public void onUpdateSuspended(
+        final TopicPartition changelog, final String store, final long until, final long end, final StandbyUpdateListener.SuspendReason why) {
+    }
   }
 
   private static final class Store implements Processor<byte[], byte[], byte[], byte[]> {

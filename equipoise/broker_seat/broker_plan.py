@@ -37,6 +37,10 @@ MARK = "equipoise/"
 """Begins every plan of every version, and the rack id of each member that carries one."""
 MOST_CHARS = 30_000
 """Of a plan: brokers take strings of 32,767 bytes."""
+MOST_FOLLOWED = 10**17
+"""Plans with a higher number are none of ours, and are not outnumbered: there would soon be no
+higher number.
+"""
 MOST_NAMED = 200_000
 """Partitions that one plan may name."""
 

@@ -15,7 +15,7 @@ import attrs
 from aiokafka import errors
 
 from equipoise.aiokafka.fetching import LagFetcher
-from equipoise.broker_seat.broker_plan import MARK, newest, write_plan
+from equipoise.broker_seat.broker_plan import MARK, MOST_FOLLOWED, newest, write_plan
 from equipoise.broker_seat.described_group import DescribedConsumers, joined_clients, plan_for, subscriptions
 from equipoise.broker_seat.extra_member import CLIENT_ID, JOINED_FIRST, ExtraMember, NoBrokerSeatError, OutOfGroupError, TopicsAsked
 from equipoise.broker_watch import BrokerWatch
@@ -159,7 +159,7 @@ class BrokerSeat:
         if group is None:
             return
         carried = newest(each.rack for each in group.carriers)
-        if carried is not None:
+        if carried is not None and carried.number < MOST_FOLLOWED:
             self._number, self._together = max(self._number, carried.number), self._together or carried.together
         topics = subscriptions(group.consumers, await self._cluster_topics(group))
         names = frozenset(topic for of in topics.values() for topic in of)

@@ -29,10 +29,12 @@ def _sources(part: DescribedSubtopology) -> tuple[str, ...]:
 
 
 def question_of(
-    group: DescribedStreamsGroup, metadata: SeatTopicMetadata, ends: Mapping[tuple[str, int], int], settings: Mapping[str, object], round_id: str
-) -> Question:
-    """The state of the application. `ends`: end offsets of changelogs. Raises InputError for
-    sub-topologies whose names are no numbers, and while topics are missing.
+    group: DescribedStreamsGroup, metadata: SeatTopicMetadata, ends: Mapping[tuple[str, int], int], settings: Mapping[str, object], round_id: str,
+    *, acceptable_lag: int = 0,
+) -> Question:  # fmt: skip
+    """The state of the application. `ends`: end offsets of changelogs. `acceptable_lag`: up to
+    which copies count as caught up; those on a disk that nobody keeps up do not, however near.
+    Raises InputError for sub-topologies whose names are no numbers, and while topics are missing.
     """
     parts = () if group.topology is None else group.topology.subtopologies
     tasks: list[AskedTask] = []
@@ -44,10 +46,10 @@ def question_of(
             raise InputError(f"group {group.group}: the source topics of sub-topology {part.subtopology_id} do not exist")
         tasks += (_task(part, number, metadata, ends) for number in range(count))
     known = {each.id for each in tasks}
-    stateful = {each.id for each in tasks if each.stateful}
+    records = {each.id: each.records for each in tasks if each.stateful}
     return Question(
         round_id=round_id, settings=settings, tasks=tuple(sorted(tasks, key=lambda each: each.id)),
-        processes=tuple(_process(name, of, known, stateful) for name, of in sorted(processes_of(group).items())),
+        processes=tuple(_process(name, of, known, records, acceptable_lag + 1) for name, of in sorted(processes_of(group).items())),
     )  # fmt: skip
 
 
@@ -74,23 +76,38 @@ def processes_of(group: DescribedStreamsGroup) -> dict[str, list[DescribedStream
     return found
 
 
-def _process(name: str, threads: Process, known: set[TaskId], stateful: set[TaskId]) -> AskedProcess:
+def _process(name: str, threads: Process, known: set[TaskId], records: Mapping[TaskId, int], unkept_lag: int) -> AskedProcess:
+    """`records`: of tasks with state. `unkept_lag`: the least of a copy that nobody keeps up."""
     active = {task for each in threads for task in _tasks(each.target_assignment.active_tasks)} & known
-    standby = ({task for each in threads for task in _tasks(each.target_assignment.standby_tasks)} & stateful) - active
+    standby = ({task for each in threads for task in _tasks(each.target_assignment.standby_tasks)} & records.keys()) - active
     lags: dict[TaskId, Lag] = {}
-    lags.update(dict.fromkeys(active & stateful, LagSentinel.ACTIVE))
+    lags.update(dict.fromkeys(active & records.keys(), LagSentinel.ACTIVE))
     lags.update(dict.fromkeys(standby, LagSentinel.UNKNOWN))
     for each in threads:
-        at = {(one.subtopology_id, one.partition): one.offset for one in each.task_offsets}
-        for end in each.task_end_offsets:
-            task = TaskId(int(end.subtopology_id), end.partition)
-            if task in standby and (end.subtopology_id, end.partition) in at:
-                lags[task] = max(0, end.offset - at[end.subtopology_id, end.partition])
+        ends = {(one.subtopology_id, one.partition): one.offset for one in each.task_end_offsets}
+        for at in each.task_offsets:
+            task = TaskId(int(at.subtopology_id), at.partition)
+            if task in records.keys() - active and at.offset >= 0:
+                lag = max(0, ends.get((at.subtopology_id, at.partition), records[task]) - at.offset)
+                lags[task] = lag if task in standby else max(lag, unkept_lag)
     first = threads[0]
     return AskedProcess(
         id=name, consumers=tuple(sorted({each.client_id for each in threads})), threads=len(threads), rack=first.rack_id or None,
         tags={each.key: each.value for each in first.client_tags}, active=tuple(sorted(active)), standby=tuple(sorted(standby)), lags=lags,
     )  # fmt: skip
+
+
+def caught_up_copies(group: DescribedStreamsGroup, acceptable_lag: int) -> frozenset[tuple[str, TaskId]]:
+    """Member and task of each copy that is so near its task, by what the member has reported."""
+    found: set[tuple[str, TaskId]] = set()
+    for each in group.members:
+        at = {(one.subtopology_id, one.partition): one.offset for one in each.task_offsets}
+        ends = {(one.subtopology_id, one.partition): one.offset for one in each.task_end_offsets}
+        for part in each.assignment.standby_tasks:
+            for place in ((part.subtopology_id, number) for number in part.partitions):
+                if place in at and place in ends and ends[place] - at[place] <= acceptable_lag:
+                    found.add((each.member_id, TaskId(int(part.subtopology_id), place[1])))
+    return frozenset(found)
 
 
 def _tasks(of: Iterable[object]) -> Iterable[TaskId]:

@@ -57,8 +57,9 @@ def leads(group: ListedGroup, patterns: Sequence[str]) -> bool:
     return can_be and not group.name.startswith(PREFIX) and any(fnmatchcase(group.name, pattern.replace("[", "[[]")) for pattern in patterns)
 
 
-async def lead_group(how: HowToLead, group: str, log_file: Path, stopped: asyncio.Event) -> None:
-    """Leads the group until `stopped` is set. Raises InputError where it cannot be led, and
+async def lead_group(how: HowToLead, group: str, log_file: Path, stopped: asyncio.Event, *, is_named: bool = True) -> None:
+    """Leads the group until `stopped` is set. `is_named`: settings are for this one group, and must
+    have a meaning for it. Raises InputError where it cannot be led, and
     EquipoiseError when the log fails; the seat has left the group then.
     """
     connection, settings = how.connection, how.settings
@@ -69,7 +70,7 @@ async def lead_group(how: HowToLead, group: str, log_file: Path, stopped: asynci
         check_way(way, group)
         if how.evict and way.name != "seat":
             raise InputError("--evict: the broker assigns this group, so it has no leader to take out")
-        if way.name == "streams" and (settings.hold_ms or settings.capacities):
+        if is_named and way.name == "streams" and (settings.hold_ms or settings.capacities):
             raise InputError("--hold, --capacity: Kafka Streams' processes are as large as they have threads, and their copies are kept")
         book.configure(streams_configuration(how.config) if way.name == "streams" else how.config)
         _LOG.info("group %s: its log is %s", group, log_file)
@@ -155,7 +156,7 @@ class LedGroups:
                 del self._seats[name]
                 self._ended(name, seat, now_s)
             if name not in self._seats and now_s >= self._again_s.get(name, now_s):
-                self._seats[name] = asyncio.create_task(lead_group(self._how, name, self._log_of(name), stopped))
+                self._seats[name] = asyncio.create_task(lead_group(self._how, name, self._log_of(name), stopped, is_named=False))
 
     def _log_of(self, group: str) -> Path:
         return self._folder / f"{quote(group, safe='')}.db"

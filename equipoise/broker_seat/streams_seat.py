@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Set
 
 import attrs
 from aiokafka import errors
 
 from equipoise.bridge.mapping import facts_of, names_of, racks_of, with_own_warmups
 from equipoise.bridge.question import Question
-from equipoise.broker_seat.broker_plan import MARK, BrokerPlan, newest, write_plan
-from equipoise.broker_seat.described_streams import processes_of, question_of, streams_plan, topics_of_streams
+from equipoise.broker_seat.broker_plan import MARK, MOST_FOLLOWED, BrokerPlan, newest, write_plan
+from equipoise.broker_seat.described_streams import caught_up_copies, processes_of, question_of, streams_plan, topics_of_streams
 from equipoise.broker_seat.extra_member import ASSIGNOR, CLIENT_ID, REQUEST_TIMEOUT_MS, ExtraMember, NoBrokerSeatError
 from equipoise.broker_seat.seat_queue import PREFIX, SeatQueue
 from equipoise.broker_watch import BrokerWatch
@@ -24,6 +25,8 @@ from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.fact_parts import observed_in_parts
 from equipoise.events.facts import GroupConfigured, PartitionsObserved
 from equipoise.events.parts import whole
+from equipoise.events.settings import GroupSettings
+from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup, connected
@@ -38,12 +41,20 @@ from equipoise.statemachine.rejections import rejection_text
 _LOG = logging.getLogger(__name__)
 
 LOOK_S, RETRY_S = 0.5, 1.0
+CAUGHT_UP = 1_000
+"""Records that a copy may lack when its task moves, unless something else than the default is set.
+"""
 TAGS, NAME = "streams.rack.aware.assignment.tags", "streams.assignor.name"
 
 
 def streams_configuration(config: GroupConfigured) -> GroupConfigured:
-    """The configuration of a group whose rounds something else carries out."""
-    return attrs.evolve(config, led_by="external", knobs=with_own_warmups(config.knobs))
+    """The configuration of a group whose rounds something else carries out, and whose members keep
+    copies up until tasks are handed over: so near ones are worth the wait.
+    """
+    knobs = with_own_warmups(config.knobs)
+    if knobs.acceptable_recovery_lag == GroupSettings().acceptable_recovery_lag:
+        knobs = attrs.evolve(knobs, acceptable_recovery_lag=CAUGHT_UP)
+    return attrs.evolve(config, led_by="external", knobs=knobs)
 
 
 class StreamsSeat:
@@ -64,6 +75,12 @@ class StreamsSeat:
         self._is_in = self._stands_by = False
         self._led: object = None
         """Members and topology for which the last round was."""
+        self._epoch = 0
+        """The group's, by what the last round wrote; a later one is of somebody else's change."""
+        self._hands_over = False
+        """Whether the last round moved tasks, which their members have not all handed over."""
+        self._caught_up: Set[tuple[str, TaskId]] = frozenset()
+        """Copies that had caught up in the last round: member, task."""
         self._due_s: float | None = None
         self._asked_s: float | None = None
 
@@ -129,12 +146,14 @@ class StreamsSeat:
         if not group.members or group.topology is None or group.assignment_epoch < group.group_epoch:
             return
         led = (sorted((each.member_id, each.process_id) for each in group.members), group.topology)
-        if led == self._led and (self._due_s is None or self._runtime.monotonic_s() < self._due_s):
+        caught_up = caught_up_copies(group, self._log.state.settings.acceptable_recovery_lag)
+        if led == self._led and group.group_epoch <= self._epoch and not self._is_due(group, caught_up):
             return
         own = await own_group_settings(client, self.group)
         tags = [each for each in own.get(TAGS, "").split(",") if each]
         carried = newest(tags)
-        self._number = max(self._number, 0 if carried is None else carried.number)
+        if carried is not None and carried.number < MOST_FOLLOWED:
+            self._number = max(self._number, carried.number)
         self._others = [each for each in tags if not each.startswith(MARK)]
         try:
             question = await self._question(group)
@@ -145,8 +164,17 @@ class StreamsSeat:
         now_s = self._runtime.monotonic_s()
         self._asked_s, self._due_s = now_s, None if planned.follow_up_ms is None else now_s + planned.follow_up_ms / 1_000
         self._number += 1
-        await self._carry(client, group, streams_plan(group, planned, names_of(question), question.tasks, number=self._number))
-        self._led = led
+        plan = streams_plan(group, planned, names_of(question), question.tasks, number=self._number)
+        await self._carry(client, group, plan)
+        self._led, self._caught_up, self._hands_over = led, caught_up, any(each.kind == "move" for each in plan.entries)
+
+    def _is_due(self, group: DescribedStreamsGroup, caught_up: Set[tuple[str, TaskId]]) -> bool:
+        """Returns whether there may be something to decide, though nothing of the group is new: all
+        that moved is handed over, a copy that is waited for has caught up, or the time has come.
+        """
+        if self._hands_over:
+            return group.group_epoch >= self._epoch and all(each.assignment == each.target_assignment for each in group.members)
+        return self._due_s is not None and (self._runtime.monotonic_s() >= self._due_s or not caught_up <= self._caught_up)
 
     def _stand_by(self) -> None:
         if not self._stands_by:
@@ -169,7 +197,8 @@ class StreamsSeat:
         if places:
             async with reader(self._connection) as consumer:
                 ends = {(place.topic, place.partition): end for place, end in (await consumer.end_offsets(places)).items()}
-        return question_of(group, asked.metadata, ends, {}, f"{group.group_epoch}-{self._runtime.unique()[:12]}")
+        acceptable_lag = self._log.state.settings.acceptable_recovery_lag
+        return question_of(group, asked.metadata, ends, {}, f"{group.group_epoch}-{self._runtime.unique()[:12]}", acceptable_lag=acceptable_lag)
 
     async def first_moves(self) -> list[str]:
         """Returns what would happen first, a line each; the log gets the round. Raises
@@ -206,11 +235,11 @@ class StreamsSeat:
         raise EquipoiseError(f"group {self.group}: the round {question.round_id} was not decided")
 
     async def _carry(self, client: object, group: DescribedStreamsGroup, plan: BrokerPlan) -> None:
-        began_s = self._runtime.monotonic_s()
+        began_s, self._epoch = self._runtime.monotonic_s(), group.group_epoch
         if plan.entries or not self._is_in:
             settings: dict[str, str | None] = {TAGS: ",".join([*self._others, write_plan(plan)])}
             await set_group_settings(client, self.group, settings | ({} if self._is_in else {NAME: ASSIGNOR}))
-            self._is_in = True
+            self._is_in, self._epoch = True, self._epoch + 1
         counts = {kind: sum(each.last - each.first + 1 for each in plan.entries if each.kind == kind) for kind in ("move", "copy", "drop")}
         _LOG.info(
             "group %s: epoch %d, %d processes, assigned in %.0f ms: %d tasks move, %d copies begin, %d end",

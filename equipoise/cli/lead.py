@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from equipoise.changed_settings import scalar, setting_value
+from equipoise.changed_settings import capacity_of, scalar, setting_value
 from equipoise.cli.command import command
 from equipoise.cli.params import Number, check_live_settings
 from equipoise.cli.screen import Screen
@@ -98,7 +98,10 @@ def lead(
         raise InputError(f"--to {place}: --group {group} may be several groups; name a folder for their logs")
     if not several and place is not None and place.suffix not in (".db", ".jsonl"):
         raise InputError(f"--to {place}: name a file that ends in .db (SQLite) or .jsonl (JSON Lines)")
-    chosen = SeatSettings(hold_ms=int(hold_s * 1_000), capacities=dict(map(_capacity, capacities)))
+    try:
+        chosen = SeatSettings(hold_ms=int(hold_s * 1_000), capacities=dict(map(capacity_of, capacities)))
+    except InputError as error:
+        raise InputError(f"--capacity {error}") from None
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else VisibleFormatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -198,10 +201,3 @@ def configuration(given: tuple[str, ...]) -> GroupConfigured:
         near = [(name, found[0]) for name in options if (found := difflib.get_close_matches(name, fields, n=1))]
         raise InputError(f"--set {near[0][0]}: no such setting; did you mean {near[0][1]}?" if near else f"--set: {error}") from None
     return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs)
-
-
-def _capacity(text: str) -> tuple[str, int]:
-    pattern, _, number = text.rpartition("=")
-    if not pattern or not number.isdecimal() or int(number) < 1:
-        raise InputError(f"--capacity {text}: write it as CLIENT_ID=N, with N of 1 or more")
-    return pattern, int(number)

@@ -91,6 +91,7 @@ async def _lead_beside(settings: WorkerSettings, stop: asyncio.Event) -> None:
     from equipoise.cli.lead import configuration
     from equipoise.seat.generation import SeatSettings
 
-    how = HowToLead(connection=settings, settings=SeatSettings(), config=configuration(()))
+    chosen = SeatSettings(hold_ms=settings.lead_hold_ms, capacities=settings.lead_capacities)
+    how = HowToLead(connection=settings, settings=chosen, config=configuration(()))
     patterns = [each.strip() for each in settings.lead_groups.split(",")]
     await LedGroups(how, [each for each in patterns if each], Path(settings.lead_folder)).run(stop)

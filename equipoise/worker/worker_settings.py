@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import attrs
 
+from equipoise.changed_settings import capacity_of
 from equipoise.events import fields
-from equipoise.events.errors import FieldError
+from equipoise.events.errors import FieldError, InputError
 from equipoise.kafka.declared_settings import setting
 from equipoise.live_settings import LiveSettings
 
@@ -73,6 +74,10 @@ class WorkerSettings(LiveSettings):
         "", "Groups of any clients that this process leads beside, as `equipoise lead` does: orders-*,payments; two workers are their two seats."
     )
     lead_folder: str = setting("", "Folder for the logs of these groups, one each.")
+    lead_hold_ms: int = setting(
+        0, "How long partitions of a member of these groups that is gone wait for it; not of Kafka Streams.", validator=fields.integer(0, 240_000)
+    )
+    lead_capacity: str = setting("", "Clients of these groups with this id (with * and ?) get N times as much: CLIENT_ID=N, with commas.")
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.", validator=fields.one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     log_format: str = setting("text", "text, or json: one JSON document a line (docs/json.md).", validator=fields.one_of("text", "json"))
 
@@ -82,8 +87,17 @@ class WorkerSettings(LiveSettings):
             raise FieldError("WorkerSettings.http_tls_key", "http_tls_cert and http_tls_key belong together; set both or none")
         if self.lead_groups and not self.lead_folder:
             raise FieldError("WorkerSettings.lead_folder", "lead_groups needs a folder for their logs; name one that outlives the process")
+        try:
+            _ = self.lead_capacities
+        except InputError as error:
+            raise FieldError("WorkerSettings.lead_capacity", str(error)) from None
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
             raise FieldError("WorkerSettings.otlp_endpoint", f"{self.otlp_endpoint!r} is no URL; write http://host:4318/v1/traces")
+
+    @property
+    def lead_capacities(self) -> dict[str, int]:
+        """Pattern of a ``client.id`` -> capacity, of `lead_capacity`."""
+        return dict(capacity_of(each) for each in self.lead_capacity.split(",") if each.strip())
 
     @property
     def has_retention(self) -> bool:

@@ -1,8 +1,8 @@
 """A member of a consumer group with an unmodified client, confluent-kafka: prints ``assigned P...``
-at each change of its assignment, and ``read P OFFSET`` for each record. SIGTERM: it leaves the
-group.
+at each change of its assignment, and ``read P OFFSET`` for each record, both of its first topic.
+SIGTERM: it leaves the group.
 
-``python -m tests.live.printing_consumer TOPIC NAME=VALUE...``
+``python -m tests.live.printing_consumer TOPIC[,TOPIC...] NAME=VALUE...``
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ import threading
 from confluent_kafka import Consumer
 
 
-def main(topic: str, *settings: str) -> None:
+def main(given: str, *settings: str) -> None:
+    topic, *others = given.split(",")
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     consumer = Consumer(dict(setting.split("=", 1) for setting in settings))
-    consumer.subscribe([topic])
+    consumer.subscribe([topic, *others])
     assigned: list[int] = []
     while not stopped.is_set():
         record = consumer.poll(0.1)
-        if record is not None and record.error() is None:
+        if record is not None and record.error() is None and record.topic() == topic:
             print("read", record.partition(), record.offset(), flush=True)
-        if (now := sorted(each.partition for each in consumer.assignment())) != assigned:
+        if (now := sorted(each.partition for each in consumer.assignment() if each.topic == topic)) != assigned:
             assigned = now
             print("assigned", *assigned, flush=True)
     consumer.close()

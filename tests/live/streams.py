@@ -21,6 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import ConsumerGroup
+from equipoise.kafka.group_requests import StreamsGroupDescribe
+from equipoise.replay.importers.groups.described import DescribedStreamsGroup, read_streams_groups
 from tools import brokers
 
 JAVA = Path(__file__).with_name("java")
@@ -53,6 +57,13 @@ def assignor_classes() -> Path:
 def changelog_of(application_id: str) -> str:
     """Kafka Streams' name for the topic behind the store."""
     return f"{application_id}-{STORE}-changelog"
+
+
+async def described_streams(bootstrap: str, group: str) -> DescribedStreamsGroup:
+    """A group of KIP-1071, as its coordinator describes it."""
+    async with ConsumerGroup(Connection(bootstrap=bootstrap), group) as asked:
+        (found,) = read_streams_groups((await asked.send(StreamsGroupDescribe(group))).body)
+    return found
 
 
 class StreamsApplication:

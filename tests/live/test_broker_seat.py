@@ -169,7 +169,8 @@ class WorkerThatLeads:
         self.folder, self._errors = folder, folder.with_suffix(".err")
         command = [sys.executable, "-m", "equipoise", "worker", "--bootstrap", broker.bootstrap, "--prefix", prefix, "--http-port", "0"]
         with open(self._errors, "w") as errors:
-            self.process = subprocess.Popen([*command, "--lead-groups", pattern, "--lead-folder", str(folder)], cwd=ROOT, stderr=errors)
+            leads = ["--lead-groups", pattern, "--lead-folder", str(folder), "--lead-capacity", "f*=2, alone=3"]
+            self.process = subprocess.Popen([*command, *leads], cwd=ROOT, stderr=errors)
 
     @property
     def said(self) -> str:
@@ -196,6 +197,8 @@ async def test_every_group_that_fits_is_led_in_its_own_way(by: str, broker: Brok
         leading = WorkerThatLeads(broker, prefix, f"x-*, {prefix}-*", folder)
     try:
         await until(lambda: f"group {new}: epoch" in leading.said)
+        shares = [8, 4] if by == "worker" else [6, 6]
+        await until(lambda: [len(each.assigned) for each in clients] == shares)
         later = start("later", aiokafka_command, group_id=classic, **CLASSIC)
         await until(lambda: f"group {classic}: its log is" in leading.said)
         later.signal(signal.SIGTERM)

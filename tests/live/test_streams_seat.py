@@ -17,17 +17,15 @@ from equipoise.broker_seat.seat_queue import PREFIX
 from equipoise.broker_seat.streams_seat import NAME, TAGS
 from equipoise.broker_seat.ways import STREAMS_CLASS, STREAMS_SETTING
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.consumer_groups import ConsumerGroup, connected
+from equipoise.kafka.consumer_groups import connected
 from equipoise.kafka.group_configs import own_group_settings, set_group_settings
-from equipoise.kafka.group_requests import StreamsGroupDescribe
 from equipoise.kafka.started_clients import writer
 from equipoise.operations.doctor.access import Acl
-from equipoise.replay.importers.groups.described import DescribedStreamsGroup, read_streams_groups
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.kafka import admin_client
 from tests.live.seat_process import SeatProcess
 from tests.live.secured import secured_broker
-from tests.live.streams import StreamsApplication
+from tests.live.streams import StreamsApplication, described_streams
 from tests.live.test_broker_seat import answered
 from tests.live.test_restorer import until
 from tools.brokers import Brokers
@@ -53,12 +51,6 @@ def broker() -> Iterator[Brokers]:
         yield brokers
 
 
-async def described(broker: Brokers, group: str) -> DescribedStreamsGroup:
-    async with ConsumerGroup(Connection(bootstrap=broker.bootstrap), group) as asked:
-        (found,) = read_streams_groups((await asked.send(StreamsGroupDescribe(group))).body)
-    return found
-
-
 async def own_settings(broker: Brokers, group: str, changed: dict[str, str | None] | None = None) -> dict[str, str]:
     """The group's own settings. `changed`: are set first."""
     client = await connected(Connection(bootstrap=broker.bootstrap).options())
@@ -72,7 +64,7 @@ async def own_settings(broker: Brokers, group: str, changed: dict[str, str | Non
 
 async def running(broker: Brokers, group: str) -> dict[str, set[int]]:
     """Process -> its tasks, once every member has what it is to have; {}: they have not yet."""
-    found = await described(broker, group)
+    found = await described_streams(broker.bootstrap, group)
     settled = found.assignment_epoch >= found.group_epoch and all(
         each.member_epoch >= found.group_epoch and each.assignment == each.target_assignment for each in found.members
     )
@@ -90,13 +82,13 @@ async def until_running(broker: Brokers, group: str, processes: int, seat: SeatP
             if shares[-1] - shares[0] <= 1:
                 return found
         await asyncio.sleep(0.1)
-    raise AssertionError(f"{await described(broker, group)}\n{'' if seat is None else seat.said}")
+    raise AssertionError(f"{await described_streams(broker.bootstrap, group)}\n{'' if seat is None else seat.said}")
 
 
 async def until_copied(broker: Brokers, group: str) -> bool:
     """Returns whether a member has a copy soon, and all run what they ran."""
     for _ in range(300):
-        found = await described(broker, group)
+        found = await described_streams(broker.bootstrap, group)
         if any(each.assignment.standby_tasks for each in found.members):
             return True
         await asyncio.sleep(0.05)

@@ -12,13 +12,14 @@ import pytest
 
 from equipoise.bridge.mapping import facts_of, names_of
 from equipoise.broker_seat.broker_plan import write_plan
-from equipoise.broker_seat.described_streams import question_of, streams_plan, topics_of_streams
+from equipoise.broker_seat.described_streams import caught_up_copies, question_of, streams_plan, topics_of_streams
 from equipoise.broker_seat.streams_seat import streams_configuration
 from equipoise.broker_seat.task_assignor_model import TaskMember, TaskPart, assign_tasks
 from equipoise.cli.lead import configuration
 from equipoise.events.decisions import RoundPlanned
 from equipoise.events.errors import InputError
 from equipoise.events.parts import whole
+from equipoise.events.tasks import TaskId
 from equipoise.log import open_log
 from equipoise.replay.importers.groups.described import (
     DescribedStreamsGroup,
@@ -66,6 +67,8 @@ class Simulated:
     def __init__(self, *threads: str) -> None:
         self.active: dict[str, set[int]] = {each: set() for each in threads}
         self.standby: dict[str, set[int]] = {each: set() for each in threads}
+        self.disk: dict[str, set[int]] = {}
+        """Thread -> tasks of which it has a copy that nobody keeps up; it lacks one record."""
         self.lag = RECORDS
         self.tags: list[str] = []
         self.epoch = 1
@@ -96,7 +99,8 @@ class Simulated:
 
         has = Tasks(active_tasks=tasks(self.active[name]), standby_tasks=tasks(self.standby[name]), warmup_tasks=())
         ends = tuple(DescribedTaskOffset(subtopology_id="0", partition=number, offset=RECORDS) for number in sorted(self.standby[name]))
-        at = tuple(DescribedTaskOffset(subtopology_id="0", partition=number, offset=RECORDS - self.lag) for number in sorted(self.standby[name]))
+        offsets = dict.fromkeys(self.disk.get(name, ()), RECORDS - 1) | dict.fromkeys(self.standby[name], RECORDS - self.lag)
+        at = tuple(DescribedTaskOffset(subtopology_id="0", partition=number, offset=each) for number, each in sorted(offsets.items()))
         return DescribedStreamsMember(
             member_id=name, member_epoch=self.epoch, instance_id=None, rack_id=None, client_id=f"{name}-StreamThread-1-consumer", client_host="h",
             topology_epoch=0, process_id=name[:2], user_endpoint=None, client_tags=(), task_offsets=at, task_end_offsets=ends, assignment=has,
@@ -107,7 +111,8 @@ class Simulated:
         """One round, carried out."""
         group = self.described()
         ends = {("app-store-changelog", number): RECORDS for number in range(4)}
-        question = question_of(group, SeatTopicMetadata(counts=COUNTS, racks={}), ends, {}, f"r{self.epoch}")
+        acceptable_lag = log.state.settings.acceptable_recovery_lag
+        question = question_of(group, SeatTopicMetadata(counts=COUNTS, racks={}), ends, {}, f"r{self.epoch}", acceptable_lag=acceptable_lag)
         decided = log.append(*facts_of(question, log.state, 0))
         (planned,) = [each for each in whole(one.decision for one in decided) if isinstance(each, RoundPlanned)]
         plan = streams_plan(group, planned, names_of(question), question.tasks, number=self.epoch)
@@ -131,7 +136,9 @@ def test_copy_is_made_first_and_the_task_moves_when_it_has_caught_up(tmp_path: P
         assert planned.follow_up_ms is not None
         group.led(log)
         assert group.active == {**had, "p3a": set()}, "the copy is behind"
+        assert caught_up_copies(group.described(), 0) == set()
         group.lag = 0
+        assert caught_up_copies(group.described(), 0) == {("p3a", TaskId(0, copied))}
         group.led(log)
         assert group.active["p3a"] == {copied}, "work second"
         assert sum(len(tasks & group.active[name]) for name, tasks in had.items()) == 3, "the fewest moves"
@@ -139,6 +146,20 @@ def test_copy_is_made_first_and_the_task_moves_when_it_has_caught_up(tmp_path: P
         assert not any(group.standby.values()), "no copy stays that nobody wants"
     with open_log(tmp_path / "seat.db") as written:
         assert verify(written.read()).verdict is Verdict.IDENTICAL
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_copy_on_the_disk_of_a_process_that_is_back_is_kept_up_before_its_task_moves(number: int, tmp_path: Path) -> None:
+    group = Simulated("p1a", "p2a")
+    with SeatLog(tmp_path / "seat.db", "app") as log:
+        log.configure(streams_configuration(configuration(())))
+        group.led(log)
+        group.active["p3a"], group.standby["p3a"], group.disk["p3a"] = set(), set(), {number}
+        group.led(log)
+        assert (group.active["p3a"], group.standby["p3a"]) == (set(), {number}), "the fewest records are copied"
+        group.lag = 0
+        group.led(log)
+        assert group.active["p3a"] == {number}
 
 
 def test_threads_of_a_process_share_its_tasks_and_keep_them(tmp_path: Path) -> None:
