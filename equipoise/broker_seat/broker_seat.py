@@ -87,7 +87,7 @@ class BrokerSeat:
         self._before: list[JoinedClient] = []
         self._asked: TopicsAsked | None = None
         self._asked_of: frozenset[str] = frozenset()
-        self._asked_s = self._beaten_s = 0.0
+        self._asked_s = self._beaten_s = self._planned_s = 0.0
         self._known: frozenset[str] = frozenset()
         self._known_s = -METADATA_S
 
@@ -199,6 +199,9 @@ class BrokerSeat:
                 return
             elif group.epoch < self._planned_epoch:
                 return  # the plan is on its way
+            elif self._asked_s <= self._planned_s:
+                self._asked = None  # a topic may be gone, which no plan brings back
+                return
         self._tries = self._tries + 1 if self._led == led else 0
         if self._tries == MOST_TRIES:
             _LOG.warning("group %s: plans have no effect: is the assignor of this version on every broker?", self.group)
@@ -217,7 +220,7 @@ class BrokerSeat:
         )
         began_s = self._runtime.monotonic_s()
         await self._beat(write_plan(plan), begins=bool(plan.entries))
-        self._planned_epoch = group.epoch + 1 if plan.entries else group.epoch
+        self._planned_epoch, self._planned_s = group.epoch + 1 if plan.entries else group.epoch, began_s
         waits = f"; waiting for {', '.join(decided.waiting)}" if decided.waiting else ""
         _LOG.info(
             "group %s: epoch %d, %d consumers, assigned in %.0f ms: %d of %d partitions move%s",
