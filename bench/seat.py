@@ -102,6 +102,8 @@ class Window:
     paused_s: float
     longest_s: float
     longest_from_s: float
+    longest_of: str = ""
+    """Partition, who read it before, and who after."""
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -180,14 +182,19 @@ class Run:
         for name, client in [*self.ended, *self.clients.items()]:
             for at_s, partition in list(client.reads):
                 reads[partition].append((at_s, name))
-        moves, paused_s, longest, end_s = 0, 0.0, (0.0, since_s), until_s or time.monotonic()
-        for each in map(sorted, reads.values()):
+        moves, paused_s, longest, end_s = 0, 0.0, (0.0, since_s, ""), until_s or time.monotonic()
+        for partition, each in enumerate(map(sorted, reads.values())):
             last = max((place for place, (at_s, _) in enumerate(each) if at_s <= since_s), default=0)
             seen = [(at_s, name) for at_s, name in each[last:] if at_s <= end_s]
             moves += sum(before != after for (_, before), (_, after) in itertools.pairwise(seen))
             times = [max(since_s, at_s) for at_s, _ in seen] + [end_s]
-            gaps = [(after - before, before) for before, after in itertools.pairwise(times) if after - before > GAP_S]
-            paused_s += sum(gap_s for gap_s, _ in gaps)
+            names = [*(name for _, name in seen), "nobody"]
+            gaps = [
+                (after - before, before, f"{partition}, {names[place]} to {names[place + 1]}")
+                for place, (before, after) in enumerate(itertools.pairwise(times))
+                if after - before > GAP_S
+            ]
+            paused_s += sum(gap_s for gap_s, _, _ in gaps)
             longest = max([longest, *gaps])
         return Window(moves, paused_s, *longest)
 

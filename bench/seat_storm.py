@@ -394,7 +394,7 @@ def _row(run: Storm, times: Sequence[tuple[float, Fault]], over_s: float, window
         if fault.what in ("kill a broker", "kill the coordinator")
     ]
     of_killed, log = f"{statistics.median(killed):.1f}" if killed else "-", run.verified()
-    cells = [told, str(window.moves), f"{window.paused_s:.0f}", f"{window.longest_s:.1f}", of_killed, before]
+    cells = [told, str(window.moves), f"{window.paused_s:.0f}", f"{window.longest_s:.1f} ({window.longest_of})", of_killed, before]
     return [*cells, str(repeated), str(missing), str(run.revived), log], not missing and set(log.split(", ")) <= {"identical", "-"}
 
 
