@@ -18,6 +18,7 @@ import statistics
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import attrs
 import click
@@ -42,8 +43,6 @@ SIZES = ((3, 12), (6, 40), (12, 100))
 """(members, tasks)"""
 KINDS = ("join", "leave", "kill", "restart", "standbys")
 NARROW = ("unavailable_task_seconds", "moves")
-GOALS = {95: (0.92, 0.98), 50: (0.40, 0.60)}
-MOST_WIDTH = 2.0
 CHANCE = 1e-9
 """Intervals are rounded to thousandths."""
 
@@ -161,27 +160,19 @@ def _held(changes: list[JudgedChange], percent: int) -> Iterator[tuple[str, str,
                 yield each.name, metric, interval.holds(value, percent)
 
 
-def _judged(changes: list[JudgedChange], percent: int) -> list[bool]:
-    """Returns whether each interval that a change is judged by holds what its leader counted."""
-    held = []
-    for each in changes:
-        for expected in each.expected:
-            low, high = (expected.low_50, expected.high_50) if percent == 50 else (expected.low_95, expected.high_95)
-            value = each.cost.judged[expected.metric]
-            if not expected.low_95 == expected.high_95 == value:
-                held.append(low <= value <= high)
-    return held
-
-
 @click.command()
 @click.option("--changes", default=60, show_default=True, help="Changes that are predicted and made.")
 @click.option("--runs", default=100, show_default=True, help="Simulated runs of each prediction.")
 @click.option("--wrong", is_flag=True, help="Instead: is every wrong change noticed, and back in time? (bench/wrong_changes.py)")
 @click.option("--live", is_flag=True, help="In groups of member processes on a real broker (bench/live_changes.py).")
-def main(changes: int, runs: int, wrong: bool, live: bool) -> None:
+@click.option(
+    "--results", type=click.Path(path_type=Path), default=Path("out/live-changes.jsonl"), show_default=True,
+    help="File to which live changes are appended; with --changes 0 it is only told.",
+)
+def main(changes: int, runs: int, wrong: bool, live: bool, results: Path) -> None:
     """Predicts changes and makes them."""
     if live:
-        sys.exit(not live_changes.main(changes, wrong=wrong))
+        sys.exit(not live_changes.main(changes, wrong=wrong, results=results))
     if wrong:
         sys.exit(not wrong_changes.main())
     found: dict[str, JudgedChange] = {}
@@ -190,21 +181,21 @@ def main(changes: int, runs: int, wrong: bool, live: bool) -> None:
         click.echo(f"{len(found)} of {changes}: {each.name}", err=True)
     missed = False
     done = list(found.values())
-    for percent, (least, most) in GOALS.items():
+    for percent, (least, most) in live_changes.GOALS.items():
         held = [holds for _, _, holds in _held(done, percent)]
         share = statistics.fmean(held) if held else 1.0
         is_in = least <= share <= most
         missed |= not is_in
         click.echo(f"{share:.1%} of {len(held)} intervals of {percent} % hold; goal: {least:.0%} to {most:.0%}{'' if is_in else ': MISSED'}")
-    for percent in GOALS:
-        counted = _judged(done, percent)
+    for percent in live_changes.GOALS:
+        counted = live_changes.held(((expected, each.cost.judged[expected.metric]) for each in done for expected in each.expected), percent)
         click.echo(f"by the leader's own count: {statistics.fmean(counted or [True]):.1%} of {len(counted)} intervals of {percent} % hold")
     for metric in METRICS:
         widths = [each.intervals[metric].high_95 / each.intervals[metric].low_95 for each in done if each.intervals[metric].low_95 > CHANCE]
         width = statistics.median(widths) if widths else 1.0
-        is_in = metric not in NARROW or width <= MOST_WIDTH
+        is_in = metric not in NARROW or width <= live_changes.MOST_WIDTH
         missed |= not is_in
-        goal = f"; goal: at most {MOST_WIDTH:g}" if metric in NARROW else ""
+        goal = f"; goal: at most {live_changes.MOST_WIDTH:g}" if metric in NARROW else ""
         click.echo(f"{METRICS[metric]}: median width of an interval of 95 % is a factor of {width:.2f}{goal}{'' if is_in else ': MISSED'}")
     for name, metric, holds in _held(done, 95):
         if not holds:

@@ -1,7 +1,8 @@
-"""`python -m bench.changes --live`: do the intervals hold on real groups? Member processes, a
-worker process and a real broker on this machine; the changes are made by the commands, which
-predict them from the log, and judged by the leader. With `--wrong`: wrong changes, noticed and
-undone there.
+"""`python -m bench.changes --live`: do the intervals hold on real groups? Groups of member
+processes under load, side by side on one worker process and a real broker on this machine; the
+changes are made by the commands, which predict them from the log, and judged by the leader. Each is
+appended to a file as soon as it is judged, so that a run which is cut off can be told, too. With
+`--wrong`: wrong changes, noticed and undone there.
 """
 
 from __future__ import annotations
@@ -15,44 +16,85 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import attrs
 import click
 
 from bench.live import WorkerProcess, broker
 from bench.live_members import Application, MemberProcess, until_running
+from equipoise.events.facts import JUDGED_METRICS, ExpectedCost
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import writer
 from equipoise.log import open_log
-from equipoise.replay.known_changes import KnownChange, compared, cost_text, known_changes, verdict_text
+from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
+from equipoise.replay.known_changes import KnownChange, cost_text, known_changes, verdict_text
+from equipoise.replay.wording import METRIC_TEXTS, metric_text
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 
-TASKS, RECORDS, VALUE_BYTES = 9, 20_000, 100
+VALUE_BYTES = 100
 RESTORE_RECORDS_PER_S = 4_000.0
-PER_SECOND = 20.0 * TASKS
-SESSION_MS = 8_000
+PER_SECOND = 3.0
+"""Records that each task gets."""
+SESSION_MS, LEASE_MARGIN_MS = 12_000, 3_000
+"""Long enough for a loaded machine."""
 PREFIX = "changes"
-JUDGED_S = 240.0
+JUDGED_S = 300.0
 """Within this time a change is judged."""
+REST_S = 20.0
+"""After a restart of all the next change is made when nothing was under way for so long: the leader
+alone would wait for two minutes.
+"""
 QUIET_S = 3.0
+BUSY = 0.6
+"""A machine whose processors are busy for a larger part of the time is loaded."""
+GOALS = {95: (0.92, 0.98), 50: (0.40, 0.60)}
+NARROW = ("unavailable_task_ms", "moves")
+MOST_WIDTH = 2.0
+
+
+@attrs.frozen(kw_only=True)
+class Shape:
+    """A group as it is started."""
+
+    name: str
+    tasks: int
+    members: int
+    guarantee: str
+    records: int = 8_000
+    """State of each task."""
+
+
+SHAPES = (
+    Shape(name="small", tasks=6, members=2, guarantee=AT_LEAST_ONCE),
+    Shape(name="middle", tasks=9, members=3, guarantee=EXACTLY_ONCE),
+    Shape(name="large", tasks=18, members=4, guarantee=AT_LEAST_ONCE),
+)
+WRONG = (Shape(name="orders", tasks=9, members=3, guarantee=AT_LEAST_ONCE, records=20_000),)
 
 
 class LiveChanges:
-    """A group of member processes under load, and the commands that change it."""
+    """A group of member processes under load, and the commands that change it. A change returns its
+    id in the log; "": it was not written down.
+    """
 
-    def __init__(self, application: Application, folder: Path) -> None:
-        self._application, self._folder = application, folder
+    def __init__(self, application: Application, folder: Path, shape: Shape) -> None:
+        self._application, self._folder, self.shape = application, folder, shape
         self.members: dict[str, MemberProcess] = {}
+        self.standbys = 0
         self._numbers = itertools.count(1)
 
     def start(self, name: str | None = None, **options: object) -> str:
         """Starts a member; None: a new one. Returns its name."""
         name = f"m{next(self._numbers)}" if name is None else name
-        given = {"restore_records_per_s": RESTORE_RECORDS_PER_S, "session_timeout_ms": SESSION_MS, "lease_margin_ms": 2_000, **options}
-        self.members[name] = MemberProcess(self._application, name, prefix=PREFIX, state_directory=self._folder, **given)
+        given = {"restore_records_per_s": RESTORE_RECORDS_PER_S, "session_timeout_ms": SESSION_MS, "lease_margin_ms": LEASE_MARGIN_MS, **options}
+        self.members[name] = MemberProcess(
+            self._application, name, prefix=PREFIX, state_directory=self._folder, guarantee=self.shape.guarantee, **given
+        )
         return name
 
     def kill(self, name: str) -> None:
@@ -61,81 +103,105 @@ class LiveChanges:
 
     async def runs(self) -> None:
         """Waits until the members run all tasks."""
-        await until_running(self.members.values(), TASKS)
+        await until_running(self.members.values(), self.shape.tasks)
 
-    async def command(self, name: str, *words: str) -> dict[str, object]:
+    async def command(self, name: str, *words: str) -> dict[str, Any]:
         """Runs a command on the group, and returns its document."""
         where = ["--group", self._application.name, "--bootstrap", self._application.connection.bootstrap, "--prefix", PREFIX, "--json"]
         call = [sys.executable, "-m", "equipoise", name, *where, *words]
         done = await asyncio.to_thread(subprocess.run, call, capture_output=True, text=True, check=False)
         assert done.returncode in (0, 1), done.stderr
-        found: dict[str, object] = json.loads(done.stdout)
+        found: dict[str, Any] = json.loads(done.stdout)
         return found
+
+    async def planned(self, *words: str) -> str:
+        """Runs `configure`, and returns the id of the change."""
+        return str((await self.command("configure", *words))["change_id"] or "")
 
     async def settings(self) -> str:
         """Returns the settings in force."""
         return json.dumps((await self.command("configure"))["settings"], sort_keys=True)
 
-    def changes(self) -> list[KnownChange]:
-        """Returns the changes that the log has."""
+    def _change(self, change_id: str) -> KnownChange | None:
+        """Returns the change of that id, which ends with the offset that it was written after."""
         with open_log(f"kafka://{self._application.connection.bootstrap}/{PREFIX}") as log:
-            return [each for each in known_changes(log.read(), self._application.name) if each.planned is not None]
+            entries = log.read(int(change_id.rpartition("-")[2]), self._application.name)
+            return next((each for each in known_changes(entries) if each.change_id == change_id), None)
 
-    async def judged(self, number: int) -> KnownChange:
-        """Waits until the change of that number, from 1, is judged."""
+    async def judged(self, change_id: str) -> KnownChange:
+        """Waits until the change is judged."""
         async with asyncio.timeout(JUDGED_S):
             while True:
-                found = await asyncio.to_thread(self.changes)
-                if len(found) >= number and found[number - 1].judged is not None:
-                    return found[number - 1]
-                await asyncio.sleep(1)
+                found = await asyncio.to_thread(self._change, change_id)
+                if found is not None and found.judged is not None:
+                    return found
+                await asyncio.sleep(2)
 
     # Changes
 
-    async def join(self) -> None:
-        await self.command("configure", "--plan", "join=1")
+    async def join(self) -> str:
+        change_id = await self.planned("--plan", "join=1")
         self.start()
+        return change_id
 
-    async def leave(self) -> None:
-        before = set(self.members)
-        found = await self.command("scale-down", "--keep", str(len(before) - 1))
-        gone = found["members"]
-        assert isinstance(gone, dict)
-        for name in gone:
-            self.members.pop(name)
+    async def leave(self) -> str:
+        found = await self.command("scale-down", "--keep", str(len(self.members) - 1))
+        for name in found["members"]:
+            await asyncio.to_thread(self.members.pop(name).gone)
+        return str(found["change_id"] or "")
 
-    async def restart(self) -> None:
-        await self.command("configure", "--plan", "restart")
+    async def kill_one(self) -> str:
+        name = random.Random(f"{self.shape.name} {sorted(self.members)}").choice(sorted(self.members))
+        change_id = await self.planned("--plan", f"kill={name}")
+        self.kill(name)
+        return change_id
+
+    async def restart(self) -> str:
+        change_id = await self.planned("--plan", "restart")
         for name in list(self.members):
             await asyncio.to_thread(self.members[name].restart)
             self.start(name)
             await self.runs()
+        await asyncio.sleep(REST_S)
+        return change_id
 
-    def standbys(self, number: int) -> Callable[[], Awaitable[None]]:
-        async def change() -> None:
-            await self.command("configure", "--set", f"num_standbys={number}", "--judge")
+    async def keep_standbys(self) -> str:
+        self.standbys = 1
+        return await self.planned("--set", "num_standbys=1", "--judge")
 
-        return change
+    async def drop_standbys(self) -> str:
+        self.standbys = 0
+        return await self.planned("--set", "num_standbys=0", "--judge")
+
+
+CYCLE: tuple[Callable[[LiveChanges], Awaitable[str]], ...] = (
+    LiveChanges.join, LiveChanges.kill_one, LiveChanges.join, LiveChanges.leave, LiveChanges.restart,
+    LiveChanges.keep_standbys, LiveChanges.join, LiveChanges.leave, LiveChanges.join, LiveChanges.kill_one, LiveChanges.restart,
+    LiveChanges.drop_standbys,
+)  # fmt: skip
+"""Of one group, over and over. A restart is followed by a change that may end the watch over it."""
 
 
 @asynccontextmanager
-async def changing(bootstrap: str, folder: Path) -> AsyncIterator[LiveChanges]:
-    """A group of three members under load, whose last member has restored its tasks."""
+async def changing(bootstrap: str, folder: Path, shape: Shape) -> AsyncIterator[LiveChanges]:
+    """A group under load, whose last member has restored its tasks."""
     config = configured(initial_delay_ms=3_000, acceptable_recovery_lag=1_000)
-    application = Application(connection=Connection(bootstrap=bootstrap), name="orders", partitions=TASKS, config=config, value_bytes=VALUE_BYTES)
+    application = Application(
+        connection=Connection(bootstrap=bootstrap), name=shape.name, partitions=shape.tasks, config=config, value_bytes=VALUE_BYTES
+    )
     await application.make_topics()
     noise = random.Random(1).randbytes(VALUE_BYTES)
     async with writer(application.connection) as producer:
-        for key, partition in itertools.product(range(RECORDS), range(TASKS)):
+        for key, partition in itertools.product(range(shape.records), range(shape.tasks)):
             sent = await producer.send(f"{application.name}-state", b"%010d" % 0 + noise, key=b"s%d" % key, partition=partition)
         await sent
-    group = LiveChanges(application, folder)
-    feeding = asyncio.create_task(application.feed(PER_SECOND))
+    group = LiveChanges(application, folder / shape.name, shape)
+    feeding = asyncio.create_task(application.feed(PER_SECOND * shape.tasks))
     try:
-        for _ in range(3):
+        for _ in range(shape.members):
             group.start()
         await group.runs()
-        await asyncio.sleep(20)
+        await asyncio.sleep(REST_S)
         yield group
     finally:
         feeding.cancel()
@@ -144,40 +210,167 @@ async def changing(bootstrap: str, folder: Path) -> AsyncIterator[LiveChanges]:
             group.kill(name)
 
 
-async def _right(group: LiveChanges, changes: int) -> list[KnownChange]:
-    kinds = itertools.cycle((group.join, group.standbys(1), group.restart, group.leave, group.standbys(0)))
-    found: list[KnownChange] = []
-    for number in range(1, changes + 1):
-        await next(kinds)()
-        found.append(await group.judged(number))
-        click.echo(f"{number} of {changes}: {found[-1].what()}: {cost_text(found[-1])}: {verdict_text(found[-1])}", err=True)
-        for row in compared(found[-1]):
-            click.echo(f"    {row['name']}: {row['expected']}; {row['was']}: {row['side']}", err=True)
+@attrs.frozen(kw_only=True)
+class MadeChange:
+    """A change of a real group. `busy`: part of the time in which the machine's processors did
+    something. `costs`: by `JUDGED_METRICS`. `expected` empty: it was not predicted.
+    """
+
+    group: str
+    tasks: int
+    members: int
+    guarantee: str
+    standbys: int
+    kind: str
+    busy: float
+    what: str
+    outcome: str
+    verdict: str
+    expected: tuple[ExpectedCost, ...]
+    costs: dict[str, int]
+
+    @classmethod
+    def of(cls, found: KnownChange, shape: Shape, members: int, standbys: int, kind: str, busy: float) -> MadeChange:
+        assert found.planned is not None, "it was written down"
+        assert found.judged is not None, "it was judged"
+        return cls(
+            group=shape.name, tasks=shape.tasks, members=members, guarantee=shape.guarantee, standbys=standbys, kind=kind, busy=round(busy, 2),
+            what=found.what(), outcome=found.judged.outcome, verdict=verdict_text(found), expected=found.planned.expected,
+            costs={name: getattr(found.judged, name) for name in JUDGED_METRICS},
+        )  # fmt: skip
+
+    @property
+    def text(self) -> str:
+        """Returns what was changed, of which group."""
+        machine = "loaded" if self.busy > BUSY else "quiet"
+        group = f"{self.members} members, {self.tasks} tasks, {self.standbys} standbys, {self.guarantee}"
+        return f"{self.kind}: {self.what} ({group}; {machine} machine, {self.busy:.0%} busy)"
+
+
+async def _right(group: LiveChanges, changes: Iterator[int], results: Path) -> None:
+    """Makes the changes of one group for as long as there are numbers, and appends them to a file.
+    """
+    unjudged: list[tuple[str, int, int, str, tuple[float, float]]] = []
+
+    async def tell() -> None:
+        change_id, members, standbys, kind, since = unjudged.pop(0)
+        found = MadeChange.of(await group.judged(change_id), group.shape, members, standbys, kind, _busy_since(since))
+        with results.open("a") as file:
+            file.write(json.dumps(attrs.asdict(found)) + "\n")
+        for line in (f"{group.shape.name}: {found.text}: {found.verdict}", *(f"    {each}" for each in _compared(found))):
+            click.echo(line, err=True)
+
+    for act in itertools.cycle(CYCLE):
+        if next(changes, None) is None:
+            break
+        members, standbys, since, began = len(group.members), group.standbys, _cpu_s(), time.monotonic()
+        change_id = await act(group)
+        if not change_id:
+            click.echo(f"{group.shape.name}: {act.__name__} was not written down", err=True)
+            await asyncio.sleep(REST_S)
+            continue
+        unjudged.append((change_id, members, standbys, act.__name__, since))
+        while unjudged and (act is not LiveChanges.restart or len(unjudged) > 1):
+            await tell()
+        click.echo(f"{group.shape.name}: {time.monotonic() - began:.0f} s", err=True)
         await asyncio.sleep(QUIET_S)
+    while unjudged:
+        await tell()
+
+
+def _cpu_s() -> tuple[float, float]:
+    """Returns for how long this machine's processors were busy so far, and in all."""
+    with open("/proc/stat") as file:
+        ticks = [float(each) for each in file.readline().split()[1:9]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+def _busy_since(since: tuple[float, float]) -> float:
+    busy, whole = _cpu_s()
+    return (busy - since[0]) / max(1.0, whole - since[1])
+
+
+def held(pairs: Iterable[tuple[ExpectedCost, float]], percent: int) -> list[bool]:
+    """Returns whether each interval holds its value; those of one value that was met hold by
+    nature, and are left out.
+    """
+    found = []
+    for expected, value in pairs:
+        low, high = (expected.low_50, expected.high_50) if percent == 50 else (expected.low_95, expected.high_95)
+        if not expected.low_95 == expected.high_95 == value:
+            found.append(low <= value <= high)
     return found
 
 
-def holding(found: list[KnownChange], percent: int) -> list[bool]:
-    """Returns whether each interval that was met holds; those of one value hold by nature."""
-    held = []
-    for each in found:
-        for expected in () if each.planned is None or each.judged is None else each.planned.expected:
-            low, high = (expected.low_50, expected.high_50) if percent == 50 else (expected.low_95, expected.high_95)
-            value = getattr(each.judged, expected.metric)
-            if not expected.low_95 == expected.high_95 == value:
-                held.append(low <= value <= high)
-    return held
+def read_results(results: Path) -> list[MadeChange]:
+    """Returns the changes in a file of results."""
+    found = []
+    for line in results.read_text().splitlines() if results.exists() else ():
+        each = json.loads(line)
+        found.append(MadeChange(**{**each, "expected": tuple(ExpectedCost(**expected) for expected in each["expected"])}))
+    return found
+
+
+def _pairs(found: Iterable[MadeChange], metric: str | None = None) -> list[tuple[ExpectedCost, float]]:
+    """Returns intervals with what was. What cost too much is judged at once, so of its other costs
+    nobody knows what they became.
+    """
+    return [
+        (expected, each.costs[expected.metric])
+        for each in found
+        for expected in each.expected
+        if metric in (None, expected.metric) and (each.outcome != "too_much" or each.costs[expected.metric] > expected.high_95)
+    ]
+
+
+def _compared(made: MadeChange) -> Iterator[str]:
+    for each in made.expected:
+        was = made.costs[each.metric]
+        side = ": above" if was > each.high_95 else ": below" if was < each.low_95 and made.outcome != "too_much" else ""
+        low, high = (metric_text(each.metric, value) for value in (each.low_95, each.high_95))
+        yield f"{METRIC_TEXTS[each.metric]} {metric_text(each.metric, was)}, predicted {low} to {high}{side}"
+
+
+def told(found: list[MadeChange]) -> bool:
+    """Says what the changes show, and returns whether all goals are met."""
+    predicted = [each for each in found if each.expected]
+    click.echo(f"{len(found)} changes, {len(predicted)} of them predicted; on a loaded machine {sum(each.busy > BUSY for each in predicted)}")
+    is_good = True
+    for percent, (least, most) in GOALS.items():
+        whole = held(_pairs(predicted), percent)
+        share = statistics.fmean(whole or [True])
+        is_good &= least <= share <= most
+        parts = {METRIC_TEXTS[metric]: held(_pairs(predicted, metric), percent) for metric in JUDGED_METRICS}
+        shown = ", ".join(f"{name} {sum(each)} of {len(each)}" for name, each in parts.items())
+        goal = f"goal: {least:.0%} to {most:.0%}{'' if least <= share <= most else ': MISSED'}"
+        click.echo(f"{share:.1%} of {len(whole)} intervals of {percent} % hold ({shown}); {goal}")
+    for metric in JUDGED_METRICS:
+        widths = [each.high_95 / each.low_95 for each, _ in _pairs(predicted, metric) if each.low_95 > 0]
+        width = statistics.median(widths or [1.0])
+        is_in = metric not in NARROW or width <= MOST_WIDTH
+        is_good &= is_in
+        goal = f"; goal: at most {MOST_WIDTH:g}{'' if is_in else ': MISSED'}" if metric in NARROW else ""
+        click.echo(f"{METRIC_TEXTS[metric]}: median width of {len(widths)} intervals of 95 % is a factor of {width:.2f}{goal}")
+    for name in ("kind", "group", "standbys", "guarantee"):
+        for key in sorted({getattr(each, name) for each in predicted}):
+            those = [each for each in predicted if getattr(each, name) == key]
+            shares = " and ".join(f"{statistics.fmean(held(_pairs(those), percent) or [True]):.0%}" for percent in GOALS)
+            click.echo(f"{name} {key}: {len(those)} changes, {shares} hold")
+    for each in predicted:
+        lines = [line for line in _compared(each) if line.endswith((": above", ": below"))]
+        if lines:
+            click.echo(f"missed: {each.text}: {'; '.join(lines)}")
+    return is_good
 
 
 async def _wrong(group: LiveChanges) -> bool:
     """Wrong changes, one after the other; each is over before the next."""
     is_good = True
 
-    async def tried(name: str, number: int, act: Awaitable[object], before: str = "", *, is_last: bool = False) -> None:
+    async def tried(name: str, act: Awaitable[str], before: str = "", *, is_last: bool = False) -> None:
         nonlocal is_good
         began_s = time.monotonic()
-        await act
-        found = await group.judged(number)
+        found = await group.judged(await act)
         noticed_s = time.monotonic() - began_s
         back = ""
         if before:
@@ -192,52 +385,74 @@ async def _wrong(group: LiveChanges) -> bool:
             await group.runs()
             await asyncio.sleep(30)
 
-    async def settings_and(*words: str) -> None:
+    async def settings_and(*words: str) -> str:
         group.start()
-        await group.command("configure", *words, "--or-undo", "--at-most", "2", "--runs", "0")
+        return await group.planned(*words, "--or-undo", "--at-most", "2", "--runs", "0")
 
-    async def killed() -> None:
-        await group.command("configure", "--plan", f"leave={max(group.members)}")
+    async def killed() -> str:
+        change_id = await group.planned("--plan", f"leave={max(group.members)}")
         group.kill(max(group.members))
+        return change_id
 
-    async def slow() -> None:
-        await group.command("configure", "--plan", "join=1")
+    async def slow() -> str:
+        change_id = await group.planned("--plan", "join=1")
         group.start(restore_records_per_s=100.0)
+        return change_id
 
-    async def at_once() -> None:
-        await group.command("configure", "--plan", "restart")
+    async def at_once() -> str:
+        change_id = await group.planned("--plan", "restart")
         names = list(group.members)
         for name in names:
             group.kill(name)
         await asyncio.sleep(15)
         for name in names:
             group.start(name)
+        return change_id
 
     before = await group.settings()
-    await tried("acceptable lag a million times too large, and one joins", 1, settings_and("--set", "acceptable_recovery_lag=1000000000"), before)
-    await tried("cooperative assignor, and one joins", 2, settings_and("--assignor", "cooperative"), before)
-    await tried("one is killed in place of leaving", 3, killed())
-    await tried("all restart at once", 4, at_once())
-    await tried("one joins, with a slow disk", 5, slow(), is_last=True)
+    await tried("acceptable lag a million times too large, and one joins", settings_and("--set", "acceptable_recovery_lag=1000000000"), before)
+    await tried("cooperative assignor, and one joins", settings_and("--assignor", "cooperative"), before)
+    await tried("one is killed in place of leaving", killed())
+    await tried("all restart at once", at_once())
+    await tried("one joins, with a slow disk", slow(), is_last=True)
     return is_good
 
 
-async def _run(changes: int, *, wrong: bool) -> bool:
+async def _run(changes: int, results: Path | None) -> bool:
+    """`results` None: makes the wrong changes."""
+    numbers = iter(range(changes))
+
+    async def lived(shape: Shape) -> bool:
+        async with changing(bootstrap, Path(folder), shape) as group:
+            if results is None:
+                return await _wrong(group)
+            await _right(group, numbers, results)
+            return True
+
     with tempfile.TemporaryDirectory(prefix="equipoise-changes-") as folder, broker() as bootstrap:
         worker = WorkerProcess(WorkerSettings(bootstrap=bootstrap, prefix=PREFIX))
         try:
-            async with changing(bootstrap, Path(folder)) as group:
-                if wrong:
-                    return await _wrong(group)
-                found = await _right(group, changes)
+            ended = await asyncio.gather(*map(lived, WRONG if results is None else SHAPES), return_exceptions=True)
+            failed = [each for each in ended if isinstance(each, BaseException)]
+            if failed:
+                raise failed[0]
+            return all(ended)
         finally:
             worker.end()
-    for percent in (95, 50):
-        held = holding(found, percent)
-        click.echo(f"{statistics.fmean(held or [True]):.1%} of {len(held)} intervals of {percent} % hold, of {len(found)} changes")
-    return True
 
 
-def main(changes: int, *, wrong: bool) -> bool:
-    """Makes the changes, and returns whether all wrong ones were noticed in time."""
-    return asyncio.run(_run(changes, wrong=wrong))
+def main(changes: int, *, wrong: bool, results: Path) -> bool:
+    """Makes the changes, and returns whether all wrong ones were noticed in time, or the goals of
+    the intervals are met. An interrupt ends it with what was found so far.
+    """
+    if wrong:
+        return asyncio.run(_run(changes, None))
+    results.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if changes:
+            asyncio.run(_run(changes, results))
+    except KeyboardInterrupt:
+        click.echo("cut off")
+    finally:
+        is_good = told(read_results(results))
+    return is_good

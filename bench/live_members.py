@@ -44,6 +44,8 @@ class Application:
     config: GroupConfigured
     value_bytes: int = 20
     """Size of each changelog record."""
+    work_s: float = 0.0
+    """The handler computes for so long, for each record."""
 
     async def make_topics(self) -> None:
         from aiokafka.admin import NewTopic
@@ -103,7 +105,14 @@ class MemberProcess:
 
     def _ended(self, how: str) -> list[Turn]:
         self.asked_s = time.monotonic()
-        written, self.ended_s = self._asked(how)
+        self._pipe.send(how)
+        return self.gone()
+
+    def gone(self) -> list[Turn]:
+        """Waits until it has left, as it was asked to, here or by a command; returns the records it
+        processed.
+        """
+        written, self.ended_s = self._answer("to leave")
         self._process.join(PATIENCE_S)
         return _turns_in(written)
 
@@ -117,6 +126,9 @@ class MemberProcess:
 
     def _asked(self, what: str) -> Any:
         self._pipe.send(what)
+        return self._answer(what)
+
+    def _answer(self, what: str) -> Any:
         assert self._pipe.poll(PATIENCE_S), f"a member did not answer {what!r} in time"
         return self._pipe.recv()
 
@@ -134,7 +146,9 @@ async def _run_member(application: Application, member_id: str, options: dict[st
         known = context.state.get(record.key)
         total = int(record.value) + (0 if known is None else int(known[:10]))
         context.state.put(record.key, b"%010d" % total + filling)
-        context.send(f"{application.name}-out", b"%d" % total, key=record.key)
+        context.send(f"{application.name}-out", b"%d" % total, key=record.key, partition=context.task.partition)
+        if application.work_s:
+            time.sleep(application.work_s)  # noqa: ASYNC251 as one that computes
         turns.extend((context.task.partition, context.token, time.monotonic()))
 
     member = Member(

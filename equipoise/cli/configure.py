@@ -39,7 +39,7 @@ EXIT_NOT_IN_FORCE = 1
 @click.option("--judge", is_flag=True, help="Predict what the change costs, and have the leader judge it (`equipoise timeline --changes`).")
 @click.option("--or-undo", is_flag=True, help="As --judge; when it costs too much, the settings of before come back.")
 @click.option("--at-most", "at_most_task_s", type=Number(min=0), metavar="TASK_SECONDS", help="As --judge; more time without an owner is too much.")
-@click.option("--plan", "plan", metavar="CHANGE", help="Instead of a change: have one judged that you make next: join=N, restart, leave=M1,M2.")
+@click.option("--plan", "plan", metavar="CHANGE", help="Have one judged that you make next: join=N, restart, leave=M1,M2, kill=M1,M2.")
 @click.option("--why", default="", metavar="TEXT", help="With any of these: the reason, for the log.")
 @click.option(
     "--runs", type=WholeNumber(0, 10_000), default=40, show_default=True, help="With any of these: simulated runs that predict the cost; 0: none."

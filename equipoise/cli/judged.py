@@ -17,11 +17,14 @@ from equipoise.replay.wording import planned_text
 
 if TYPE_CHECKING:
     from equipoise.operations.group_settings import Preview, SettingChange
+    from equipoise.replay.prediction.habits import Habits
     from equipoise.replay.prediction.planned_change import PlannedChange
     from equipoise.replay.prediction.predict import Prediction
     from equipoise.statemachine.state import GroupState
 
 EXIT_NOT_PLANNED = 1
+LATELY_FACTS = 20_000
+"""Of the partition, read before a change that nobody asked to judge: it is not to take long."""
 
 
 def settings_document(group: str, outcome: str, config: GroupConfigured, changes: list[SettingChange], **others: Any) -> dict[str, Any]:
@@ -106,7 +109,7 @@ class Judging:
         assert state.config is not None, "a group that a worker leads is configured"
         change = parse_change(text, state.config)
         if isinstance(change, Configure) or type(change) not in JUDGED_AS:
-            raise InputError(f"--plan {text}: name join=N, restart or leave=M1,M2; settings are changed with --set")
+            raise InputError(f"--plan {text}: name join=N, restart, leave=M1,M2 or kill=M1,M2; settings are changed with --set")
         check_change(change, state.members)
         self._check_workers()
         planned = wish.planned(JUDGED_AS[type(change)], change.text(), state.last_offset, self._predict(state, change))
@@ -155,23 +158,31 @@ class Judging:
         return 0 if outcome == "planned" else EXIT_NOT_PLANNED
 
     def _predict(self, state: GroupState, change: PlannedChange, *, reads_log: bool = True) -> Prediction | None:
-        """Returns what the change will cost, by the group's log, or, unless `reads_log`, by what
-        members measured last, if they did; None, with a remark, where that cannot be told.
+        """Returns what the change will cost, by the group's log, or, unless `reads_log`, by the
+        last facts in it; None, with a remark, where that cannot be told.
         """
         from equipoise.cli.predicted import predicted
-        from equipoise.log.kafka.kafka_log import KafkaLog, Place
-        from equipoise.replay.prediction.habits import HabitsReader
 
         if not self._runs:
             return None
-        habits = HabitsReader(group=self._group)
         try:
-            if not reads_log and any(each.measured_records_per_s or each.restore_records_per_s for each in state.members.values()):
-                return predicted(self._screen, state, None, change, "the change", runs=self._runs)
-            with KafkaLog(f"kafka://{self._settings.bootstrap}/{self._settings.prefix}", Place(self._settings, self._settings.topics, None)) as log:
-                for _ in habits.tap(log.read(group=self._group)):
-                    pass
-            return predicted(self._screen, state, habits.habits(), change, "the change", runs=self._runs)
+            habits = self._habits(0 if reads_log else max(0, state.last_offset - LATELY_FACTS))
+            return predicted(self._screen, state, habits, change, "the change", runs=self._runs)
         except EquipoiseError as error:
             self._screen.remark(f"not predicted: {error}")
             return None
+
+    def _habits(self, from_offset: int) -> Habits | None:
+        """Returns the group's habits by its log from this offset on; None: it cannot be read."""
+        from equipoise.log.kafka.kafka_log import KafkaLog, Place
+        from equipoise.replay.prediction.habits import HabitsReader
+
+        habits = HabitsReader(group=self._group)
+        try:
+            with KafkaLog(f"kafka://{self._settings.bootstrap}/{self._settings.prefix}", Place(self._settings, self._settings.topics, None)) as log:
+                for _ in habits.tap(log.read(from_offset, self._group)):
+                    pass
+        except EquipoiseError as error:
+            self._screen.remark(f"predicted by what members measured last: {error}")
+            return None
+        return habits.habits()

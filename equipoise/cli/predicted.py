@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from equipoise.replay.prediction.predict import PredictedInterval, Prediction
     from equipoise.statemachine.state import GroupState
 
-DRY_RUNS = 20
+DRY_RUNS = 40
 """Of a dry run, which is to answer soon."""
 FORMS = "join=N, leave=M1,M2, kill=M1,M2, restart, restart=SECONDS or NAME=VALUE of a setting"
 
@@ -100,7 +100,7 @@ def predicted(screen: Screen, state: GroupState, habits: Habits | None, change: 
     with screen.progress(f"{what}: {counted(runs, 'simulated run')}") as advance:
         return predict(
             present,
-            habits_of(present.restore_records_per_s) if habits is None else habits,
+            habits_of(present.restore_records_per_s) if habits is None else habits.or_measured(present.restore_records_per_s),
             change,
             runs=runs,
             processes=os.cpu_count() or 1,

@@ -68,7 +68,7 @@ class _KeepType(click.ParamType):
 )
 @click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"With a LOG: the group after this fact, {AT_HELP}")
 @click.option(
-    "--runs", type=WholeNumber(0, 10_000), default=20, show_default=True, help="Simulated runs that predict the cost; 0: none."
+    "--runs", type=WholeNumber(0, 10_000), default=40, show_default=True, help="Simulated runs that predict the cost; 0: none."
 )
 @settings_options(LiveSettings)
 def scale_down(

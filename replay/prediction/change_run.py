@@ -138,8 +138,8 @@ class ChangeRun:
             until_ms = self.cluster.now_ms + LONGEST_MS
             while process.alive and self.cluster.now_ms < until_ms:
                 self.cluster.run_for(STEP_MS)
-            self.cluster.run_for(change.away_ms)
-            self.start(member, start_ms=self._draw.start_ms, proven_dead=process.incarnation)
+            away_ms = self._draw.away_of(member.member_id) if change.away_ms is None else change.away_ms + self._draw.start_ms
+            self.start(member, start_ms=away_ms, proven_dead=process.incarnation)
             self.until_at_rest(LONGEST_MS, TURN_MS)
         return self.until_at_rest(LONGEST_MS)
 
@@ -157,7 +157,7 @@ class ChangeRun:
             ready_lag_records=member.ready_lag_records,
             heartbeat_interval_ms=max(1, min(draw.heartbeat_interval_ms, member.session_timeout_ms // 3)),
             topology_epoch=self.cluster.config.topology.epoch,
-            restore=RestoreModel(records_per_s=draw.speed_of(member.member_id)),
+            restore=RestoreModel(records_per_s=draw.speed_of(member.member_id), latency_ms=draw.latency_ms, sequential=draw.in_turn),
             start_ms=start_ms,
             close_ms=draw.close_ms,
             reports_load=True,

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from equipoise.events.decisions import MemberAssigned, MemberAssignedPart
-from equipoise.events.facts import LagReported, MemberUnchanged, TasksRevoked
+from equipoise.events.facts import LagReported, MemberJoined, MemberLeft, MemberUnchanged, RestartIntended, TasksRevoked
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.replay.whatif.fit import Fit, Fitting
 from equipoise.replay.whatif.restore_speeds import DEFAULT_RECORDS_PER_S
@@ -35,10 +35,18 @@ MOST_SPREAD = 1.0
 BUCKET_MS = 60_000
 MOST_SAMPLES = 1_000
 """Of more, the last are used: a group changes."""
-DEFAULT_CLOSE_MS = 50
 DEFAULT_HEARTBEAT_MS = 3_000
 UNKNOWN_START_MS = 1_000, 5_000
 """A log does not say how long a process takes from its start to its join: drawn between these."""
+UNKNOWN_CLOSE_MS = 20, 1_000
+"""Drawn between these, evenly in logarithms, where the log shows no task that was given up."""
+UNKNOWN_LATENCY_MS = 100, 1_000
+"""Drawn between these, evenly in logarithms: a log does not say how long a member takes to open a
+copy, nor whether it restores copies at once or in turn, which is drawn, too.
+"""
+MEASURED_LAST = "what its members measured last"
+USUAL_AWAY_MS = 5_000
+"""From the end of a process to the start of the next one, where the log shows no restart."""
 
 
 @attrs.frozen(kw_only=True)
@@ -60,6 +68,17 @@ class Draw:
     """Member -> its restore speed, where it is known."""
     own_spread: float = 0.0
     """Of the speeds of one member around its own, in logarithms."""
+    latency_ms: int = 200
+    """From an order to restore a copy to its first record."""
+    in_turn: bool = False
+    """Whether a member restores one copy after the other."""
+    seen_away_ms: Sequence[int] = ()
+    """Times from the end of a process to the join of the next one, of restarts in the log."""
+
+    def away_of(self, member_id: str) -> int:
+        """Returns how long the member is away when it restarts, until it joins."""
+        seen = self.seen_away_ms
+        return random.Random(f"{self.seed}/{member_id}/away").choice(seen) if seen else USUAL_AWAY_MS + self.start_ms
 
     def speed_of(self, member_id: str) -> int:
         """Returns the restore speed of the member."""
@@ -86,6 +105,8 @@ class Habits:
     """Factors from one minute to the next; empty: too short a log."""
     close_ms: tuple[int, ...]
     heartbeat_interval_ms: int
+    away_ms: tuple[int, ...] = ()
+    """Of restarts, from the end of a process to the join of the next one."""
 
     def draw(self, seed: int) -> Draw:
         """Returns the draw of this seed; equal seeds give equal draws."""
@@ -98,11 +119,27 @@ class Habits:
             own_spread=self.own_spread,
             member_spread=self.restore_spread,
             arrivals=dice.choice(self.arrivals) if self.arrivals else 1.0,
-            close_ms=dice.choice(self.close_ms) if self.close_ms else DEFAULT_CLOSE_MS,
+            close_ms=dice.choice(self.close_ms) if self.close_ms else _between(dice, UNKNOWN_CLOSE_MS),
             heartbeat_interval_ms=self.heartbeat_interval_ms,
             start_ms=round(dice.uniform(*UNKNOWN_START_MS)),
             phase=dice.random(),
+            latency_ms=_between(dice, UNKNOWN_LATENCY_MS),
+            in_turn=dice.random() < 0.5,
+            seen_away_ms=self.away_ms,
         )
+
+    def or_measured(self, restore_records_per_s: int | None) -> Habits:
+        """Returns the habits with the speed that members measured last, where the log, which may
+        begin after the last restore, shows none. None: they measured none.
+        """
+        if self.restore_median or not restore_records_per_s:
+            return self
+        return attrs.evolve(self, restore_median=restore_records_per_s, restore_basis=MEASURED_LAST)
+
+
+def _between(dice: random.Random, ends: tuple[int, int]) -> int:
+    """Returns a number between the ends, drawn evenly in logarithms."""
+    return round(math.exp(dice.uniform(*map(math.log, ends))))
 
 
 def habits_of(restore_records_per_s: int | None) -> Habits:
@@ -113,7 +150,7 @@ def habits_of(restore_records_per_s: int | None) -> Habits:
         restore_median=restore_records_per_s or 0,
         restore_error=0.0,
         restore_spread=DEFAULT_SPREAD,
-        restore_basis="what its members measured last" if restore_records_per_s else "nothing was measured",
+        restore_basis=MEASURED_LAST if restore_records_per_s else "nothing was measured",
         own_speeds={},
         own_spread=0.0,
         arrivals=(),
@@ -134,6 +171,10 @@ class HabitsReader:
         self._now_ms = 0
         self._close_ms: deque[int] = deque(maxlen=MOST_SAMPLES)
         self._heartbeats_ms: deque[int] = deque(maxlen=MOST_SAMPLES)
+        self._restarting: set[tuple[str, int]] = set()
+        self._left_ms: dict[str, int] = {}
+        """Member that restarts -> when its process ended."""
+        self._away_ms: deque[int] = deque(maxlen=MOST_SAMPLES)
 
     def tap(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yields the entries, each taken before. Raises as `take` does."""
@@ -166,6 +207,13 @@ class HabitsReader:
             if key in self._heard_ms:
                 self._heartbeats_ms.append(self._now_ms - self._heard_ms[key])
             self._heard_ms[key] = self._now_ms
+        elif isinstance(event, RestartIntended):
+            self._restarting.add((event.member_id, event.incarnation))
+        elif isinstance(event, MemberLeft) and (event.member_id, event.incarnation) in self._restarting:
+            self._restarting.discard((event.member_id, event.incarnation))
+            self._left_ms[event.member_id] = self._now_ms
+        elif isinstance(event, MemberJoined) and event.member_id in self._left_ms:
+            self._away_ms.append(self._now_ms - self._left_ms.pop(event.member_id))
 
     def habits(self, restore_records_per_s: int | None = None) -> Habits:
         """Returns what was read. `restore_records_per_s`: a speed that is known otherwise."""
@@ -184,6 +232,7 @@ class HabitsReader:
             arrivals=_factors(self._fitting.samples),
             close_ms=tuple(sorted(self._close_ms)),
             heartbeat_interval_ms=round(statistics.median(self._heartbeats_ms)) if self._heartbeats_ms else DEFAULT_HEARTBEAT_MS,
+            away_ms=tuple(sorted(self._away_ms)),
         )
 
 
@@ -235,8 +284,10 @@ def _divided(from_ms: int, to_ms: int) -> Iterable[tuple[int, float]]:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Returns the value below which a `share` of the rising values lies, interpolated."""
-    place = share * (len(ordered) - 1)
+    """Returns the value below which one more value lies with this probability, interpolated between
+    the rising ones: of n values the least is that of 1 / (n + 1). Of too few, the outermost.
+    """
+    place = min(max(0.0, share * (len(ordered) + 1) - 1), len(ordered) - 1.0)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

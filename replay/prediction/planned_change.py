@@ -46,8 +46,10 @@ class Kill:
 class RestartAll:
     """Every member restarts and keeps its disk, each when the one before runs its tasks again."""
 
-    away_ms: int = attrs.field(default=5_000, validator=fields.integer())
-    """From the end of a process to the start of the next one."""
+    away_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """From the end of a process to the start of the next one; None: until the next one joins it
+    takes as long as in restarts that the log shows.
+    """
 
     def text(self) -> str:
         return "every member restarts, one after the other"
@@ -65,7 +67,7 @@ class Configure:
 
 KINDS = {Join: "join", Leave: "leave", Kill: "kill", RestartAll: "restart", Configure: "configure"}
 """Class of a change -> its name in a document."""
-JUDGED_AS = {Join: "join", Leave: "scale_down", RestartAll: "restart", Configure: "configure"}
+JUDGED_AS = {Join: "join", Leave: "scale_down", Kill: "scale_down", RestartAll: "restart", Configure: "configure"}
 """Class of a change that can be planned -> `equipoise.events.facts.ChangePlanned.kind`."""
 PlannedChange = Join | Leave | Kill | RestartAll | Configure
 

@@ -50,6 +50,8 @@ INPUTS = {
     "arrivals": "how much is written meanwhile",
     "close_ms": "how fast members give tasks up",
     "start_ms": "how fast processes start",
+    "latency_ms": "how fast members open copies",
+    "in_turn": "whether members restore copies in turn",
     "phase": "when it begins",
 }
 """What is drawn -> how a sentence calls it."""

@@ -17,7 +17,7 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
-from equipoise.replay.prediction.habits import Habits, habits_of
+from equipoise.replay.prediction.habits import Habits
 from equipoise.replay.prediction.planned_change import Leave
 from equipoise.replay.prediction.predict import Prediction, predict_in_turn
 from equipoise.replay.prediction.present import present_of
@@ -265,10 +265,7 @@ class _Question:
         restore.
         """
         changes = changes_between(self._found.state, self._now, members)
-        habits = self._found.habits
-        if not habits.restore_median:  # the log begins after the last restore
-            measured = habits_of(self._present.restore_records_per_s)
-            habits = attrs.evolve(habits, restore_median=measured.restore_median, restore_basis=measured.restore_basis)
+        habits = self._found.habits.or_measured(self._present.restore_records_per_s)
         try:
             return tuple(predict_in_turn(self._present, habits, changes, runs=RUNS))
         except InputError:

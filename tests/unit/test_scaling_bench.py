@@ -5,19 +5,14 @@ from __future__ import annotations
 import pytest
 
 from bench import scaling
-from bench.scaling import HOT, MEMBER_PER_S, START_MS, TASKS, Keda, Queues, day, members_worth
-from equipoise.statemachine.machine import GroupMachine
+from bench.scaling import MEMBER_PER_S, START_MS, TASKS, Keda, Queues, arriving, day, members_worth
 
 DAY_S = 24 * 3_600.0
 
 
-def machine() -> GroupMachine:
-    return GroupMachine()
-
-
 def wanted(keda: Keda, now: int, lag: float, at_s: int) -> int:
     keda.queues.waiting = {task: lag if task == TASKS[0] else 0.0 for task in TASKS}
-    return keda.members(now, machine(), START_MS + at_s * 1_000)
+    return keda.members(now, START_MS + at_s * 1_000)
 
 
 def test_keda_asks_for_lag_over_threshold_in_steps_and_for_fewer_after_300_s() -> None:
@@ -46,9 +41,9 @@ def test_queue_that_gets_more_than_a_member_does_falls_behind_by_what_is_left() 
 
 
 def test_one_partition_gets_more_than_a_member_does_for_two_hours() -> None:
-    worth, hot = members_worth(19 * 3_600, DAY_S)
-    assert worth * ((1 - hot) / len(TASKS) + hot) > 1
-    assert HOT in TASKS
+    came = arriving(19 * 3_600, DAY_S, MEMBER_PER_S, TASKS)
+    assert came[TASKS[-1]] > MEMBER_PER_S
+    assert all(came[task] < MEMBER_PER_S / 10 for task in TASKS[:-1])
     assert members_worth(21 * 3_600, DAY_S) == (2.0, 0.0)
 
 
