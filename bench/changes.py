@@ -83,6 +83,8 @@ def _lived(dice: random.Random, members: int, tasks: int, standbys: int) -> tupl
         heartbeat_interval_ms=3_000,
         start_ms=dice.randrange(1_000, 5_000),
         phase=dice.random(),
+        latency_ms=dice.randrange(100, 1_000),
+        in_turn=dice.random() < 0.5,
     )
     assignor = registry.latest("high_availability")
     knobs = GroupSettings(num_standbys=standbys, acceptable_recovery_lag=1_000)
