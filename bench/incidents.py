@@ -35,7 +35,7 @@ from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.incident import Cause, Incident, counterfactual, history_of, incidents
 from tests.live.connect import ConnectWorker
 from tests.live.group_clients import GroupClient, confluent_kafka_command
-from tests.live.kafka import admin_client
+from tests.live.kafka import admin_client, create_partitions
 from tests.live.streams import StreamsApplication
 from tools.brokers import Brokers
 
@@ -233,12 +233,9 @@ def start_all(group: Group, numbers: list[int]) -> None:
 
 
 async def grow(bootstrap: str, topic: str) -> None:
-    from aiokafka.admin import NewPartitions
-
-    async with admin_client(Connection(bootstrap=bootstrap)) as client:
-        admin: Any = client
+    async with admin_client(Connection(bootstrap=bootstrap)) as admin:
         (described,) = await admin.describe_topics([topic])
-        await admin.create_partitions({topic: NewPartitions(len(described["partitions"]) + 1)})
+        await create_partitions(admin, {topic: len(described["partitions"]) + 1})
 
 
 async def make_topics(bootstrap: str, topics: list[str]) -> None:

@@ -44,7 +44,7 @@ from equipoise.seat.group_client import PROTOCOLS, seat_bucket
 from equipoise.seat.group_client import GroupClient as RawMember
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command, java_command, kafka_python_command
-from tests.live.kafka import admin_client
+from tests.live.kafka import admin_client, create_partitions
 from tools.brokers import FAST_JAVA, Brokers
 
 PARTITIONS, EVERY_MS = 12, 100
@@ -300,10 +300,8 @@ def grown(bootstrap: str, kind: str, leader: str, folder: Path, count: int) -> l
 
 
 async def _grow(bootstrap: str, topic: str, partitions: int) -> None:
-    from aiokafka.admin import NewPartitions
-
     async with admin_client(Connection(bootstrap=bootstrap)) as admin:
-        await admin.create_partitions({topic: NewPartitions(partitions)})
+        await create_partitions(admin, {topic: partitions})
 
 
 def print_row(cells: Sequence[str]) -> None:

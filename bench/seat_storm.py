@@ -42,7 +42,6 @@ from equipoise.broker_seat.described_group import subscriptions
 from equipoise.broker_seat.extra_member import CLIENT_ID, ExtraMember, OutOfGroupError
 from equipoise.broker_seat.streams_seat import NAME, TAGS
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.consumer_groups import connected
 from equipoise.kafka.group_configs import own_group_settings, set_group_settings
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.cut import Relays
@@ -241,13 +240,10 @@ class StreamsStorm(Storm):
     async def write_wrong(self, kind: str, lasts_s: float) -> None:
         found = await described_streams(self.bootstrap, self.topic)
         plan = wrong_plan(kind, [each.member_id for each in found.members], [b"0"])
-        client = await connected(Connection(bootstrap=self.bootstrap).options())
-        try:
-            own = await own_group_settings(client, self.topic)
+        async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
+            own = await own_group_settings(admin, self.topic)
             if own.get(NAME):
-                await set_group_settings(client, self.topic, {TAGS: ",".join([*filter(None, own.get(TAGS, "").split(",")), plan])})
-        finally:
-            await client.close()
+                await set_group_settings(admin, self.topic, {TAGS: ",".join([*filter(None, own.get(TAGS, "").split(",")), plan])})
 
     def close(self) -> None:
         super().close()

@@ -133,9 +133,9 @@ class Run:
 
         places = [TopicPartition("orders-orders", partition) for partition in range(ORDERS)]
         async with admin_client(Connection(bootstrap=self.bootstrap)) as admin, reader(Connection(bootstrap=self.bootstrap)) as consumer:
-            committed = await admin.list_consumer_group_offsets("orders")
+            committed = await admin.committed_offsets("orders", None)
             ends = await consumer.end_offsets(places)
-        return sum(ends[place] - (committed[place].offset if place in committed else 0) for place in places)
+        return sum(ends[place] - (committed.get(place) or 0) for place in places)
 
     def close(self) -> None:
         for name in list(self.instances):

@@ -13,11 +13,9 @@ from aiokafka import errors
 from equipoise.broker_seat.described_group import DescribedConsumers, described
 from equipoise.events.errors import InputError
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.consumer_groups import ConsumerGroup, connected
-from equipoise.kafka.group_heartbeats import JOINS, ConsumerGroupHeartbeat
-from equipoise.kafka.group_requests import ConsumerGroupDescribe, LastHeartbeat
-from equipoise.kafka.topic_ids import DescribeTopics
-from equipoise.seat.metadata import SeatTopicMetadata
+from equipoise.kafka.consumer_groups import ConsumerGroup
+from equipoise.kafka.group_requests import JOINS, LEAVES, ConsumerGroupDescribe, ConsumerGroupHeartbeat
+from equipoise.seat.metadata import SeatTopicMetadata, described_topics
 
 CLIENT_ID = "equipoise-lead"
 JOINED_FIRST = CLIENT_ID + "-{:016d}-{}"
@@ -62,16 +60,12 @@ class ExtraMember:
         self.heartbeat_interval_ms = 1_000
         self._both = False
         self._group = ConsumerGroup(connection, group, request_timeout_ms=REQUEST_TIMEOUT_MS, client_id=client_id)
-        self._options = connection.options() | {"client_id": client_id, "request_timeout_ms": REQUEST_TIMEOUT_MS}
-        self._client: Any = None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._group.close()
-        if self._client is not None:
-            await self._client.close()
 
     async def describe(self) -> DescribedConsumers | None:
         """None: it is no group of KIP-848."""
@@ -112,31 +106,15 @@ class ExtraMember:
         """Leaves the group, if it is in it."""
         if self.epoch != JOINS:
             self.epoch = JOINS
-            await self._group.send(LastHeartbeat(self.group, self.member_id, None))
+            await self._group.send(ConsumerGroupHeartbeat(self.group, self.member_id, LEAVES))
 
     async def topics(self, names: set[str]) -> TopicsAsked:
         """Asks the brokers about these topics; those that do not exist are absent."""
         if not names:
             return TopicsAsked(metadata=SeatTopicMetadata(counts={}, racks={}), ids={})
-        answer = await (await self._connected()).send(self._client.get_random_node(), DescribeTopics(sorted(names)))
-        rack_of = {each[0]: each[3] for each in answer.brokers}
-        counts: dict[str, int] = {}
-        racks: dict[str, dict[int, tuple[str, ...]]] = {}
-        ids: dict[str, bytes] = {}
-        for code, name, topic_id, _, partitions, *_ in answer.topics:
-            if code or not partitions:
-                continue
-            counts[name], ids[name] = len(partitions), topic_id.bytes
-            near = {each[1]: tuple(sorted({rack_of[node] for node in each[4] if rack_of.get(node)})) for each in partitions}
-            racks[name] = {number: of for number, of in sorted(near.items()) if of}
-        return TopicsAsked(metadata=SeatTopicMetadata(counts=counts, racks={name: of for name, of in racks.items() if of}), ids=ids)
+        metadata, ids = await described_topics(await self._group.admin(), names)
+        return TopicsAsked(metadata=metadata, ids=ids)
 
     async def every_topic(self) -> set[str]:
         """The topics of the cluster, for members that subscribe to a pattern."""
-        cluster = await (await self._connected()).fetch_all_metadata()
-        return set(cluster.topics())
-
-    async def _connected(self) -> Any:
-        if self._client is None:
-            self._client = await connected(self._options)
-        return self._client
+        return {each["topic"] for each in await (await self._group.admin()).describe_topics(None)}

@@ -27,9 +27,9 @@ from equipoise.events.facts import GroupConfigured, PartitionsObserved
 from equipoise.events.parts import whole
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
-from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.client import Admin, TopicPartition
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.consumer_groups import ConsumerGroup, connected
+from equipoise.kafka.consumer_groups import ConsumerGroup
 from equipoise.kafka.group_configs import own_group_settings, set_group_settings
 from equipoise.kafka.group_requests import StreamsGroupDescribe
 from equipoise.kafka.started_clients import reader
@@ -67,7 +67,6 @@ class StreamsSeat:
         self._topics = ExtraMember(connection, group, "")
         self._queue = SeatQueue(connection, group, runtime)
         self._brokers = BrokerWatch(f"group {group}", runtime.monotonic_s)
-        self._options = connection.options() | {"client_id": CLIENT_ID, "request_timeout_ms": REQUEST_TIMEOUT_MS}
         self._stopped = asyncio.Event()
         self._number = runtime.wall_us() // 1_000
         self._others: list[str] = []
@@ -92,19 +91,18 @@ class StreamsSeat:
         """Leads until `stop`. Raises NoBrokerSeatError, and EquipoiseError when the log fails; the
         group has its former settings then.
         """
-        client = await connected(self._options)
         try:
+            admin = await self._described.admin()
             async with self._topics, self._queue:
-                await self._take_part(client)
+                await self._take_part(admin)
         finally:
             await self._described.close()
-            await client.close()
 
-    async def _take_part(self, client: object) -> None:
+    async def _take_part(self, admin: Admin) -> None:
         try:
             while not self._stopped.is_set():
                 try:
-                    await self._look(client)
+                    await self._look(admin)
                     await self._wait(LOOK_S)
                 except (errors.GroupAuthorizationFailedError, errors.ClusterAuthorizationFailedError, errors.TopicAuthorizationFailedError) as error:
                     rights = f"DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS on the group, and READ on the group {PREFIX}{self.group}"
@@ -117,7 +115,7 @@ class StreamsSeat:
                     await self._wait(RETRY_S)
         finally:
             if self._is_in:
-                await self._give_back(client)
+                await self._give_back(admin)
             with contextlib.suppress(errors.KafkaError, OSError):  # else the broker ends the session
                 await self._queue.leave()
 
@@ -127,14 +125,14 @@ class StreamsSeat:
         except TimeoutError:
             return
 
-    async def _give_back(self, client: object) -> None:
+    async def _give_back(self, admin: Admin) -> None:
         try:
-            await set_group_settings(client, self.group, {NAME: None, TAGS: ",".join(self._others) or None})
+            await set_group_settings(admin, self.group, {NAME: None, TAGS: ",".join(self._others) or None})
             _LOG.info("group %s: left; nothing of equipoise is in it any more; the brokers' own assignor goes on", self.group)
         except (errors.KafkaError, OSError) as error:
             _LOG.warning("group %s: its settings %s and %s are still equipoise's (%s)", self.group, NAME, TAGS, error)
 
-    async def _look(self, client: object) -> None:
+    async def _look(self, admin: Admin) -> None:
         asked_s = self._runtime.monotonic_s()
         is_first = await self._queue.is_first()
         self._brokers.answered(asked_s)
@@ -149,7 +147,7 @@ class StreamsSeat:
         caught_up = caught_up_copies(group, self._log.state.settings.acceptable_recovery_lag)
         if led == self._led and group.group_epoch <= self._epoch and not self._is_due(group, caught_up):
             return
-        own = await own_group_settings(client, self.group)
+        own = await own_group_settings(admin, self.group)
         tags = [each for each in own.get(TAGS, "").split(",") if each]
         carried = newest(tags)
         if carried is not None and carried.number < MOST_FOLLOWED:
@@ -165,7 +163,7 @@ class StreamsSeat:
         self._asked_s, self._due_s = now_s, None if planned.follow_up_ms is None else now_s + planned.follow_up_ms / 1_000
         self._number += 1
         plan = streams_plan(group, planned, names_of(question), question.tasks, number=self._number)
-        await self._carry(client, group, plan)
+        await self._carry(admin, group, plan)
         self._led, self._caught_up, self._hands_over = led, caught_up, any(each.kind == "move" for each in plan.entries)
 
     def _is_due(self, group: DescribedStreamsGroup, caught_up: Set[tuple[str, TaskId]]) -> bool:
@@ -234,11 +232,11 @@ class StreamsSeat:
                 raise EquipoiseError(f"group {self.group}: a round was rejected: {rejection_text(decision, facts[-1])}")
         raise EquipoiseError(f"group {self.group}: the round {question.round_id} was not decided")
 
-    async def _carry(self, client: object, group: DescribedStreamsGroup, plan: BrokerPlan) -> None:
+    async def _carry(self, admin: Admin, group: DescribedStreamsGroup, plan: BrokerPlan) -> None:
         began_s, self._epoch = self._runtime.monotonic_s(), group.group_epoch
         if plan.entries or not self._is_in:
             settings: dict[str, str | None] = {TAGS: ",".join([*self._others, write_plan(plan)])}
-            await set_group_settings(client, self.group, settings | ({} if self._is_in else {NAME: ASSIGNOR}))
+            await set_group_settings(admin, self.group, settings | ({} if self._is_in else {NAME: ASSIGNOR}))
             self._is_in, self._epoch = True, self._epoch + 1
         counts = {kind: sum(each.last - each.first + 1 for each in plan.entries if each.kind == kind) for kind in ("move", "copy", "drop")}
         _LOG.info(

@@ -104,8 +104,7 @@ async def _record(
     while True:
         asked_s = time.monotonic()
         try:
-            async with admin_client(connection) as client:
-                admin: Any = client  # aiokafka's, with all its methods
+            async with admin_client(connection) as admin:
                 recording.begin(str((await admin.describe_cluster())["cluster_id"]))
             async with ClusterReader(connection, recording.positions()) as reader:
                 recorder = Recorder(reader, recording, **options, done=total)

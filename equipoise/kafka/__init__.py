@@ -5,5 +5,6 @@
     client               what hosts use of consumers, producers and an admin client
     connection           how to reach the brokers: addresses, TLS, SASL
     declared_settings    one declaration of a setting for flags, environment and TOML
-    consumer_groups      a cluster's groups: described, read, rid of members
+    consumer_groups      one group: its members, described and removed
+    listed_groups        all groups of a cluster
 """

@@ -13,9 +13,9 @@ import logging
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any
 
+from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
 
 from equipoise.kafka.client import CLOSE_S
@@ -27,13 +27,11 @@ _ENDING: set[asyncio.Task[None]] = set()
 """Keeps tasks alive: a task without a reference may be collected before its end."""
 
 
-async def start_client(client: Any, start: Callable[[], Awaitable[None]], close: Callable[[], Awaitable[None]]) -> None:
+async def start_client(client: AIOKafkaClient, close: Callable[[], Awaitable[None]]) -> None:
     """Starts a client. Closes it if the start fails or is cancelled. A cancelled start is finished
     first, if brokers answer within a second.
     """
-    connected = _connected(client)
-    connected.bootstrap = partial(_bootstrap, connected.bootstrap)
-    starting = asyncio.ensure_future(start())
+    starting = asyncio.ensure_future(_bootstrap(client))
     try:
         await asyncio.shield(starting)
     except BaseException:
@@ -44,11 +42,11 @@ async def start_client(client: Any, start: Callable[[], Awaitable[None]], close:
         raise
 
 
-async def _bootstrap(bootstrap: Callable[[], Awaitable[None]]) -> None:
+async def _bootstrap(client: AIOKafkaClient) -> None:
     """aiokafka forgets the connection over which it asks for brokers if it is cancelled meanwhile.
     """
     try:
-        await bootstrap()
+        await client.bootstrap()
     except BaseException as error:
         for frame, _ in traceback.walk_tb(error.__traceback__):
             for each in frame.f_locals.values():
@@ -57,18 +55,18 @@ async def _bootstrap(bootstrap: Callable[[], Awaitable[None]]) -> None:
         raise
 
 
-async def _call_off(client: Any, starting: asyncio.Future[None], close: Callable[[], Awaitable[None]]) -> None:
+async def _call_off(client: AIOKafkaClient, starting: asyncio.Future[None], close: Callable[[], Awaitable[None]]) -> None:
     await asyncio.wait((starting,), timeout=_WHOLE_START_S)
     starting.cancel()
     await close()
     await wait_for_end(client, [starting])
 
 
-async def stop_client(client: Any, stop: Callable[[], Awaitable[None]], within_s: float) -> None:
+async def stop_client(client: AIOKafkaClient, within_s: float) -> None:
     """Stops a client. When cancelled, stops it at once."""
     # In a task of its own: closing a client during a request may raise CancelledError, which must
     # not look like a cancellation of the caller.
-    stopping = asyncio.ensure_future(stop())
+    stopping = asyncio.ensure_future(client.close())
     try:
         await asyncio.wait((stopping,), timeout=within_s)
         if stopping.done() and not stopping.cancelled() and stopping.exception() is not None:
@@ -76,22 +74,20 @@ async def stop_client(client: Any, stop: Callable[[], Awaitable[None]], within_s
     finally:
         stopping.cancel()
         tasks = cut_connections(client)
-        client._closed = True  # if stopping was called off before it began, the client would say so when it is collected
     await wait_for_end(client, [*tasks, stopping])
 
 
-def cut_connections(client: Any) -> list[asyncio.Task[Any]]:
+def cut_connections(client: AIOKafkaClient) -> list[asyncio.Task[Any]]:
     """Ends all tasks and connections as far as possible without waiting. Returns the tasks that
     still have to end.
     """
-    connected = _connected(client)
-    connected.cluster._brokers.clear()  # so that nothing reconnects
-    connected.cluster._bootstrap_brokers.clear()
-    connected._conns = _OfStopped(connected._conns)
-    running = [task for task in (connected._sync_task,) if task is not None and not task.done()]
+    client.cluster._brokers.clear()  # so that nothing reconnects
+    client.cluster._bootstrap_brokers.clear()
+    client._conns = _OfStopped(client._conns)
+    running = [task for task in (client._sync_task,) if task is not None and not task.done()]
     for task in running:
         task.cancel()
-    for connection in list(connected._conns.values()):
+    for connection in list(client._conns.values()):
         writer = connection._writer
         connection.close()
         if writer is not None:
@@ -107,11 +103,7 @@ class _OfStopped(dict[Any, AIOKafkaConnection]):
         super().__setitem__(node, connection)
 
 
-def _connected(client: Any) -> Any:
-    return client.client if hasattr(client, "client") else client._client
-
-
-async def wait_for_end(client: Any, tasks: Sequence[asyncio.Future[Any]]) -> None:
+async def wait_for_end(client: AIOKafkaClient, tasks: Sequence[asyncio.Future[Any]]) -> None:
     end_s = time.monotonic() + CLOSE_S
     while (running := [task for task in tasks if not task.done()]) and time.monotonic() < end_s:
         await asyncio.wait(running, timeout=AGAIN_S)

@@ -54,7 +54,7 @@ LOGGERS = tuple(
     logging.getLogger(name)
     for name in (
         "aiokafka", "aiokafka.cluster", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator", "aiokafka.producer.sender",
-        "equipoise.kafka.aiokafka_wire", "equipoise.kafka.consumer.shell", "equipoise.kafka.producer.producer_shell",
+        "equipoise.kafka.group_coordinators", "equipoise.kafka.consumer.shell", "equipoise.kafka.producer.producer_shell",
     )
 )  # fmt: skip
 AGAIN_S = 10.0

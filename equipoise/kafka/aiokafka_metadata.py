@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import aiokafka
 from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.protocol.metadata import MetadataRequest
-
-from equipoise.kafka.client import TopicPartition
 
 
 def forbid_topic_creation(client: AIOKafkaClient) -> None:
@@ -50,14 +47,3 @@ def replica_racks(cluster: ClusterMetadata, topic: str) -> dict[int, tuple[str, 
         if racks:
             found[partition] = tuple(sorted(racks))
     return found
-
-
-def leader_address(client: Any, partition: TopicPartition) -> tuple[str, int] | None:
-    """Host and port of the broker that leads a partition; None: not known."""
-    broker = client.cluster.broker_metadata(client.cluster.leader_for_partition(partition))
-    return None if broker is None else (broker.host, broker.port)
-
-
-def aiokafkas_place(partition: TopicPartition) -> Any:
-    """A partition, as aiokafka names it."""
-    return aiokafka.TopicPartition(*partition)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from equipoise.kafka.client import CLOSE_S, TopicPartition
@@ -22,31 +22,28 @@ class Wire(Protocol):
         """Disconnects: cleanly within this time, else at once."""
         ...
 
-    async def send(self, node: int, request: Any) -> Any:
-        """Returns the answer to a request of aiokafka. Raises KafkaError."""
+    async def send(self, node: int, request: Any, *, apart: bool = False) -> Any:
+        """Returns the answer to a request of aiokafka. `apart`: over a connection of its own, which
+        requests that wait do not hold up. Raises KafkaError.
+        """
         ...
 
-    async def ready(self, node: int) -> bool:
+    async def ready(self, node: int, *, apart: bool = False) -> bool:
         """Connects to a broker, unless it is. Returns whether that holds."""
         ...
 
-    def any_node(self) -> int | None:
-        """Returns a broker that requests can go to that every broker answers; None: none is known.
+    def nodes(self) -> list[int]:
+        """Returns all brokers that are known, drawn by lot: what every broker answers is asked of
+        the first, and of another one if that is away.
         """
+        ...
+
+    def controller(self) -> int | None:
+        """Returns the broker that takes what changes topics; None: the brokers name none."""
         ...
 
     def wall_ms(self) -> int:
         """Returns the time, in ms since 1970."""
-        ...
-
-    async def send_to_group(self, group: str, request: Any) -> Any:
-        """Returns the answer of the group's coordinator, over a connection of its own. Finds the
-        coordinator first, as long as that takes. Raises KafkaError.
-        """
-        ...
-
-    def forget_group(self, group: str) -> None:
-        """Its coordinator is another one by now."""
         ...
 
     def read_topics(self, topics: Collection[str]) -> None:
@@ -79,10 +76,12 @@ class Wire(Protocol):
         """Returns the topic's partitions, by the last metadata; None: unknown."""
         ...
 
-    def address(self, place: TopicPartition) -> tuple[str, int] | None:
-        """Returns host and port of the leader; None: unknown."""
+    def address(self, node: int) -> tuple[str, int] | None:
+        """Returns host and port of a broker; None: unknown."""
         ...
 
-    async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
-        """See `client.DataClient`."""
-        ...
+
+def leader_address(wire: Wire, place: TopicPartition) -> tuple[str, int] | None:
+    """Returns host and port of the leader of a partition; None: unknown."""
+    leader = wire.leader_of(place)
+    return None if leader is None else wire.address(leader[0])

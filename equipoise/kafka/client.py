@@ -356,15 +356,45 @@ class Producer(DataClient, Protocol):
 
 
 class Admin(Client, Protocol):
-    """Topics and committed offsets. Repeats a request to each broker until one answers."""
+    """Asks about topics, groups and their offsets, and changes them."""
 
-    async def describe_cluster(self) -> dict[str, Any]:
-        """`brokers`: list of `node_id`, `rack`."""
+    async def ask(self, request: Any, node: int | None = None) -> Any:
+        """Returns the answer of broker `node`; None: of the first one that is there. Raises
+        KafkaError; NotImplementedError or IncompatibleBrokerVersion when it does not know the
+        request.
+        """
         ...
 
-    async def describe_topics(self, topics: Sequence[str]) -> list[dict[str, Any]]:
+    async def ask_group(self, group: str, request: Any, read: Callable[[Any], T]) -> T:
+        """Returns what `read` makes of the answer of the group's coordinator. Asks once. Raises as
+        `ask`; `read` may raise KafkaError, and the coordinator is looked for again.
+        """
+        ...
+
+    async def coordinator(self, group: str) -> int:
+        """The broker that coordinates the group. Raises KafkaError."""
+        ...
+
+    def forget_coordinator(self, group: str) -> None:
+        """The next request looks for it again."""
+        ...
+
+    def nodes(self) -> list[int]:
+        """The brokers that are known."""
+        ...
+
+    def address(self, node: int) -> tuple[str, int] | None:
+        """Host and port of a broker; None: unknown."""
+        ...
+
+    async def describe_cluster(self) -> dict[str, Any]:
+        """`cluster_id`, and `brokers`: list of `node_id`, `host`, `port`, `rack`."""
+        ...
+
+    async def describe_topics(self, topics: Sequence[str] | None, *, operations: bool = False) -> list[dict[str, Any]]:
         """For each topic `topic`, `error_code`, and `partitions`: list of `partition`, `leader`
-        (-1: none), `replicas`.
+        (-1: none), `replicas`, `isr`. From Kafka 2.8 on also `topic_id` and, if asked for, what the
+        user may do (`operations`, in bits). `topics` None: all.
         """
         ...
 
@@ -383,14 +413,14 @@ class Admin(Client, Protocol):
         ...
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
-        """Deletes the records before these offsets: each partition begins there, at least. Raises
-        KafkaError.
+        """Deletes the records before these offsets (-1: all): each partition begins there, at
+        least. Raises KafkaError.
         """
         ...
 
-    async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+    async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition] | None) -> dict[TopicPartition, int | None]:
         """Offsets committed by a consumer group, for all of `partitions`; None: there is none.
-        Raises KafkaError.
+        `partitions` None: for those that have one. Raises KafkaError.
         """
         ...
 
@@ -458,7 +488,9 @@ class Clients(Protocol):
         """
         ...
 
-    def admin(self) -> Admin: ...
+    def admin(self, *, request_timeout_ms: int = 40_000, client_id: str | None = None) -> Admin:
+        """`client_id`: by which brokers name it; None: the client library's."""
+        ...
 
 
 @lru_cache(maxsize=2**16)

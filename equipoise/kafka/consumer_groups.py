@@ -10,18 +10,17 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import attrs
 from aiokafka import errors
-from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 
 from equipoise.events.errors import InputError
-from equipoise.kafka.aiokafka_metadata import forbid_topic_creation
+from equipoise.kafka.client import Admin
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, LastHeartbeat, LeaveGroup
+from equipoise.kafka.group_requests import LEAVES, ConsumerGroupDescribe, ConsumerGroupHeartbeat, DescribeGroups, LeaveGroup
 
 RETRY_S = 0.2
 REQUEST_TIMEOUT_MS = 3_000
@@ -108,22 +107,10 @@ def normalised(host: str) -> str:
     return str(mapped or address)
 
 
-async def connected(options: Mapping[str, Any]) -> Any:
-    """An AIOKafkaClient that knows the cluster. Raises KafkaError or OSError."""
-    client = AIOKafkaClient(**options)
-    forbid_topic_creation(client)
-    try:
-        await client.bootstrap()
-    except BaseException:
-        await client.close()
-        raise
-    return client
-
-
 class ConsumerGroup:
     """One group, through its coordinator, while this is open. Nothing is connected before the first
-    request. A request is made once, and raises KafkaError or OSError when it fails; see `repeated`.
-    `quiet`: aiokafka's own log is switched off, because who asks says in one line what failed; not
+    request. A request is made once, and raises KafkaError when it fails; see `repeated`. `quiet`:
+    the client library's own log is switched off, because who asks says in one line what failed; not
     in an application's process.
     """
 
@@ -131,10 +118,9 @@ class ConsumerGroup:
         self, connection: Connection, group: str, *, request_timeout_ms: int = REQUEST_TIMEOUT_MS, client_id: str = "equipoise", quiet: bool = True
     ) -> None:
         self.group = group
-        self._quiet = quiet
-        self._options = connection.options() | {"request_timeout_ms": request_timeout_ms, "client_id": client_id}
-        self._client: Any = None
-        self._coordinator: int | None = None
+        self._quiet, self._connection = quiet, connection
+        self._options: dict[str, Any] = {"request_timeout_ms": request_timeout_ms, "client_id": client_id}
+        self._admin: Admin | None = None
         self._protocol: MemberProtocol = "classic"
 
     async def __aenter__(self) -> Self:
@@ -142,6 +128,16 @@ class ConsumerGroup:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
+
+    async def admin(self) -> Admin:
+        """The client, which is connected. Raises KafkaError."""
+        if self._admin is None:
+            if self._quiet:
+                logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+            admin = self._connection.clients.admin(**self._options)
+            await admin.start()
+            self._admin = admin
+        return self._admin
 
     async def members(self) -> list[GroupMember]:
         """The present members; empty when there is no such group."""
@@ -156,7 +152,7 @@ class ConsumerGroup:
     async def remove(self, member: GroupMember) -> bool:
         """Takes the member out of the group. False: this member id was out already."""
         if member.protocol == "consumer":
-            code = (await self.send(LastHeartbeat(self.group, member.member_id, member.instance_id))).error_code
+            code = (await self.send(ConsumerGroupHeartbeat(self.group, member.member_id, LEAVES, instance_id=member.instance_id))).error_code
         else:
             answer = await self.send(LeaveGroup(self.group, [(member.member_id, member.instance_id)], REASON))
             code = answer.error_code or answer.members[0][2]
@@ -169,12 +165,13 @@ class ConsumerGroup:
         """Addresses and port at which clients of this machine reach the coordinator. Raises
         StaleMetadata while the coordinator is unknown.
         """
-        node = await self._found_coordinator()
-        broker = self._client.cluster.broker_metadata(node)
-        if broker is None:
+        admin = await self.admin()
+        address = admin.address(await admin.coordinator(self.group))
+        if address is None:
             raise errors.StaleMetadata("the coordinator is unknown")
-        found = await asyncio.get_running_loop().getaddrinfo(broker.host, broker.port, type=socket.SOCK_STREAM)
-        return frozenset((normalised(str(each[4][0])), broker.port) for each in found)
+        host, port = address
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return frozenset((normalised(str(each[4][0])), port) for each in found)
 
     async def _classic_members(self) -> list[GroupMember] | None:
         """None: it is no group of the classic protocol."""
@@ -212,32 +209,18 @@ class ConsumerGroup:
             raise _error_of(code)(f"group {self.group}, error code {code}")
 
     async def send(self, request: Any) -> Any:
-        """Sends a request to the coordinator. Raises KafkaError or OSError."""
-        node = await self._found_coordinator()
-        try:
-            return await self._client.send(node, request, group=ConnectionGroup.COORDINATION)
-        except (errors.KafkaError, OSError):
-            self.forget_coordinator()
-            raise
+        """Sends a request to the coordinator. Raises KafkaError."""
+        return await (await self.admin()).ask_group(self.group, request, lambda answer: answer)
 
     def forget_coordinator(self) -> None:
         """The next request looks for it again."""
-        self._coordinator = None
-
-    async def _found_coordinator(self) -> int:
-        if self._client is None:
-            if self._quiet:
-                logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-            self._client = await connected(self._options)
-        if self._coordinator is None:
-            found: int = await self._client.coordinator_lookup(CoordinationType.GROUP, self.group)
-            self._coordinator = found
-        return self._coordinator
+        if self._admin is not None:
+            self._admin.forget_coordinator(self.group)
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        if self._admin is not None:
+            await self._admin.stop()
+            self._admin = None
 
 
 async def repeated(attempt: Callable[[], Awaitable[T]], within_s: float) -> T:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 from aiokafka import errors
 
 from equipoise.events.errors import InputError
+from equipoise.kafka.client import Admin
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.consumer_groups import connected
 from equipoise.kafka.group_requests import ListGroups
 
 
@@ -27,28 +25,31 @@ class ListedGroup:
 
 
 async def listed_groups(connection: Connection) -> list[ListedGroup]:
-    """Every group that the user may see, by name. Raises KafkaError, OSError, and InputError where
-    brokers are too old to tell groups' types.
+    """Every group that the user may see, by name. Raises KafkaError, and InputError where brokers
+    are too old to tell groups' types.
     """
-    client = await connected(connection.options())
+    admin = connection.clients.admin()
+    await admin.start()
     try:
-        found = [each for broker in client.cluster.brokers() for each in await groups_of(client, broker.nodeId)]
+        found = [each for node_id in admin.nodes() for each in await groups_of(admin, node_id)]
     finally:
-        await client.close()
+        await admin.stop()
     return sorted(found, key=lambda each: each.name)
 
 
-async def groups_of(client: Any, node_id: int) -> list[ListedGroup]:
-    """The groups that a broker coordinates. Raises as `listed_groups`."""
+async def groups_of(admin: Admin, node_id: int, *, typed: bool = True) -> list[ListedGroup]:
+    """The groups that a broker coordinates. `typed`: with types and states, or else they may be "".
+    Raises as `listed_groups`.
+    """
     try:
-        answer = (await client.send(node_id, ListGroups())).to_object()
+        answer = (await admin.ask(ListGroups(typed=typed), node_id)).to_object()
     except (errors.IncompatibleBrokerVersion, NotImplementedError):
         raise InputError("the brokers do not tell the types of groups; Kafka 3.8 or later is needed") from None
     if answer["error_code"]:
         raise errors.for_code(answer["error_code"])(f"broker {node_id} lists no groups")
     return [
         ListedGroup(
-            name=each["group"], group_type=each["group_type"].lower(), protocol_type=each["protocol_type"], state=each["group_state"]
+            name=each["group"], protocol_type=each["protocol_type"], group_type=each.get("group_type", "").lower(), state=each.get("group_state", "")
         )
         for each in answer["groups"]
     ]  # fmt: skip

@@ -12,7 +12,7 @@ from aiokafka.protocol.produce import ProduceRequest_v3
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from equipoise.kafka.client import TopicPartition
-from equipoise.kafka.topic_ids import request_bytes, topic_ids_request
+from equipoise.kafka.metadata_requests import request_bytes, topic_ids_request
 
 _ALL_REPLICAS = -1
 _NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1}

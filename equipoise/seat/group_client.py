@@ -11,12 +11,12 @@ from typing import Any, Self
 
 import attrs
 from aiokafka import errors
-from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 from equipoise.assignors.common.java_order import FEWEST_BUCKETS, text_hash
 from equipoise.events.errors import InputError
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer.group_offsets import commit_request
 from equipoise.kafka.consumer_groups import ConsumerGroup
 from equipoise.kafka.group_requests import DescribeGroups, LeaveGroup, ListGroups
 from equipoise.seat.seat_protocol import TopicPartition, write_subscription
@@ -212,10 +212,7 @@ class GroupClient:
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits offsets of the group, as its member: nobody else may while it has members."""
-        topics: dict[str, list[tuple[int, int, str]]] = {}
-        for (topic, partition), offset in sorted(offsets.items()):
-            topics.setdefault(topic, []).append((partition, offset, ""))
-        request = OffsetCommitRequest(self.group, self.generation, self.member_id, -1, list(topics.items()))
+        request = commit_request(self.group, offsets, self.generation, self.member_id)
         for _, answered in (await self._others.send(request)).topics:
             for _, code in answered:
                 self._others.check(code)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from equipoise.kafka.aiokafka_metadata import replica_racks
+from equipoise.kafka.client import Admin
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.consumer_groups import connected
+from equipoise.kafka.metadata_requests import DescribeTopics
 from equipoise.seat.group_client import CLIENT_ID
 
 
@@ -28,13 +28,13 @@ class MetadataClient:
 
     def __init__(self, connection: Connection, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
-        self._options = connection.options() | {"client_id": CLIENT_ID}
-        self._client: Any = None
+        self._connection = connection
+        self._admin: Admin | None = None
         self._known: tuple[frozenset[str], float, SeatTopicMetadata] | None = None
 
     async def known(self, topics: Collection[str], most_s: float) -> SeatTopicMetadata:
         """Metadata of these topics that is at most `most_s` old: a generation waits for it. Raises
-        KafkaError or OSError.
+        KafkaError.
         """
         if self._known is not None:
             asked, at_s, found = self._known
@@ -43,22 +43,36 @@ class MetadataClient:
         return await self.ask(topics)
 
     async def ask(self, topics: Collection[str]) -> SeatTopicMetadata:
-        """Metadata of these topics, asked for now. Raises KafkaError or OSError."""
+        """Metadata of these topics, asked for now. Raises KafkaError."""
         if not topics:
             return SeatTopicMetadata(counts={}, racks={})
-        if self._client is None:
-            self._client = await connected(self._options)
-        await self._client.set_topics(sorted(topics))
-        await self._client.force_metadata_update()
-        cluster = self._client.cluster
-        found = {topic: cluster.partitions_for_topic(topic) for topic in sorted(topics)}
-        racks = {topic: known for topic in sorted(topics) if (known := replica_racks(cluster, topic))}
-        metadata = SeatTopicMetadata(counts={topic: len(partitions) for topic, partitions in found.items() if partitions}, racks=racks)
+        if self._admin is None:
+            admin = self._connection.clients.admin(client_id=CLIENT_ID)
+            await admin.start()
+            self._admin = admin
+        metadata, _ = await described_topics(self._admin, topics)
         if metadata.counts.keys() == set(topics):  # a topic that is missing may be there a moment later
             self._known = frozenset(topics), self._monotonic_s(), metadata
         return metadata
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        if self._admin is not None:
+            await self._admin.stop()
+            self._admin = None
+
+
+async def described_topics(admin: Admin, topics: Collection[str]) -> tuple[SeatTopicMetadata, dict[str, bytes]]:
+    """Asks the brokers about these topics. Returns the ids of those that exist, too: topic -> id.
+    Raises KafkaError.
+    """
+    answer = (await admin.ask(DescribeTopics(sorted(topics)))).to_object()
+    rack_of = {each["node_id"]: each["rack"] for each in answer["brokers"]}
+    found = {each["topic"]: each for each in answer["topics"] if not each["error_code"] and each["partitions"]}
+    racks = {name: known for name, each in found.items() if (known := _replica_racks(each["partitions"], rack_of))}
+    metadata = SeatTopicMetadata(counts={name: len(each["partitions"]) for name, each in found.items()}, racks=racks)
+    return metadata, {name: each["topic_id"] for name, each in found.items() if "topic_id" in each}
+
+
+def _replica_racks(partitions: Sequence[Mapping[str, Any]], rack_of: Mapping[int, str]) -> dict[int, tuple[str, ...]]:
+    racks = {each["partition"]: tuple(sorted({rack_of[node] for node in each["replicas"] if rack_of.get(node)})) for each in partitions}
+    return {partition: known for partition, known in sorted(racks.items()) if known}

@@ -157,13 +157,15 @@ async def tell(said: dict[str, Any], by_s: float, monotonic_s: Callable[[], floa
 
     from aiokafka.errors import KafkaError
 
+    from equipoise.kafka.aiokafka_client import DeployedClients
+
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # one line says how it went
-    options = _options(said["connection"]) | {"request_timeout_ms": request_timeout_ms(said["within_s"])}
+    clients, timeout_ms = DeployedClients(_options(said["connection"])), request_timeout_ms(said["within_s"])
     while True:
         try:
             if "append" in said:
-                return await append(options, **said["append"])
-            await leave(options, **said["leave"])
+                return await append(clients.producer(request_timeout_ms=timeout_ms), **said["append"])
+            await leave(clients.admin(request_timeout_ms=timeout_ms), **said["leave"])
             return ""
         except (KafkaError, OSError) as error:
             if monotonic_s() >= by_s:
@@ -171,59 +173,46 @@ async def tell(said: dict[str, Any], by_s: float, monotonic_s: Callable[[], floa
         await asyncio.sleep(RETRY_S)
 
 
-async def append(options: dict[str, Any], topic: str, partition: int, key: str, facts: list[str]) -> str:
-    """Appends the facts, which leave the list. Returns why not; "": they are appended."""
-    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-
-    from equipoise.kafka.aiokafka_metadata import forbid_topic_creation
-
-    consumer, producer = AIOKafkaConsumer(**options), AIOKafkaProducer(**options, acks="all")
-    forbid_topic_creation(consumer._client)
-    forbid_topic_creation(producer.client)
-    return await append_with(consumer, producer, TopicPartition(topic, partition), bytes.fromhex(key), facts)
-
-
-async def append_with(consumer: Any, producer: Any, place: Any, key: bytes, facts: list[str]) -> str:
-    """The same with these clients, which are started and stopped. `place`: topic and partition.
-    `facts`: in hexadecimal.
+async def append(producer: Any, topic: str, partition: int, key: str, facts: list[str]) -> str:
+    """Starts a producer, appends the facts, which leave the list, and stops it. `key`, `facts`: in
+    hexadecimal. Returns why not; "": they are appended.
 
     Nothing is appended to a topic that was made again and has no log yet (docs/protocol.md#l9): its
     first record would be none of a log.
     """
+    from equipoise.kafka.client import TopicPartition
+
+    place = TopicPartition(topic, partition)
     try:
-        await consumer.start()
         await producer.start()
-        if not (await consumer.end_offsets([place]))[place]:
-            return f"nothing is proven, because {place.topic} was made again"
+        if not (await producer.leader_ends([place]))[place].offset:
+            return f"nothing is proven, because {topic} was made again"
         while facts:
-            await producer.send_and_wait(place.topic, bytes.fromhex(facts[0]), key=key, partition=place.partition)
+            await producer.send_and_wait(topic, bytes.fromhex(facts[0]), key=bytes.fromhex(key), partition=partition)
             del facts[0]
         return ""
     finally:
         await producer.stop()
-        await consumer.stop()
 
 
-async def leave(options: dict[str, Any], group: str, member_id: str) -> None:
-    """Takes a member out of its consumer group, unless it is out already. Raises KafkaError,
-    KafkaConnectionError when the coordinator cannot be reached.
+async def leave(admin: Any, group: str, member_id: str) -> None:
+    """Starts an admin client, takes a member out of its consumer group, unless it is out already,
+    and stops the client. Raises KafkaError.
     """
     from aiokafka import errors
-    from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
-    from aiokafka.protocol.group import LeaveGroupRequest
 
-    client: Any = AIOKafkaClient(**options)
-    try:
-        await client.bootstrap()
-        node = await client.coordinator_lookup(CoordinationType.GROUP, group)
-        if not await client.ready(node, group=ConnectionGroup.COORDINATION):
-            raise errors.KafkaConnectionError(f"cannot connect to broker {node}")
-        answer = await client.send(node, LeaveGroupRequest(group, member_id), group=ConnectionGroup.COORDINATION)
-        error = errors.for_code(answer.error_code)
+    from equipoise.kafka.group_requests import LeaveGroup
+
+    def check(answer: Any) -> None:
+        error = errors.for_code(answer.error_code or answer.members[0][2])
         if error not in (errors.NoError, errors.UnknownMemberIdError):
             raise error(f"LeaveGroup of {member_id}")
+
+    try:
+        await admin.start()
+        await admin.ask_group(group, LeaveGroup(group, [(member_id, None)], "its process has ended"), check)
     finally:
-        await client.close()
+        await admin.stop()
 
 
 def _options(connection: dict[str, Any]) -> dict[str, Any]:

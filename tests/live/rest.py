@@ -26,8 +26,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from aiokafka.admin import NewPartitions
-
 from equipoise import Connection, Member, Processor, Record, TaskContext
 from equipoise.kafka.client import NewTopic, TopicPartition
 from equipoise.kafka.started_clients import admin_client, reader
@@ -89,7 +87,7 @@ async def make_topics(connection: Connection) -> None:
 
 async def grow(connection: Connection) -> None:
     async with kafka.admin_client(connection) as admin:
-        await admin.create_partitions({"begin": NewPartitions(PARTITIONS + 2)})
+        await kafka.create_partitions(admin, {"begin": PARTITIONS + 2})
 
 
 async def feed(connection: Connection, values: Collection[bytes]) -> None:

@@ -5,6 +5,7 @@ client asks for, and topics are compressed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -14,11 +15,11 @@ from aiokafka.errors import KafkaError
 
 from equipoise.kafka.client import NewTopic, TopicPartition
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.consumer_groups import connected
 from equipoise.kafka.started_clients import admin_client, reader, writer
 from equipoise.log.kafka.log_opening import NotThereError, read_opening
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.log.kafka.topic_making import described_topics, partition_count
+from equipoise.seat.metadata import MetadataClient
 
 
 async def _is_there(connection: Connection, topic: str) -> bool:
@@ -38,10 +39,9 @@ async def test_no_client_makes_a_topic_by_asking_for_it(bootstrap: str, prefix: 
     async with writer(connection, request_timeout_ms=1_000) as producer:
         with pytest.raises((KafkaError, TimeoutError)):
             await asyncio.wait_for(producer.partitions_for(f"{prefix}.producer"), 2.0)
-    seat = await connected(connection.options())
+    seat = MetadataClient(connection, time.monotonic)
     try:
-        await seat.set_topics([f"{prefix}.seat"])
-        await seat.force_metadata_update()
+        assert not (await seat.ask([f"{prefix}.seat"])).counts
     finally:
         await seat.close()
     for topic in (f"{prefix}.facts", f"{prefix}.decisions", f"{prefix}.consumer", f"{prefix}.producer", f"{prefix}.seat"):

@@ -27,7 +27,7 @@ from equipoise.worker.log_reading import FactReader
 from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.worker_metrics import WorkerMetrics
 from equipoise.worker.worker_settings import WorkerSettings
-from tests.live.kafka import admin_client, reader, writer
+from tests.live.kafka import admin_client, delete_topics, reader, topic_names, writer
 from tests.live.leader import leading
 from tests.live.swarm import Swarm, everything, topology
 from tests.live.test_member import PARTITIONS, SHORT, Application
@@ -39,8 +39,8 @@ async def delete_log(bootstrap: str, prefix: str) -> None:
     """Deletes the log. Returns when its topics are gone."""
     names = {Topics(prefix).name_of(what) for what in MUST_BE}
     async with admin_client(Connection(bootstrap=bootstrap)) as admin:
-        await admin.delete_topics(sorted(names))
-        while names & set(await admin.list_topics()):  # noqa: ASYNC110  # the broker deletes them
+        await delete_topics(admin, sorted(names))
+        while names & await topic_names(admin):  # noqa: ASYNC110  # the broker deletes them
             await asyncio.sleep(0.1)
 
 

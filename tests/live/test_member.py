@@ -182,8 +182,8 @@ async def test_member_that_misses_a_decision_loses_its_lease_and_rejoins(bootstr
 async def _committed(application: Application) -> dict[int, int]:
     """Partition -> committed offset under the application's group id, as a lag tool sees it."""
     async with admin_client(Connection(bootstrap=application.bootstrap)) as admin:
-        offsets = await admin.list_consumer_group_offsets(application.prefix)
-    return {tp.partition: each.offset for tp, each in offsets.items() if tp.topic == application.source}
+        offsets = await admin.committed_offsets(application.prefix, None)
+    return {tp.partition: offset for tp, offset in offsets.items() if tp.topic == application.source}
 
 
 async def test_handler_that_blocks_does_not_expire_its_member_which_says_so(bootstrap: str, prefix: str) -> None:

@@ -7,13 +7,12 @@ import contextlib
 from pathlib import Path
 
 import attrs
-from aiokafka.admin import NewPartitions
 
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.connection import Connection
-from tests.live.kafka import admin_client
+from tests.live.kafka import admin_client, create_partitions
 from tests.live.leader import leading
 from tests.live.test_member import BOTH, PARTITIONS, Application
 from tests.live.test_restorer import PATIENCE_S, producing, until
@@ -38,7 +37,7 @@ class GrowingApplication(Application):
         """Adds partitions to every topic. Members made from now on declare them."""
         async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
             topics = [self.source, self.changelog, self.counts]
-            await admin.create_partitions({topic: NewPartitions(MORE) for topic in topics})
+            await create_partitions(admin, dict.fromkeys(topics, MORE))
             async with asyncio.timeout(PATIENCE_S):  # the broker answers before its own view of them is new
                 while any(len(each["partitions"]) < MORE for each in await admin.describe_topics(topics)):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)

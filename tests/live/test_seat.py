@@ -22,7 +22,7 @@ from equipoise.seat.group_client import bucket
 from equipoise.seat.group_seat import Seat
 from equipoise.seat.seat_log import SeatLog
 from tests.live.group_clients import GroupClient, aiokafka_command, confluent_kafka_command, java_command
-from tests.live.kafka import admin_client
+from tests.live.kafka import admin_client, create_partitions
 from tests.live.seat_process import SeatProcess
 from tests.live.test_restorer import until
 
@@ -177,14 +177,12 @@ async def test_second_seat_takes_over_from_a_killed_one_without_a_move(start: St
 
 
 async def test_seat_notices_new_partitions(start: Start, lead: Any, bootstrap: str, prefix: str) -> None:
-    from aiokafka.admin import NewPartitions
-
     seat = lead()
     await until(lambda: seat.leads)
     client = start("first")
     await until(lambda: client.assigned == ALL)
     async with admin_client(Connection(bootstrap=bootstrap)) as admin:
-        await admin.create_partitions({prefix: NewPartitions(PARTITIONS + 2)})
+        await create_partitions(admin, {prefix: PARTITIONS + 2})
     await until(lambda: client.assigned == set(range(PARTITIONS + 2)))
     assert "partitions of its topics changed" in seat.said
 

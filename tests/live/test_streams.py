@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.kafka.connection import Connection
-from tests.live.kafka import admin_client, reader, writer
+from tests.live.kafka import admin_client, reader, topic_names, writer
 from tests.live.streams import StreamsApplication, changelog_of
 
 PARTITIONS = 2
@@ -39,4 +39,4 @@ async def test_streams_application_keeps_its_counts_over_a_restart(bootstrap: st
                 application.end("leave")
                 await asyncio.to_thread(application.process.wait, 60)
                 assert "closed" in application.said()
-        assert changelog_of(prefix) in await admin.list_topics()
+        assert changelog_of(prefix) in await topic_names(admin)

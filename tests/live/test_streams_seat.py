@@ -17,7 +17,6 @@ from equipoise.broker_seat.seat_queue import PREFIX
 from equipoise.broker_seat.streams_seat import NAME, TAGS
 from equipoise.broker_seat.ways import STREAMS_CLASS, STREAMS_SETTING
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.consumer_groups import connected
 from equipoise.kafka.group_configs import own_group_settings, set_group_settings
 from equipoise.kafka.started_clients import writer
 from equipoise.operations.doctor.access import Acl
@@ -53,13 +52,10 @@ def broker() -> Iterator[Brokers]:
 
 async def own_settings(broker: Brokers, group: str, changed: dict[str, str | None] | None = None) -> dict[str, str]:
     """The group's own settings. `changed`: are set first."""
-    client = await connected(Connection(bootstrap=broker.bootstrap).options())
-    try:
+    async with admin_client(Connection(bootstrap=broker.bootstrap)) as admin:
         if changed:
-            await set_group_settings(client, group, changed)
-        return await own_group_settings(client, group)
-    finally:
-        await client.close()
+            await set_group_settings(admin, group, changed)
+        return await own_group_settings(admin, group)
 
 
 async def running(broker: Brokers, group: str) -> dict[str, set[int]]:

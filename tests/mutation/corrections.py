@@ -104,7 +104,7 @@ CORRECTIONS = (
     ),
     Correction(
         "does not look at the error of a whole group: one whose coordinator has moved is one without offsets",
-        ("consumer/group_offsets", "committed"), "getattr(answer, \"error_code\", 0)", "0", f"{WIRE}::test_offsets_of_a_group_are_never_forgotten",
+        ("consumer/group_offsets", "read_offsets"), "getattr(answer, \"error_code\", 0)", "0", f"{WIRE}::test_offsets_of_a_group_are_never_forgotten",
     ),
     Correction(
         "makes a text of a right that is missing, in an error of no kind",
@@ -162,7 +162,7 @@ CORRECTIONS = (
     ),
     Correction(
         "keeps a connection that hangs for those who do not wait as long as it does",
-        ("aiokafka_wire", "AiokafkaWire._send"), "await asyncio.shield(sending)", "await sending",
+        ("aiokafka_wire", "AiokafkaWire.send"), "await asyncio.shield(sending)", "await sending",
         "tests/unit/kafka/test_silent_brokers.py::test_connection_that_hangs_is_closed_when_its_requests_are_called_off",
     ),
     Correction(

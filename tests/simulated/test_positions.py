@@ -9,11 +9,11 @@ import pytest
 
 from equipoise import Processor, Record, TaskContext
 from equipoise.events.errors import InputError
+from equipoise.kafka import core_shell
 from equipoise.kafka.client import NO_EPOCH, TopicPartition
 from equipoise.kafka.consumer.shell import WireConsumer
 from equipoise.member.fencing import SOURCE_TOPICS_KEY
 from equipoise.testing.group import NAME
-from equipoise.testing.simulated.kafka.connected import ConnectedClient
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from tests.simulated import deploys
 from tests.simulated.deployment import CONFIG
@@ -299,7 +299,7 @@ def test_brokers_without_topic_ids_are_read_on(guarantee: str, monkeypatch: pyte
     async def no_ids(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(ConnectedClient, "topic_ids", no_ids)
+    monkeypatch.setattr(core_shell, "topic_ids", no_ids)
     with Deploys(one(state="s1"), guarantee=guarantee) as group:
         group.join("m1")
         group.write(5)

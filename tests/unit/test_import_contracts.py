@@ -128,10 +128,10 @@ OF_THE_RUNTIME = {"aiokafka", "concurrent", "datetime", "fcntl", "random", "secr
 ALLOWED_IN_HOSTS = {"aiokafka.errors", "aiokafka.partitioner", "aiokafka.protocol.commit", "aiokafka.protocol.group", "threading.Lock"}
 """They reach no broker and no clock."""
 ADAPTER = {
-    "aiokafka_admin.py", "aiokafka_lifecycle.py", "aiokafka_metadata.py",
-    "aiokafka_structs.py", "aiokafka_wire.py", "consumer/batches.py", "consumer/requests.py",
-    "consumer_groups.py", "group_configs.py", "group_heartbeats.py", "group_requests.py",
-    "prepared_append.py", "producer/producer_requests.py", "producer/record_batches.py", "topic_ids.py",
+    "admin/admin_shell.py", "aiokafka_lifecycle.py", "aiokafka_metadata.py", "aiokafka_structs.py", "aiokafka_wire.py",
+    "consumer/batches.py", "consumer/leader_questions.py", "consumer/requests.py", "declared_requests.py", "group_configs.py",
+    "group_coordinators.py", "group_requests.py", "metadata_requests.py", "prepared_append.py", "producer/producer_requests.py",
+    "producer/record_batches.py",
 }  # fmt: skip
 OTHER_THREADS = {"new_event_loop", "run_in_executor", "to_thread"}
 

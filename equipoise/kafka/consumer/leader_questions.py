@@ -1,6 +1,6 @@
-"""Questions to the leaders of partitions: first offsets, ends, and where leader epochs end
-(KIP-320). Each batch has the epoch of the leader that has appended it. When an epoch ends before
-what was read of it, an unclean election has lost the rest.
+"""Asks the leaders of partitions: for first offsets, for ends, where leader epochs end (KIP-320),
+and to delete records. Each batch has the epoch of the leader that has appended it. When an epoch
+ends before what was read of it, an unclean election has lost the rest.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     for_code,
 )
+from aiokafka.protocol.admin import DeleteRecordsRequest
 
 from equipoise.kafka.broker_wire import Wire
 from equipoise.kafka.client import LeaderEnd, TopicPartition
 from equipoise.kafka.consumer.requests import EpochEndsRequest, ListOffsetsRequest, epochs_ended, listed
+from equipoise.kafka.declared_requests import by_topic
 
 T = TypeVar("T")
 AGAIN_S = 0.1
@@ -50,6 +52,21 @@ async def epoch_ends(wire: Wire, epochs: Mapping[TopicPartition, int], within_s:
         return await _answered(wire, epochs, request, epochs_ended, within_s)
     except (IncompatibleBrokerVersion, NotImplementedError):  # so aiokafka says that a broker does not know the request
         return None
+
+
+async def delete_records(wire: Wire, before: Mapping[TopicPartition, int], within_s: float) -> None:
+    """Has leaders delete the records before these offsets; -1: all. Raises KafkaError."""
+
+    def request(asked: Collection[TopicPartition]) -> Any:
+        topics = by_topic((place[0], (place[1], before[place])) for place in asked)
+        return DeleteRecordsRequest(topics, int(within_s * 1_000))
+
+    def read(answer: Any) -> Answers[int]:
+        for topic, partitions, *_ in answer.topics:
+            for partition, begin, code, *_ in partitions:
+                yield TopicPartition(topic, partition), code, begin
+
+    await _answered(wire, before, request, read, within_s)
 
 
 async def _answered(

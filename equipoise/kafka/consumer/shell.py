@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence, Set
-from math import inf
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 from aiokafka.errors import ConsumerStoppedError, IllegalOperation, IllegalStateError, KafkaConnectionError, KafkaError
 
 from equipoise.kafka.broker_wire import Wire
-from equipoise.kafka.client import CLOSE_S, ConsumedRecord, LeaderEnd, TopicPartition, call_off
+from equipoise.kafka.client import CLOSE_S, ConsumedRecord, LeaderEnd, TopicPartition
 from equipoise.kafka.consumer import group_offsets, leader_questions
 from equipoise.kafka.consumer.core import ConsumerCore
 from equipoise.kafka.consumer.reading_orders import FetchOptions, FetchOrder, FindPositions, Order
 from equipoise.kafka.consumer.requests import END, FIRST, ListOffsetsRequest, SessionFetch, listed
+from equipoise.kafka.core_shell import CoreShell
+from equipoise.kafka.group_coordinators import GroupCoordinators
 
 _LOG = logging.getLogger(__name__)
 
 
-class WireConsumer:
+class WireConsumer(CoreShell):
     """`client.Consumer`. `group`: for `committed` and `commit`, and where to begin without `seek`.
     `most_records`: of `getmany`, if it names no number; None: all.
     """
@@ -28,35 +29,20 @@ class WireConsumer:
     def __init__(
         self, wire: Wire, options: FetchOptions, *, group: str | None = None, most_records: int | None = None, request_timeout_s: float = 40.0
     ) -> None:
-        self.wire = wire
+        super().__init__(wire)
         self.core = ConsumerCore(options)
+        self._groups = GroupCoordinators(wire, logs=True)
         self._options, self._group, self._most_records, self._within_s = options, group, most_records, request_timeout_s
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._waiters: set[asyncio.Future[None]] = set()
         self._finds = 0
-        self._is_planned = self._is_closed = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = inf
         self._broken: BaseException | None = None
         """What has ended it, which is an error of this client."""
 
     async def start(self) -> None:
-        await self.wire.start()
-        self._loop = asyncio.get_running_loop()
-        self.wire.watch(self._heard)
-        self._heard()
+        await self._connect()
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         was_closed, self._is_closed = self._is_closed, True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._wake()
-        for task in self._tasks:
-            task.cancel()
-        if not was_closed:
-            await self.wire.stop(within_s=within_s)
-        await call_off(*self._tasks)
+        await self._disconnect(was_closed, within_s)
 
     # Positions
 
@@ -148,23 +134,10 @@ class WireConsumer:
         """Returns whether something was found within `timeout_s`. Raises KafkaConnectionError."""
         if self._broken is not None:
             raise KafkaConnectionError("the consumer fetches nothing any more") from self._broken
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        try:
-            if timeout_s is None:
-                await waiter
-            else:
-                await asyncio.wait((waiter,), timeout=timeout_s)
-        finally:
-            self._waiters.discard(waiter)
+        changed = await self._change(timeout_s)
         if self._broken is not None:
             raise KafkaConnectionError("the consumer fetches nothing any more") from self._broken
-        return waiter.done()
-
-    def _wake(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        return changed
 
     # Requests
 
@@ -172,12 +145,6 @@ class WireConsumer:
     def _now_ms(self) -> float:
         assert self._loop is not None
         return self._loop.time() * 1_000
-
-    def _plan(self) -> None:
-        """Sends what is due, when the host has done what it does now."""
-        if not self._is_planned and not self._is_closed and self._loop is not None:
-            self._is_planned = True
-            self._loop.call_soon(self._send_due)
 
     def _heard(self) -> None:
         if not self._is_closed and self._loop is not None:
@@ -188,30 +155,15 @@ class WireConsumer:
         self._is_planned = False
         if self._is_closed or self._broken is not None:
             return
-        assert self._loop is not None
         try:
             due = self.core.due(self._now_ms)
         except Exception as error:  # noqa: BLE001  # whoever waits would wait for ever
             self._break(error)
             return
-        for order in due.orders:
-            task = self._loop.create_task(self._carry_out(order))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        if due.asks_metadata:
-            self.wire.refresh()
-        if due.again_ms != self._timer_ms:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_ms = due.again_ms
-            self._timer = None if due.again_ms == inf else self._loop.call_at(due.again_ms / 1_000, self._look_again)
+        self._send(due)
         if self.core.finds != self._finds:
             self._finds = self.core.finds
             self._wake()
-
-    def _look_again(self) -> None:
-        self._timer, self._timer_ms = None, inf
-        self._send_due()
 
     async def _carry_out(self, order: Order) -> None:
         try:
@@ -238,7 +190,7 @@ class WireConsumer:
     async def _find_positions(self, order: FindPositions) -> None:
         if order.node is None:
             assert self._group is not None
-            found = await group_offsets.committed(self.wire, self._group, order.places)
+            found = await self._committed(self._group, order.places)
             self.core.placed(order, {place: found.get(place) for place in order.places}, self._now_ms)
         else:
             time = FIRST if self._options.reset == "earliest" else END
@@ -277,7 +229,10 @@ class WireConsumer:
 
     async def committed(self, partition: TopicPartition) -> int | None:
         """Raises IllegalOperation without a group."""
-        return (await group_offsets.committed(self.wire, self._of_group(), (partition,))).get(partition)
+        return (await self._committed(self._of_group(), (partition,))).get(partition)
+
+    async def _committed(self, group: str, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return await group_offsets.until_answered(lambda: group_offsets.committed(self._groups, group, places))
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Raises IllegalOperation without a group, IllegalStateError."""
@@ -285,7 +240,7 @@ class WireConsumer:
         for place in offsets:
             if place not in self.core.places:
                 raise IllegalStateError(f"Partition {place} is not assigned")
-        await group_offsets.commit(self.wire, group, offsets)
+        await group_offsets.until_answered(lambda: group_offsets.commit(self._groups, group, offsets))
 
     def _of_group(self) -> str:
         if self._group is None:
@@ -299,9 +254,3 @@ class WireConsumer:
 
     def watch_metadata(self, heard: Callable[[], None]) -> None:
         self.wire.watch(heard)
-
-    async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
-        return await self.wire.topic_ids(topics, leads)
-
-    def leader(self, partition: TopicPartition) -> tuple[str, int] | None:
-        return self.wire.address(partition)

@@ -6,7 +6,6 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from math import inf
 from typing import Any, NamedTuple
 
 from aiokafka.errors import (
@@ -17,22 +16,21 @@ from aiokafka.errors import (
     ProducerClosed,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
-    for_code,
 )
-from aiokafka.protocol.commit import OffsetCommitRequest
 
 from equipoise.kafka.broker_wire import Wire
-from equipoise.kafka.client import CLOSE_S, LeaderEnd, SentBatch, SentHeaders, TopicPartition, Unsent, call_off, partition_of_key
-from equipoise.kafka.consumer import leader_questions
+from equipoise.kafka.client import CLOSE_S, LeaderEnd, SentBatch, SentHeaders, TopicPartition, Unsent, partition_of_key
+from equipoise.kafka.consumer import group_offsets, leader_questions
 from equipoise.kafka.consumer.requests import END
+from equipoise.kafka.core_shell import CoreShell
+from equipoise.kafka.group_coordinators import GroupCoordinators, ask_any
 from equipoise.kafka.producer.producer_core import ProducerCore
 from equipoise.kafka.producer.producer_requests import request_of
 from equipoise.kafka.producer.producer_states import ENDING, ProducerState
 from equipoise.kafka.producer.record_batches import RecordBatch
-from equipoise.kafka.producer.sending_orders import Coordinates, FindCoordinator, InitProducerId, ProduceBatches, ProducerOptions, SendOrder
+from equipoise.kafka.producer.sending_orders import FindCoordinator, InitProducerId, ProduceBatches, ProducerOptions, SendOrder
 
 _LOG = logging.getLogger(__name__)
-_NO_GENERATION, _NO_MEMBER = -1, ""
 _CLOSING: set[asyncio.Future[None]] = set()
 """Keeps tasks alive: a task without a reference may be collected before its end."""
 
@@ -47,24 +45,18 @@ class AppendedAt(NamedTuple):
     """By the broker's clock; -1: the topic keeps its senders' times."""
 
 
-class WireProducer:
+class WireProducer(CoreShell):
     """`client.Producer`."""
 
     def __init__(self, wire: Wire, options: ProducerOptions) -> None:
-        self.wire = wire
+        super().__init__(wire)
         self.core = ProducerCore(options)
         self._options = options
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._waiters: set[asyncio.Future[None]] = set()
         self._partitions: dict[str, Collection[int]] = {}
         """Those of topics that were asked for, by the last metadata."""
-        self._group_coordinators: dict[str, int] = {}
+        self._groups = GroupCoordinators(wire, apart=False)
         self._turn = 0
         """Rises with each record without a key."""
-        self._is_planned = self._is_closed = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = inf
 
     # Beginning and end
 
@@ -73,10 +65,7 @@ class WireProducer:
         await self.begin()
 
     async def connect(self) -> None:
-        await self.wire.start()
-        self._loop = asyncio.get_running_loop()
-        self.wire.watch(self._heard)
-        self._heard()
+        await self._connect()
         self.core.transaction.connect()
         if self.core.transaction.is_transactional:
             await self._or_close(self._until(lambda: self.core.transaction.has_coordinator))
@@ -113,16 +102,9 @@ class WireProducer:
 
     async def _close(self, within_s: float) -> None:
         was_closed, self._is_closed = self._is_closed, True
-        if self._timer is not None:
-            self._timer.cancel()
         self.core.close(ProducerClosed())
         self._settle()
-        self._wake()
-        for task in self._tasks:
-            task.cancel()
-        if not was_closed:
-            await self.wire.stop(within_s=within_s)
-        await call_off(*self._tasks)
+        await self._disconnect(was_closed, within_s)
 
     # Records
 
@@ -167,7 +149,9 @@ class WireProducer:
             self._plan()
             if batch is not None:
                 return self._waiter(batch)
-            await self._woken(until_s)
+            if not await self._change(until_s - asyncio.get_running_loop().time()):
+                late: Exception = KafkaTimeoutError()
+                raise late
 
     def _choose(self, key: bytes | None, count: int) -> int:
         if key is not None:
@@ -221,22 +205,7 @@ class WireProducer:
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         """Raises KafkaError."""
-        if group not in self._group_coordinators:
-            answer = await self.wire.send(self._any_node(), request_of(FindCoordinator(Coordinates.GROUP, group), self._options))
-            _check(answer.error_code, group)
-            self._group_coordinators[group] = answer.coordinator_id
-        topics: dict[str, list[tuple[int, int, str]]] = {}
-        for (topic, partition), offset in offsets.items():
-            topics.setdefault(topic, []).append((partition, offset, ""))
-        request = OffsetCommitRequest(group, _NO_GENERATION, _NO_MEMBER, OffsetCommitRequest.DEFAULT_RETENTION_TIME, list(topics.items()))
-        try:
-            answer = await self.wire.send(self._group_coordinators[group], request)
-            for _, partitions in answer.topics:
-                for _, code in partitions:
-                    _check(code, group)
-        except KafkaError:
-            self._group_coordinators.pop(group, None)
-            raise
+        await group_offsets.commit(self._groups, group, offsets)
 
     async def begin_transaction(self, expected: Collection[TopicPartition] = ()) -> None:
         """Raises IllegalOperation without a transactional id, IllegalStateError, KafkaError."""
@@ -278,12 +247,6 @@ class WireProducer:
             raise ProducerClosed("the producer was not started")
         return self._loop.time() * 1_000
 
-    def _plan(self) -> None:
-        """Sends what is due, when the host has done what it does now."""
-        if not self._is_planned and not self._is_closed and self._loop is not None:
-            self._is_planned = True
-            self._loop.call_soon(self._send_due)
-
     def _heard(self) -> None:
         self._partitions.clear()
         if not self._is_closed:
@@ -294,7 +257,6 @@ class WireProducer:
         self._is_planned = False
         if self._is_closed:
             return
-        assert self._loop is not None
         state = self.core.transaction.state
         try:
             due = self.core.due(self._now_ms)
@@ -302,23 +264,9 @@ class WireProducer:
             self.core.fail(error)
             due = self.core.due(self._now_ms)
         self._settle()
-        for order in due.orders:
-            task = self._loop.create_task(self._carry_out(order))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        if due.asks_metadata:
-            self.wire.refresh()
-        if due.again_ms != self._timer_ms:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_ms = due.again_ms
-            self._timer = None if due.again_ms == inf else self._loop.call_at(due.again_ms / 1_000, self._look_again)
+        self._send(due)
         if due.orders or self.core.transaction.state is not state:
             self._wake()
-
-    def _look_again(self) -> None:
-        self._timer, self._timer_ms = None, inf
-        self._send_due()
 
     async def _carry_out(self, order: SendOrder) -> None:
         try:
@@ -351,17 +299,11 @@ class WireProducer:
         if not isinstance(order, FindCoordinator | InitProducerId):
             return await self.wire.send(order.node, request)
         if isinstance(order, InitProducerId):
-            return await self.wire.send(self._any_node() if order.node is None else order.node, request)
-        answer = await self.wire.send(self._any_node(), request)
+            return await (ask_any(self.wire, request) if order.node is None else self.wire.send(order.node, request))
+        answer = await ask_any(self.wire, request)
         if not answer.error_code and not await self.wire.ready(answer.coordinator_id):
             raise NodeNotReadyError(f"coordinator {answer.coordinator_id}")
         return answer
-
-    def _any_node(self) -> int:
-        node = self.wire.any_node()
-        if node is None:
-            raise KafkaConnectionError("no broker is known")
-        return node
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         """Returns when `holds` does. Raises the fatal error, ProducerClosed."""
@@ -373,41 +315,10 @@ class WireProducer:
                 raise copy.copy(transaction.error or KafkaError())
             if holds():
                 return
-            await self._woken(None)
-
-    async def _woken(self, until_s: float | None) -> None:
-        """Returns when something has changed. Raises KafkaTimeoutError."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        try:
-            async with asyncio.timeout_at(until_s):
-                await waiter
-        except TimeoutError:
-            late: Exception = KafkaTimeoutError()
-            raise late from None
-        finally:
-            self._waiters.discard(waiter)
-
-    def _wake(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    # Topics
-
-    async def topic_ids(self, topics: Collection[str], leads: TopicPartition) -> tuple[str, ...] | None:
-        return await self.wire.topic_ids(list(topics), leads)
-
-    def leader(self, partition: TopicPartition) -> tuple[str, int] | None:
-        return self.wire.address(partition)
+            await self._change(None)
 
 
 def _log_repeated(order: ProduceBatches) -> None:
     for each in order.batches:
         if not each.is_ended and each.error is not None:
             _LOG.warning("Got error produce response on topic-partition %s, retrying. Error: %s", each.place, each.error)
-
-
-def _check(code: int, group: str) -> None:
-    if code:
-        raise for_code(code)(group)

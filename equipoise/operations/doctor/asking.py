@@ -13,22 +13,20 @@ from typing import Any, Self
 
 import attrs
 from aiokafka import errors
-from aiokafka.admin.config_resource import ConfigResourceType
-from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.conn import create_conn
 from aiokafka.protocol.admin import ApiVersionRequest, DescribeConfigsRequest
 
+from equipoise.kafka.admin.admin_shell import BROKER, TOPIC
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import repeated
 from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, StreamsGroupDescribe
-from equipoise.kafka.topic_ids import DescribeTopics
+from equipoise.kafka.metadata_requests import NOT_TOLD
 from equipoise.replay.importers.groups.described import read_streams_groups
 
 OPERATIONS = {3: "Read", 4: "Write", 5: "Create", 6: "Delete", 8: "Describe", 10: "DescribeConfigs"}
 """Kafka's codes of operations, by which bits of an answer are numbered."""
 _COORDINATOR_S = 30.0
-_NOT_TOLD = -(2**31)
 _TOPIC_FORBIDDEN, _UNKNOWN_TOPIC = 29, 3
 _UNSUPPORTED_VERSION = 35
 _NO_GROUP = "equipoise.doctor"
@@ -77,62 +75,55 @@ class Asking:
     """A client of `connection`. An asynchronous context manager. Methods raise KafkaError."""
 
     def __init__(self, connection: Connection) -> None:
-        self._client = AIOKafkaClient(**connection.options())
+        self.admin = connection.clients.admin()
 
     async def __aenter__(self) -> Self:
-        try:
-            await self._client.bootstrap()
-        except BaseException:
-            await self._client.close()
-            raise
+        await self.admin.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._client.close()
+        await self.admin.stop()
 
     def brokers(self) -> list[BrokerAddress]:
         """All brokers, as they advertise themselves."""
-        return sorted(BrokerAddress(each.nodeId, each.host, each.port) for each in self._client.cluster.brokers())
+        return [BrokerAddress(node_id, *address) for node_id in self.admin.nodes() if (address := self.admin.address(node_id)) is not None]
 
     async def versions(self, node_id: int) -> dict[int, tuple[int, int]]:
         """Key of a request -> its lowest and highest version."""
-        answer = await self._client.send(node_id, ApiVersionRequest())
+        answer = await self.admin.ask(ApiVersionRequest(), node_id)
         return {key: (lowest, highest) for key, lowest, highest in answer.api_versions}
 
     async def topics(self, names: Sequence[str]) -> dict[str, TopicFound]:
-        answer = await self._client.send(self._node(), DescribeTopics(names, operations=True))
         found = {}
-        for code, name, _, _, partitions, operations, *_ in answer.topics:
+        for each in await self.admin.describe_topics(names, operations=True):
+            code, partitions = each["error_code"], [(part["replicas"], part["isr"]) for part in each["partitions"]]
             if code not in (0, _TOPIC_FORBIDDEN, _UNKNOWN_TOPIC):
-                raise errors.for_code(code)(name)
-            found[name] = TopicFound(
-                is_hidden=code == _TOPIC_FORBIDDEN, allowed=_named(operations), partitions=[(each[4], each[5]) for each in partitions]
+                raise errors.for_code(code)(each["topic"])
+            found[each["topic"]] = TopicFound(
+                is_hidden=code == _TOPIC_FORBIDDEN, allowed=_named(each.get("operations", NOT_TOLD)), partitions=partitions
             )
         return found
 
     async def group_operations(self, group: str) -> Collection[str] | None:
         """Returns what the user may do with a consumer group; None: the broker does not say."""
 
-        async def described() -> Any:
-            coordinator = await self._client.coordinator_lookup(CoordinationType.GROUP, group)
-            answer = (await self._client.send(coordinator, DescribeGroups(group, operations=True))).to_object()["groups"][0]
-            if answer["error_code"]:
-                raise errors.for_code(answer["error_code"])(group)
-            return answer
+        def described(answer: Any) -> Collection[str] | None:
+            (found,) = answer.to_object()["groups"]
+            if found["error_code"]:
+                raise errors.for_code(found["error_code"])(group)
+            return _named(found["authorized_operations"])
 
         try:  # a new cluster makes the topic of groups at the first question, and its leaders read it first
-            answer = await repeated(described, _COORDINATOR_S)
+            return await repeated(lambda: self.admin.ask_group(group, DescribeGroups(group, operations=True), described), _COORDINATOR_S)
         except errors.GroupAuthorizationFailedError:
             return ()
-        return _named(answer["authorized_operations"])
 
     async def settings(self, topics: Sequence[str] = (), broker: int | None = None) -> dict[str, Mapping[str, str]]:
         """Settings of topics, or of one broker, by name, defaults included. Those that the user may
         not read are absent.
         """
-        kind, names = (ConfigResourceType.TOPIC, list(topics)) if broker is None else (ConfigResourceType.BROKER, [str(broker)])
-        request = DescribeConfigsRequest([(kind, name, None) for name in names], include_synonyms=False)
-        answer = await self._client.send(self._node() if broker is None else broker, request)
+        kind, names = (TOPIC, list(topics)) if broker is None else (BROKER, [str(broker)])
+        answer = await self.admin.ask(DescribeConfigsRequest([(kind, name, None) for name in names]), broker)
         return {name: {entry[0]: entry[1] for entry in entries} for code, _, _, name, entries in answer.resources if not code}
 
     async def assigns(self, node_id: int, kind: type[ConsumerGroupDescribe | StreamsGroupDescribe]) -> bool:
@@ -140,16 +131,12 @@ class Asking:
         does not exist.
         """
         try:
-            answer = await self._client.send(node_id, kind(_NO_GROUP))
+            answer = await self.admin.ask(kind(_NO_GROUP), node_id)
         except (errors.IncompatibleBrokerVersion, NotImplementedError):
             return False
         if kind is StreamsGroupDescribe:
             return all(each.error_code != _UNSUPPORTED_VERSION for each in read_streams_groups(answer.body))
         return all(each["error_code"] != _UNSUPPORTED_VERSION for each in answer.to_object()["groups"])
-
-    def _node(self) -> int:
-        node: int = self._client.get_random_node()
-        return node
 
 
 async def transaction_s(connection: Connection, transactional_id: str, group: str, place: TopicPartition, within_s: float) -> float:
@@ -170,6 +157,6 @@ async def transaction_s(connection: Connection, transactional_id: str, group: st
 
 
 def _named(operations: int) -> Collection[str] | None:
-    return None if operations == _NOT_TOLD else {name for bit, name in OPERATIONS.items() if operations >> bit & 1}
+    return None if operations == NOT_TOLD else {name for bit, name in OPERATIONS.items() if operations >> bit & 1}
 
 

@@ -52,7 +52,7 @@ class GroupsAsking(Asking):
     async def _judged(self, patterns: Collection[str]) -> list[JudgedGroup]:
         found: list[JudgedGroup] = []
         for broker in self.brokers():
-            listed = await groups_of(self._client, broker.node_id)
+            listed = await groups_of(self.admin, broker.node_id)
             wanted = [each for each in listed if not patterns or any(fnmatch.fnmatchcase(each.name, pattern) for pattern in patterns)]
             if wanted:
                 found += await self._of_coordinator(broker.node_id, wanted)
@@ -63,7 +63,7 @@ class GroupsAsking(Asking):
         kinds = {each.name: (each.group_type, each.protocol_type, each.state) for each in listed}
         found = [_other(name, *kinds[name], coordinator) for name in kinds if kinds[name][0] not in ("classic", "consumer")]
         for some in _in_parts([name for name in kinds if kinds[name][0] == "classic"]):
-            answer = (await self._client.send(node_id, DescribeGroups(*some))).to_object()
+            answer = (await self.admin.ask(DescribeGroups(*some), node_id)).to_object()
             for each in answer["groups"]:
                 group = _classic_group(each)
                 found.append(
@@ -73,7 +73,7 @@ class GroupsAsking(Asking):
                     )
                 )  # fmt: skip
         for some in _in_parts([name for name in kinds if kinds[name][0] == "consumer"]):
-            answer = (await self._client.send(node_id, ConsumerGroupDescribe(*some))).to_object()
+            answer = (await self.admin.ask(ConsumerGroupDescribe(*some), node_id)).to_object()
             found += [_consumers(each, coordinator) for each in answer["groups"]]
         return found
 

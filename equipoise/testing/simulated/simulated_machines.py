@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 
 import attrs
 
-from equipoise.kafka.client import TopicPartition
 from equipoise.log.kafka.envelope import group_key
 from equipoise.machine_load import HostShares
 from equipoise.testing.simulated.virtual_loops import MS_US, S_US, Scheduler, VirtualLoop, VirtualThread
-from equipoise.witness.child import append_with
+from equipoise.witness.child import append
 from equipoise.witness.proof import MemberProof, Proof
 
 T = TypeVar("T")
@@ -212,9 +211,8 @@ class SimulatedWitness:
         left = proof.facts(f"{self._process.name} has ended")
         while left and witness.monotonic_s() < by_s:
             clients = proof.connection.of_process(witness.name).clients  # type: ignore[attr-defined]  # a simulated one
-            consumer, producer = clients.consumer(request_timeout_ms=1_000), clients.producer(request_timeout_ms=1_000)
             try:
-                await append_with(consumer, producer, TopicPartition(proof.topic, proof.partition), group_key(proof.group), left)
+                await append(clients.producer(request_timeout_ms=1_000), proof.topic, proof.partition, group_key(proof.group).hex(), left)
                 return
             except KafkaError:
                 await asyncio.sleep(LOCK_LOOK_S)

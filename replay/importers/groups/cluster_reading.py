@@ -95,10 +95,9 @@ class ClusterReader:
 
     async def topics(self) -> list[str]:
         """Topics of the cluster, without those that brokers keep for themselves."""
-        async with admin_client(self._connection) as client:
-            admin: Any = client  # aiokafka's, with all its methods
+        async with admin_client(self._connection) as admin:
             with reaching(self._connection):
-                return sorted(topic for topic in await admin.list_topics() if not topic.startswith(_INTERNAL))
+                return sorted(each["topic"] for each in await admin.describe_topics(None) if not each["topic"].startswith(_INTERNAL))
 
     async def names(self) -> dict[str, str]:
         """Topic id -> topic, as `uuid.UUID` writes ids; {} where brokers have no ids."""

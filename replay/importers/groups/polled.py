@@ -15,8 +15,11 @@ from types import MappingProxyType
 from typing import Any
 
 from equipoise.events.errors import InputError
+from equipoise.kafka.client import Admin, TopicPartition
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer.group_offsets import offsets_request, read_offsets
 from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, StreamsGroupDescribe
+from equipoise.kafka.listed_groups import groups_of
 from equipoise.kafka.started_clients import admin_client, reaching
 from equipoise.replay.importers.groups.cluster_reading import ClusterReader
 from equipoise.replay.importers.groups.cluster_recording import ClusterRecording
@@ -34,8 +37,6 @@ LOST = (
 _SETTLED = ("Stable", "Empty")
 _LONG_S = 10.0
 _DEAD = "Dead"
-_MOVED = (15, 16)
-"""Kafka's errors COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""
 _OTHER_PROTOCOL = (35, 69)
 """UNSUPPORTED_VERSION and GROUP_ID_NOT_FOUND."""
 _DENIED = (29, 30)
@@ -86,7 +87,6 @@ class PolledCluster:
             self._note(raw)
         self._known = known.groups
         self._generations = {name: group.epoch for name, group in known.groups.items()}
-        self._coordinators: dict[str, int] = {}
         self.under_way: dict[str, UnderWay] = {}
         """Group -> its rebalance that is not over; nothing is recorded of it before."""
         self._waits_since: dict[str, tuple[float, bool]] = {}
@@ -102,13 +102,13 @@ class PolledCluster:
             await asyncio.sleep(min(left_s, 0.2))
             return []
         self._next_s = time.monotonic() + self._poll_s
-        async with admin_client(self._connection) as client:
-            admin: Any = client  # aiokafka's, with all its methods
+        async with admin_client(self._connection) as admin:
             with reaching(self._connection):
-                groups = sorted(name for name, _ in await admin.list_consumer_groups() if self._wanted(name))
+                nodes = {each.name: node for node in admin.nodes() for each in await groups_of(admin, node, typed=False) if self._wanted(each.name)}
+                groups = sorted(nodes)
                 found = self._gone(groups)
                 for begin in range(0, len(groups), _MOST_AT_ONCE):
-                    found += await self._look(admin, groups[begin : begin + _MOST_AT_ONCE])
+                    found += await self._look(admin, {name: nodes[name] for name in groups[begin : begin + _MOST_AT_ONCE]})
         return found
 
     async def read_all(self) -> bool:
@@ -141,14 +141,12 @@ class PolledCluster:
         modern = sorted(name for name, written in self._written.items() if written and self._wanted(name) and name not in groups)
         return [self._raw(group_key(name), None) for name in sorted(gone)] + [raw for name in modern for raw in self._changes(name, {})]
 
-    async def _look(self, admin: Any, groups: list[str]) -> list[RawRecord]:
+    async def _look(self, admin: Admin, nodes: Mapping[str, int]) -> list[RawRecord]:
+        """`nodes`: group -> its coordinator."""
         found: list[RawRecord] = []
-        nodes = {name: await self._coordinator(admin, name) for name in groups}
         unknown: list[str] = []
-        classic = [name for name in groups if name not in self._protocols]
+        classic = [name for name in nodes if name not in self._protocols]
         for error, name, state, protocol_type, protocol, members, *_ in await self._ask(admin, nodes, DescribeGroups, classic):
-            if error in _MOVED:
-                self._coordinators.pop(name, None)
             if state == _DEAD and error in (0, *_OTHER_PROTOCOL):
                 unknown.append(name)
             self._note_under_way(name, None if error else under_way_of((error, name, state, protocol_type, protocol, members)))
@@ -163,24 +161,22 @@ class PolledCluster:
                 written = [WrittenMember(*each) for each in described[2]]
                 found.append(self._raw(*classic_group_record(name, protocol_type, self._generations[name], protocol, self._now_ms(), written)))
         found += await self._look_at_modern(admin, nodes, unknown)
-        reading = (admin.list_consumer_group_offsets(name, group_coordinator_id=nodes[name]) for name in groups)
-        for name, commits in zip(groups, await asyncio.gather(*reading), strict=True):
-            for place, committed in commits.items():
+        reading = (admin.ask(offsets_request(name, None), node) for name, node in nodes.items())
+        for name, answer in zip(nodes, await asyncio.gather(*reading), strict=True):
+            for place, offset in _offsets(name, answer).items():
                 key = (name, place.topic, place.partition)
-                if self._committed.get(key) != committed.offset:
-                    self._committed[key] = committed.offset
-                    found.append(self._raw(*commit_record(*key, self._now_ms(), committed.offset)))
+                if self._committed.get(key) != offset:
+                    self._committed[key] = offset
+                    found.append(self._raw(*commit_record(*key, self._now_ms(), offset)))
         return found
 
-    async def _look_at_modern(self, admin: Any, nodes: Mapping[str, int], unknown: list[str]) -> list[RawRecord]:
+    async def _look_at_modern(self, admin: Admin, nodes: Mapping[str, int], unknown: list[str]) -> list[RawRecord]:
         """Groups of KIP-848 and KIP-1071. `unknown`: not of the classic protocol, and not yet seen.
         """
         found: list[RawRecord] = []
         for kind in (ConsumerGroupDescribe, StreamsGroupDescribe):
             asked = [name for name in nodes if self._protocols.get(name) is kind] + unknown
             for error, name, records in _described(kind, await self._ask(admin, nodes, kind, asked)):
-                if error in _MOVED:
-                    self._coordinators.pop(name, None)
                 if error in _DENIED:
                     self._tell_denied(name)
                 if not error:
@@ -209,7 +205,7 @@ class PolledCluster:
             self._denied.add(group)
             self._say(f"group {group} is not described: it needs DESCRIBE on the group and on its topics, those that Kafka Streams makes included")
 
-    async def _ask(self, admin: Any, nodes: Mapping[str, int], kind: Callable[..., Any], groups: list[str]) -> list[Any]:
+    async def _ask(self, admin: Admin, nodes: Mapping[str, int], kind: Callable[..., Any], groups: list[str]) -> list[Any]:
         """The groups as their coordinators describe them; []: the brokers are older than these
         groups. Raises InputError when they are too old for any.
         """
@@ -219,7 +215,7 @@ class PolledCluster:
         for name in groups:
             by_node.setdefault(nodes[name], []).append(name)
         try:
-            answers = await asyncio.gather(*(admin._send_request(kind(*names), node) for node, names in sorted(by_node.items())))
+            answers = await asyncio.gather(*(admin.ask(kind(*names), node) for node, names in sorted(by_node.items())))
         except (IncompatibleBrokerVersion, NotImplementedError):
             if kind is DescribeGroups:
                 raise InputError("the brokers do not name static members; Kafka 2.4 or later is needed") from None
@@ -241,13 +237,18 @@ class PolledCluster:
         gone = [self._raw(key, None) for key in sorted(before.keys() - records.keys(), reverse=True)]
         return [self._raw(key, value) for key, value in records.items() if before.get(key) != value] + gone
 
-    async def _coordinator(self, admin: Any, group: str) -> int:
-        if group not in self._coordinators:
-            self._coordinators[group] = await admin.find_coordinator(group)
-        return self._coordinators[group]
-
     def _raw(self, key: bytes, value: bytes | None) -> RawRecord:
         return RawRecord(0, 0, self._now_ms(), key, value)
+
+
+def _offsets(group: str, answer: Any) -> Mapping[TopicPartition, int]:
+    """Returns what a group has committed; {}: the user may not see it, or its coordinator moves."""
+    from aiokafka.errors import KafkaError
+
+    try:
+        return read_offsets(group, answer)
+    except KafkaError:
+        return {}
 
 
 def _described(kind: type, groups: Iterable[Any]) -> Iterator[tuple[int, str, dict[bytes, bytes]]]:

@@ -4,7 +4,6 @@ that: their coordinator stores a generation when it is complete, and says before
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import attrs
 
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.group_requests import DescribeGroups
+from equipoise.kafka.listed_groups import groups_of
 from equipoise.kafka.started_clients import admin_client, reaching
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, classic_kind
 
@@ -48,20 +48,14 @@ async def rebalances_under_way(connection: Connection) -> list[UnderWay]:
     """
     from aiokafka.errors import IncompatibleBrokerVersion
 
-    async with admin_client(connection) as client:
-        admin: Any = client  # aiokafka's, with all its methods
+    async with admin_client(connection) as admin:
         with reaching(connection):
-            names = [name for name, kind in await admin.list_consumer_groups() if kind]
-            nodes: dict[int, list[str]] = {}
-            for begin in range(0, len(names), _MOST_AT_ONCE):
-                some = names[begin : begin + _MOST_AT_ONCE]
-                for name, node in zip(some, await asyncio.gather(*map(admin.find_coordinator, some)), strict=True):
-                    nodes.setdefault(node, []).append(name)
             found: list[UnderWay] = []
-            for node, mine in sorted(nodes.items()):
+            for node in admin.nodes():
+                mine = [each.name for each in await groups_of(admin, node, typed=False) if each.protocol_type]
                 for begin in range(0, len(mine), _MOST_AT_ONCE):
                     try:
-                        answer = await admin._send_request(DescribeGroups(*mine[begin : begin + _MOST_AT_ONCE]), node)
+                        answer = await admin.ask(DescribeGroups(*mine[begin : begin + _MOST_AT_ONCE]), node)
                     except (IncompatibleBrokerVersion, NotImplementedError):
                         return []
                     found += [each for described in answer.groups if not described[0] and (each := under_way_of(described)) is not None]

@@ -120,10 +120,9 @@ class StreamsGroup:
         the group runs.
         """
         wanted = {topic for _, event in new for consumers in processes(event).values() for each in consumers for topic in each.assignment.partitions}
-        async with admin_client(self._connection) as client:
-            admin: Any = client  # aiokafka's, with all its methods
+        async with admin_client(self._connection) as admin:
             with reaching(self._connection):
-                there = await admin.list_topics()
+                there = [each["topic"] for each in await admin.describe_topics(None)]
                 wanted.update(changelog_candidates(self.group, dict.fromkeys(there, 0)))
                 unknown = sorted(wanted.intersection(there).difference(self._topics))
                 for described in await admin.describe_topics(unknown) if unknown else ():

@@ -30,7 +30,7 @@ from tests import faults
 from tests.customers import placed_customers
 from tests.live.builds import started
 from tests.live.cut import Relays
-from tests.live.kafka import admin_client
+from tests.live.kafka import admin_client, create_partitions
 from tests.live.orders import Orders
 from tests.live.storm.faults import (
     BROKERS,
@@ -353,7 +353,6 @@ class Deployment:
 
     async def _add_partition(self) -> int:
         """To the source and to the changelog, until every broker knows it."""
-        from aiokafka.admin import NewPartitions
         from aiokafka.errors import KafkaError
 
         tasks, topics, times = self.tasks + 1, (self.orders.topic, f"{self.orders.topic}-state"), 0
@@ -366,7 +365,7 @@ class Deployment:
                     times = 0
                     async with admin_client(self.orders.connection) as admin:
                         lacking = [topic for topic, count in zip(topics, counts, strict=True) if count < tasks]
-                        await admin.create_partitions({topic: NewPartitions(tasks) for topic in lacking})
+                        await create_partitions(admin, dict.fromkeys(lacking, tasks))
             except (KafkaError, EquipoiseError, TimeoutError, OSError):
                 times = 0
             await asyncio.sleep(KNOWN_EVERY_S)

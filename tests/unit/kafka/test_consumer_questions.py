@@ -16,12 +16,14 @@ from aiokafka.errors import (
     NotLeaderForPartitionError,
     TopicAuthorizationFailedError,
 )
+from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.offset import OffsetRequest_v3
 
 from equipoise.kafka.client import LeaderEnd, TopicPartition
 from equipoise.kafka.consumer import group_offsets
 from equipoise.kafka.consumer.leader_questions import epoch_ends, offsets
-from equipoise.kafka.consumer.requests import END, FIRST, ListOffsetsRequest, ListOffsetsStruct, listed
+from equipoise.kafka.consumer.requests import END, FIRST, LIST_OFFSETS_V4, ListOffsetsRequest, listed
+from equipoise.kafka.group_coordinators import GroupCoordinators
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 NOT_LEADER, NOT_COORDINATOR = NotLeaderForPartitionError.errno, 16
@@ -31,7 +33,7 @@ class AnsweringWire:
     """Broker 5 leads all partitions. `answers`: what comes back, one after the other."""
 
     def __init__(self, *answers: Any) -> None:
-        self.answers, self.requests, self.updates, self.forgotten = list(answers), list[Any](), 0, list[str]()
+        self.answers, self.requests, self.updates, self.searches = list(answers), list[Any](), 0, 0
         self.leads: tuple[int, int] | None = (5, -1)
         self.hidden: set[str] = set()
 
@@ -47,14 +49,17 @@ class AnsweringWire:
     def is_hidden(self, topic: str) -> bool:
         return topic in self.hidden
 
-    def forget_group(self, group: str) -> None:
-        self.forgotten.append(group)
+    def nodes(self) -> list[int]:
+        return [5]
 
-    async def send_to_group(self, group: str, request: Any) -> Any:
-        return await self.send(5, request)
+    async def ready(self, node: int, *, apart: bool = False) -> bool:
+        return True
 
-    async def send(self, node: int, request: Any) -> Any:
+    async def send(self, node: int, request: Any, *, apart: bool = False) -> Any:
         assert node == 5
+        if isinstance(request, FindCoordinatorRequest):
+            self.searches += 1
+            return SimpleNamespace(error_code=0, coordinator_id=5)
         self.requests.append(request)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -93,7 +98,7 @@ async def test_brokers_that_do_not_know_the_request_have_no_epochs(error: Except
 def test_brokers_without_epochs_are_asked_in_a_former_version() -> None:
     request = ListOffsetsRequest({A: FIRST, B: 7}, read_committed=True)
     assert request.build(OffsetRequest_v3).topics == [("t", [(0, -2), (1, 7)])]
-    assert request.build(ListOffsetsStruct).topics == [("t", [(0, -1, -2), (1, -1, 7)])]
+    assert request.build(LIST_OFFSETS_V4).topics == [("t", [(0, -1, -2), (1, -1, 7)])]
     answer = SimpleNamespace(topics=[("t", [(0, 0, -1, 30)])])
     assert list(listed(answer)) == [(A, 0, LeaderEnd(30, -1))]
 
@@ -102,9 +107,19 @@ def offsets_of(*partitions: Any, error_code: int = 0) -> SimpleNamespace:
     return SimpleNamespace(topics=[("t", list(partitions))], error_code=error_code)
 
 
+async def committed(wire: Any, *places: TopicPartition) -> dict[TopicPartition, int]:
+    groups = GroupCoordinators(wire)
+    return await group_offsets.until_answered(lambda: group_offsets.committed(groups, "g", places))
+
+
+async def commit(wire: Any) -> None:
+    groups = GroupCoordinators(wire)
+    await group_offsets.until_answered(lambda: group_offsets.commit(groups, "g", {A: 7}))
+
+
 async def test_offsets_of_a_group_are_those_that_are_committed() -> None:
     wire: Any = AnsweringWire(offsets_of((0, 7, "", 0), (1, -1, "", 0), (2, 9, "", 3)))
-    assert await group_offsets.committed(wire, "g", [A, B, TopicPartition("t", 2)]) == {A: 7}
+    assert await committed(wire, A, B, TopicPartition("t", 2)) == {A: 7}
 
 
 @pytest.mark.parametrize(("code", "kind"), [(29, TopicAuthorizationFailedError), (30, GroupAuthorizationFailedError)])
@@ -112,26 +127,26 @@ async def test_right_that_is_missing_keeps_its_kind(code: int, kind: type[Except
     """As an error of no kind it was tried again for ever."""
     wire: Any = AnsweringWire(offsets_of((0, -1, "", code)))
     with pytest.raises(kind, match="t" if code == 29 else "g"):
-        await group_offsets.committed(wire, "g", [A])
+        await committed(wire, A)
 
 
 async def test_error_of_the_group_is_not_taken_for_no_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers say it once for the whole group, and aiokafka does not look at it."""
     monkeypatch.setattr(group_offsets, "_AGAIN_S", 0.0)
     wire: Any = AnsweringWire(SimpleNamespace(topics=[], error_code=NOT_COORDINATOR), offsets_of((0, 7, "", 0)))
-    assert await group_offsets.committed(wire, "g", [A]) == {A: 7}
-    assert wire.forgotten == ["g"]
+    assert await committed(wire, A) == {A: 7}
+    assert wire.searches == 2, "the coordinator has moved"
     wire.answers.append(SimpleNamespace(topics=[], error_code=30))
     with pytest.raises(GroupAuthorizationFailedError):
-        await group_offsets.committed(wire, "g", [A])
+        await committed(wire, A)
 
 
 async def test_commit_is_repeated_until_it_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_offsets, "_AGAIN_S", 0.0)
     wire: Any = AnsweringWire([(0, NOT_COORDINATOR)], [(0, 0)])
-    await group_offsets.commit(wire, "g", {A: 7})
-    assert wire.forgotten == ["g"]
+    await commit(wire)
+    assert wire.searches == 2, "the coordinator has moved"
     assert len(wire.requests) == 2
     wire.answers.append([(0, 25)])
     with pytest.raises(CommitFailedError):
-        await group_offsets.commit(wire, "g", {A: 7})
+        await commit(wire)

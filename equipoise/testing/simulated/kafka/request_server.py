@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchResponse_v3
 
 from equipoise.kafka.client import LeaderEnd, TopicPartition
-from equipoise.kafka.consumer.requests import EpochEnds, ListedOffsets
-from equipoise.testing.simulated.kafka import producer_server
+from equipoise.kafka.consumer.requests import EPOCH_ENDS_V2, LIST_OFFSETS_V4
+from equipoise.testing.simulated.kafka import admin_server, producer_server
 from equipoise.testing.simulated.kafka.broker_network import Handler, Reply
 
 if TYPE_CHECKING:
@@ -18,20 +18,6 @@ if TYPE_CHECKING:
     from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 
 FETCH, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, EPOCH_ENDS = 1, 2, 8, 9, 23
-NAMES = {
-    FETCH: "Fetch", LIST_OFFSETS: "ListOffsets", OFFSET_COMMIT: "OffsetCommit", OFFSET_FETCH: "OffsetFetch", EPOCH_ENDS: "OffsetForLeaderEpoch",
-    producer_server.PRODUCE: "Produce", producer_server.FIND_COORDINATOR: "FindCoordinator",
-    producer_server.INIT_PRODUCER_ID: "InitProducerId", producer_server.ADD_PARTITIONS: "AddPartitionsToTxn",
-    producer_server.ADD_OFFSETS: "AddOffsetsToTxn", producer_server.END_TRANSACTION: "EndTxn",
-    producer_server.TXN_OFFSET_COMMIT: "TxnOffsetCommit",
-}  # fmt: skip
-VERSIONS = {
-    FETCH: (4, 11), LIST_OFFSETS: (1, 4), OFFSET_COMMIT: (2, 3), OFFSET_FETCH: (1, 3), EPOCH_ENDS: (2, 2),
-    producer_server.PRODUCE: (3, 7), producer_server.FIND_COORDINATOR: (0, 1), producer_server.INIT_PRODUCER_ID: (0, 0),
-    producer_server.ADD_PARTITIONS: (0, 0), producer_server.ADD_OFFSETS: (0, 0), producer_server.END_TRANSACTION: (0, 0),
-    producer_server.TXN_OFFSET_COMMIT: (0, 0),
-}  # fmt: skip
-"""API key -> first and last version that brokers know. They answer the last one."""
 
 
 def handler(cluster: Cluster, request: Any) -> Handler:
@@ -44,7 +30,7 @@ def _handle(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Repl
         answer.throttle_time_ms = broker.throttle_ms
         reply(answer)
 
-    _HANDLERS[request.API_KEY](cluster, request, broker, throttled)
+    _REQUESTS[request.API_KEY][3](cluster, request, broker, throttled)
 
 
 def _code(error: Any) -> int:
@@ -69,7 +55,7 @@ def _list_offsets(cluster: Cluster, request: Any, broker: SimulatedBroker, reply
         for (topic, number), each in found.items():
             fields = (number, 0, -1, each.offset, each.epoch) if isinstance(each, LeaderEnd) else (number, _code(each), -1, -1, -1)
             topics.setdefault(topic, []).append(fields)
-        reply(ListedOffsets(0, list(topics.items())))
+        reply(LIST_OFFSETS_V4.RESPONSE_TYPE(0, list(topics.items())))
 
     cluster.list_offsets(times, bool(request.isolation_level), broker, answer)
 
@@ -82,7 +68,7 @@ def _epoch_ends(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: 
         for place, end in found.items():
             fields = (0, place[1], epochs[place], end) if isinstance(end, int) else (_code(end), place[1], -1, -1)
             topics.setdefault(place[0], []).append(fields)
-        reply(EpochEnds(0, list(topics.items())))
+        reply(EPOCH_ENDS_V2.RESPONSE_TYPE(0, list(topics.items())))
 
     cluster.epoch_ends(epochs, broker, answer)
 
@@ -108,10 +94,25 @@ def _commit_offsets(cluster: Cluster, request: Any, broker: SimulatedBroker, rep
     cluster.coordinators.commit_offsets(request.consumer_group, offsets, broker, answer)
 
 
-_HANDLERS = {
-    FETCH: _fetch, LIST_OFFSETS: _list_offsets, OFFSET_COMMIT: _commit_offsets, OFFSET_FETCH: _fetch_offsets, EPOCH_ENDS: _epoch_ends,
-    producer_server.PRODUCE: producer_server.produce, producer_server.FIND_COORDINATOR: producer_server.find_coordinator,
-    producer_server.INIT_PRODUCER_ID: producer_server.init_producer_id, producer_server.ADD_PARTITIONS: producer_server.add_partitions,
-    producer_server.ADD_OFFSETS: producer_server.add_offsets, producer_server.END_TRANSACTION: producer_server.end_transaction,
-    producer_server.TXN_OFFSET_COMMIT: producer_server.commit_offsets,
+_REQUESTS: dict[int, tuple[str, int, int, Callable[..., None]]] = {
+    FETCH: ("Fetch", 4, 11, _fetch),
+    LIST_OFFSETS: ("ListOffsets", 1, 4, _list_offsets),
+    OFFSET_COMMIT: ("OffsetCommit", 2, 3, _commit_offsets),
+    OFFSET_FETCH: ("OffsetFetch", 1, 3, _fetch_offsets),
+    EPOCH_ENDS: ("OffsetForLeaderEpoch", 2, 2, _epoch_ends),
+    producer_server.PRODUCE: ("Produce", 3, 7, producer_server.produce),
+    producer_server.FIND_COORDINATOR: ("FindCoordinator", 0, 1, producer_server.find_coordinator),
+    producer_server.INIT_PRODUCER_ID: ("InitProducerId", 0, 0, producer_server.init_producer_id),
+    producer_server.ADD_PARTITIONS: ("AddPartitionsToTxn", 0, 0, producer_server.add_partitions),
+    producer_server.ADD_OFFSETS: ("AddOffsetsToTxn", 0, 0, producer_server.add_offsets),
+    producer_server.END_TRANSACTION: ("EndTxn", 0, 0, producer_server.end_transaction),
+    producer_server.TXN_OFFSET_COMMIT: ("TxnOffsetCommit", 0, 0, producer_server.commit_offsets),
+    admin_server.METADATA: ("Metadata", 0, 11, admin_server.metadata),
+    admin_server.CREATE_TOPICS: ("CreateTopics", 0, 3, admin_server.create_topics),
+    admin_server.DELETE_RECORDS: ("DeleteRecords", 0, 2, admin_server.delete_records),
+    admin_server.DESCRIBE_CONFIGS: ("DescribeConfigs", 0, 2, admin_server.describe_configs),
+    admin_server.ALTER_CONFIGS: ("AlterConfigs", 0, 1, admin_server.alter_configs),
 }  # fmt: skip
+"""API key -> name, first and last version that brokers know, and what answers the last one."""
+NAMES = {key: name for key, (name, *_) in _REQUESTS.items()}
+VERSIONS = {key: (first, last) for key, (_, first, last, _) in _REQUESTS.items()}

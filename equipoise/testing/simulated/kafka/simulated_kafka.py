@@ -14,7 +14,7 @@ from typing import Any
 
 from aiokafka import errors
 
-from equipoise.kafka.client import NO_EPOCH, LeaderEnd, NewTopic, TopicPartition
+from equipoise.kafka.client import NO_EPOCH, LeaderEnd, TopicPartition
 from equipoise.kafka.consumer.requests import END, FIRST
 from equipoise.kafka.producer.producer_errors import InvalidRecordError
 from equipoise.testing.simulated.kafka.broker_network import CallsLater, Network, Reply
@@ -530,39 +530,24 @@ class Cluster:
         """In which epoch the broker leads, and those before it."""
         return (each.epoch, each.log.epochs) if broker.view is None else broker.view.epochs[each.place]
 
-    def answer_delete_records(self, before: Mapping[TopicPartition, int], broker: SimulatedBroker, reply: Reply) -> None:
-        """Replies with partition -> error, or None. Any broker passes it on to the leader."""
-        answers: dict[TopicPartition, ErrorClass | None] = {}
-        for place, offset in before.items():
-            topic = self.topics.get(place.topic)
-            if topic is None:
-                answers[place] = errors.UnknownTopicOrPartitionError
-            elif topic.partitions[place.partition].leader < 0:
-                answers[place] = errors.LeaderNotAvailableError
-            elif offset > topic.partitions[place.partition].log.high_watermark:
-                answers[place] = errors.OffsetOutOfRangeError
-            else:
-                self.delete_records(place, offset)
-                answers[place] = None
-        reply(answers)
-
-    def create(self, topics: Sequence[NewTopic], broker: SimulatedBroker, reply: Reply) -> None:
-        """Replies with topic -> error, or None."""
+    def answer_delete_records(self, place: TopicPartition, before: int, broker: SimulatedBroker) -> ErrorClass | None:
+        """Deletes the records before this offset, -1: all, if the broker leads the partition.
+        Returns an error.
+        """
+        found = self._led(broker, place)
+        if not isinstance(found, tuple):
+            return found
         if broker.view is not None:
-            self.hold(broker, reply, dict.fromkeys((each.name for each in topics), errors.LeaderNotAvailableError))
-            return
-        created = {}
-        for each in topics:
-            numbers = each.num_partitions, each.replication_factor
-            created[each.name] = self.create_topic(each.name, *numbers, each.topic_configs, each.replica_assignments)
-        reply(created)
+            return errors.NotLeaderForPartitionError
+        high_watermark = found[1]
+        if before > high_watermark:
+            return errors.OffsetOutOfRangeError
+        self.delete_records(place, high_watermark if before < 0 else before)
+        return None
 
-    def configs(self, topics: Sequence[str], broker: SimulatedBroker, reply: Reply) -> None:
-        """Replies with topic -> its settings; None: it does not exist."""
-        reply({name: None if name not in self.topics else dict(self.topics[name].configs) for name in topics})
-
-    def set_configs(self, topic: str, configs: Mapping[str, str], broker: SimulatedBroker, reply: Reply) -> None:
-        """Replies with an error, or None."""
-        if topic in self.topics:
-            self.topics[topic].configs = {**DEFAULTS, **configs}
-        reply(None if topic in self.topics else errors.UnknownTopicOrPartitionError)
+    def set_configs(self, topic: str, configs: Mapping[str, str]) -> ErrorClass | None:
+        """Gives a topic these settings, beside the defaults. Returns an error."""
+        if topic not in self.topics:
+            return errors.UnknownTopicOrPartitionError
+        self.topics[topic].configs = {**DEFAULTS, **configs}
+        return None

@@ -1,0 +1,2 @@
+"""The admin client: `broker_choice` decides whom to ask, without I/O and clock; `admin_shell` asks.
+"""
