@@ -111,7 +111,7 @@ class LiveGroup:
         await application.make_topics()
         async with writer(application.connection) as producer:
             for key, task in itertools.product(range(STATE_RECORDS), TASKS):
-                sent = await producer.send(f"{application.name}-state", bytes(20), key=b"s%d" % key, partition=task.partition)
+                sent = await producer.send(f"{application.name}-state", b"%020d" % 0, key=b"s%d" % key, partition=task.partition)
             await sent
         for _ in range(members):
             self.start()
