@@ -23,6 +23,8 @@ Unsent = tuple[bytes | None, bytes | None, SentHeaders, int | None]
 CLOSE_S = 5.0
 """Seconds for a client to send what it has and to disconnect."""
 _AGAIN_S = 0.1
+MOST_IDLE_MS = 540_000
+"""How long a connection that nobody uses stays open, as Kafka's own clients keep it."""
 MOST_REQUEST_BYTES = 2**20
 """Largest batch that a producer sends."""
 _BATCH_OVERHEAD = 61
@@ -463,7 +465,7 @@ class Clients(Protocol):
         fetch_max_wait_ms: int = 500,
         max_partition_fetch_bytes: int = 2**20,
         fetch_max_bytes: int = 50 * 2**20,
-        connections_max_idle_ms: int = 540_000,
+        connections_max_idle_ms: int = MOST_IDLE_MS,
         as_rows: bool = False,
     ) -> Consumer:
         """`group`: for `committed` and `commit` only; there is no group membership. `rack`: reads
@@ -482,9 +484,10 @@ class Clients(Protocol):
         retry_backoff_ms: int = 100,
         max_batch_size: int = 16_384,
         compression_type: str | None = None,
+        connections_max_idle_ms: int = MOST_IDLE_MS,
     ) -> Producer:
         """`compression_type`: of what it makes smaller; None: nothing is compressed. Batches of
-        `send_batches` are always compressed then.
+        `send_batches` are always compressed then. `connections_max_idle_ms`: as for `consumer`.
         """
         ...
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from equipoise.kafka.admin.admin_shell import WireAdmin
 from equipoise.kafka.broker_wire import Wire
+from equipoise.kafka.client import MOST_IDLE_MS
 from equipoise.kafka.consumer.reading_orders import FetchOptions, Reset
 from equipoise.kafka.consumer.shell import WireConsumer
 from equipoise.kafka.producer.producer_shell import WireProducer
@@ -31,7 +32,7 @@ class WireClients:
         fetch_max_wait_ms: int = 500,
         max_partition_fetch_bytes: int = 2**20,
         fetch_max_bytes: int = 50 * 2**20,
-        connections_max_idle_ms: int = 540_000,
+        connections_max_idle_ms: int = MOST_IDLE_MS,
         as_rows: bool = False,
     ) -> WireConsumer:
         """See `client.Clients`."""
@@ -51,13 +52,14 @@ class WireClients:
         retry_backoff_ms: int = 100,
         max_batch_size: int = 16_384,
         compression_type: str | None = None,
+        connections_max_idle_ms: int = MOST_IDLE_MS,
     ) -> WireProducer:
         """See `client.Clients`."""
         options = ProducerOptions(
             transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms, timeout_ms=request_timeout_ms,
             retry_ms=retry_backoff_ms, batch_bytes=max_batch_size, compression=compression_type,
         )  # fmt: skip
-        return WireProducer(self._wire(request_timeout_ms=request_timeout_ms), options)
+        return WireProducer(self._wire(request_timeout_ms=request_timeout_ms, connections_max_idle_ms=connections_max_idle_ms), options)
 
     def admin(self, *, request_timeout_ms: int = 40_000, client_id: str | None = None) -> WireAdmin:
         """See `client.Clients`."""

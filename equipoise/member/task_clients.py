@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from equipoise.events.tasks import TaskId
-from equipoise.kafka.client import Producer, TopicPartition, call_off
+from equipoise.kafka.client import MOST_IDLE_MS, Producer, TopicPartition, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.offsets import ReportedOffsets
@@ -89,10 +89,14 @@ class MemberClients:
         """The consumer group whose place the members take; None: none."""
 
     def new_producer(self, transactional_id: str | None) -> Producer:
-        """A producer of its own, which is not started."""
+        """A producer of its own, which is not started. Beside one for transactions it only fences
+        changelogs and notes positions, and keeps no connection between these.
+        """
+        is_beside = transactional_id is None and self._options.transactional
         return self._connection.clients.producer(
             transactional_id=transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             request_timeout_ms=self._options.request_timeout_ms, retry_backoff_ms=RETRY_BACKOFF_MS, max_batch_size=BATCH_BYTES,
+            connections_max_idle_ms=MAX_IDLE_MS if is_beside else MOST_IDLE_MS,
         )  # fmt: skip
 
     # The producer

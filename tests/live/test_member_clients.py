@@ -259,6 +259,20 @@ async def test_connections_do_not_grow_with_tasks(clients: Any, guarantee: str) 
         await each.close()
 
 
+@pytest.mark.parametrize(("guarantee", "closed"), [("exactly_once", 1), ("at_least_once", 0)])
+async def test_producer_beside_transactions_keeps_no_connection(clients: Any, monkeypatch: pytest.MonkeyPatch, guarantee: str, closed: int) -> None:
+    """It writes again afterwards; the producer of plain commits is not closed between two."""
+    monkeypatch.setattr("equipoise.member.task_clients.MAX_IDLE_MS", 1_500)
+    first, second = clients(guarantee), clients(guarantee, OTHER)
+    producer = await first._shared.producer()
+    before = _sockets()
+    await asyncio.sleep(3)
+    assert before - _sockets() == closed
+    await second.begin()
+    await first._shared.release(producer, failed=False)
+    await second.close()
+
+
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("connected_for_s", [None, 0.0, 0.01, 1.0])
 async def test_clients_of_a_task_that_is_not_granted_leave_no_connection(
