@@ -32,6 +32,7 @@ from typing import Any
 
 import attrs
 import click
+from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import Consumer, TopicPartition
 
 from bench import seat, streams_seat
@@ -46,7 +47,7 @@ from equipoise.kafka.group_configs import own_group_settings, set_group_settings
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.cut import Relays
 from tests.live.group_clients import GroupClient
-from tests.live.kafka import admin_client
+from tests.live.kafka import admin_client, create_partitions, delete_topics
 from tests.live.streams import StreamsApplication, described_streams
 from tools.brokers import Brokers
 
@@ -131,14 +132,12 @@ class Storm(Run):
         return end
 
     async def change_topic(self, what: str) -> None:
-        from aiokafka.admin import NewPartitions
-
         async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
             if what == "more partitions":
                 about = (await admin.describe_topics([self.beside]))[0]
-                await admin.create_partitions({self.beside: NewPartitions(len(about["partitions"]) + BESIDE)})
+                await create_partitions(admin, {self.beside: len(about["partitions"]) + BESIDE})
                 return
-            await admin.delete_topics([self.beside])
+            await delete_topics(admin, [self.beside])
         await asyncio.sleep(SHORT_S)
         await self.make(self.beside, BESIDE)
 
@@ -289,8 +288,12 @@ class Network:
 
 
 async def coordinator_of(bootstrap: str, group: str) -> int:
-    async with admin_client(Connection(bootstrap=bootstrap)) as admin:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
         return int(await admin.find_coordinator(group))
+    finally:
+        await admin.close()
 
 
 def happen(fault: Fault, run: Storm, brokers: Brokers, network: Network) -> None:
