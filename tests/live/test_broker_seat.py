@@ -101,6 +101,7 @@ async def assignor_of(broker: Brokers, group: str) -> str:
 
 
 @pytest.mark.smoke
+@pytest.mark.new_kafka
 async def test_seat_leads_members_of_the_new_protocol_and_leaves_no_trace(broker: Brokers, start: Start, lead: Any, prefix: str) -> None:
     clients = [start(name) for name in ("first", "second", "third")]
     await until_shared(*clients)
