@@ -19,7 +19,7 @@ from equipoise.log.kafka.bases_topic import archive_record, opening_record
 from equipoise.log.kafka.envelope import pack_fact, read_fact
 from equipoise.log.kafka.fact_checks import check_append_time
 from equipoise.log.kafka.log_topics import Topics
-from equipoise.log.kafka.topic_making import WAIT_S, make_bases_topic, partition_count
+from equipoise.log.kafka.topic_making import WAIT_S, described_topics, make_bases_topic, partition_count
 
 
 class NotThereError(InputError):
@@ -37,7 +37,9 @@ async def open_partitions(connection: Connection, topics: Topics, *, new_id: str
     opened = await first_record(connection, topics, 0)
     if opened is not None:
         return opened
-    count = await partition_count(connection, topics.facts)
+    async with admin_client(connection) as admin:
+        with reaching(connection):  # a broker may not know topics that another one has just made
+            count = len((await described_topics(admin, [topics.facts]))[topics.facts]["partitions"])
     firsts = {partition: await first_record(connection, topics, partition) for partition in range(count)}
     opened = next((first for first in firsts.values() if first is not None), None)  # of a worker that is opening the log or was interrupted
     if opened is not None:
@@ -48,7 +50,8 @@ async def open_partitions(connection: Connection, topics: Topics, *, new_id: str
                 event = opened or LogOpened(log_id=new_id or uuid.uuid4().hex, partitions=count)
                 with reaching(connection):
                     await producer.send_and_wait(topics.facts, pack_fact(event), key=b"", partition=partition)
-                opened = opened or await first_record(connection, topics, partition)
+                while opened is None:  # a leader that has just begun does not know the end at once
+                    opened = await first_record(connection, topics, partition)
     assert opened is not None, "every partition has been opened"
     return opened
 

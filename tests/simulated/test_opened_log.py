@@ -1,0 +1,24 @@
+"""A worker opens a log while a broker does not know yet that its topics were made."""
+
+from __future__ import annotations
+
+from equipoise.log.kafka.log_opening import open_partitions, read_opening
+from equipoise.log.kafka.log_topics import MUST_BE, Topics
+from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.simulated_connection import SimulatedConnection
+from equipoise.testing.simulated.virtual_loops import S_US
+from tests.simulated.test_application_topics import simulate
+
+
+def test_log_is_opened_whichever_broker_is_asked() -> None:
+    async def test(cluster: Cluster, connection: SimulatedConnection) -> None:
+        for number in range(8):
+            topics = Topics(f"p{number}")
+            cluster.isolate(1)
+            cluster.scheduler.call_later(3 * S_US, cluster.heal, 1)
+            cluster.create_topic(topics.facts, 2, 1, MUST_BE["facts"])
+            opened = await open_partitions(connection, topics)
+            assert opened.partitions == 2
+            assert await read_opening(connection, topics, timeout_s=60) == opened
+
+    simulate(test)
