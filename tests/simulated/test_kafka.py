@@ -461,6 +461,24 @@ def test_compaction_leaves_holes() -> None:
     simulate(test)
 
 
+def test_transaction_whose_marker_is_compacted_away_stays_committed_when_the_partition_is_cut_off() -> None:
+    async def test(cluster: Cluster, clients: SimulatedClients) -> None:
+        producer = clients.producer(transactional_id="t")
+        await producer.start()
+        for value in (b"former", b"last"):
+            await producer.begin_transaction()
+            await producer.send_and_wait("numbers", value, key=b"key", partition=0)
+            await producer.commit_transaction()
+        await (await started_producer(clients)).send_and_wait("numbers", b"lost", partition=0)
+        log = cluster.topics["numbers"].partitions[0].log
+        cluster.compact(TP, 4)
+        log.truncate(4)
+        assert [each.value for each in log.records] == [b"last"]
+        assert log.last_stable_offset == log.end == 4
+
+    simulate(test)
+
+
 def test_stopped_consumer_raises_and_cancels_what_is_asked() -> None:
     async def test(cluster: Cluster, clients: SimulatedClients) -> None:
         consumer = await started_consumer(clients)

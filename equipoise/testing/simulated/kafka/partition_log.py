@@ -133,6 +133,8 @@ class PartitionLog:
         self._producers: dict[int, _KnownProducer] = {}
         self._open: dict[int, list[int]] = {}
         """Producer id -> records of its open transaction."""
+        self._decided: set[int] = set()
+        """Records of committed transactions whose markers were compacted away."""
         self._verifying: dict[int, tuple[int, int]] = {}
         """Producer id -> epoch and lowest sequence number of what the coordinator was asked for."""
         self._aborted: set[int] = set()
@@ -241,7 +243,7 @@ class PartitionLog:
                     self._aborted.update(offsets)
                     self._aborted_transactions.append((batch.producer_id, offsets[0], record.offset))
             return
-        if batch.transactional:
+        if batch.transactional and record.offset not in self._decided:
             self._open.setdefault(batch.producer_id, []).append(record.offset)
         if known.last is not batch:
             known.last = batch
@@ -306,6 +308,12 @@ class PartitionLog:
             is_gone = each.offset in self._aborted and each.offset < ended.get(each.batch.producer_id, 0)
             return each.batch.marker is None and not is_gone and last.get(each.key, each.offset) == each.offset
 
+        undecided: dict[int, list[int]] = {}
+        for each in self.records[: bisect_left(self._offsets, below)]:
+            if each.batch.marker is not None:
+                self._decided.update(undecided.pop(each.batch.producer_id, ()))
+            elif each.batch.transactional:
+                undecided.setdefault(each.batch.producer_id, []).append(each.offset)
         self.records = [each for each in self.records if is_kept(each)]
         self._offsets = [each.offset for each in self.records]
         self._aborted_transactions = [each for each in self._aborted_transactions if each[2] >= below]
