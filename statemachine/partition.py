@@ -90,6 +90,10 @@ class PartitionLead:
         self.awaiting_lags: set[str] = set()
         """Groups whose first round waits for source lags (docs/protocol.md#d2)."""
         self._clock = PartitionClock()
+        self._clock_from = 0
+        """Last fact of the newest state that this began with. Those before it move no clock: some
+        members were heard behind them.
+        """
         self._unplanned: dict[str, GroupLead] = {}
         """Groups whose next tick may have changed since `ticks_due`."""
         self._ticks = TickQueue(self.groups.get, resting_ticks)
@@ -118,6 +122,7 @@ class PartitionLead:
             group.begin_at_rest()
             self._note_lags(group)
         group.checkpoint_offset = checkpoint.offset
+        self._clock_from = max(self._clock_from, checkpoint.offset)
         group.published.acknowledge(checkpoint.number)
 
     def take_published(self, group_name: str, number: int, published: DecisionRecord | Hashable, refused: int | None = None) -> None:
@@ -173,7 +178,8 @@ class PartitionLead:
         `GroupLead.halted`.
         """
         self._take_place(record.offset)
-        self._clock.advance(record.append_ms)
+        if record.offset >= self._clock_from:
+            self._clock.advance(record.append_ms)
         event = record.event
         if event.__class__ is LogOpened:
             self._opened = record

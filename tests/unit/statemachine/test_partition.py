@@ -105,6 +105,22 @@ def test_fold_from_any_checkpoint_equals_the_fold_from_the_start() -> None:
     assert snapshots(late) == snapshots(whole)
 
 
+def test_clock_moves_behind_the_newest_state_alone() -> None:
+    """In facts before it members seem silent that were heard since."""
+    whole, stored = PartitionLead(), []
+    for record in history():
+        for decision in whole.fold(record, 0):
+            stored += whole.acknowledged(decision.group, decision.number)
+    assert whole._clock.now_ms == history()[-1].append_ms
+    later = PartitionLead()
+    for checkpoint in reversed(stored):
+        later.restore(checkpoint)
+    folded(later, history())
+    newest = max(checkpoint.offset for checkpoint in stored)
+    assert 0 < newest < len(history()) - 1
+    assert later._clock.now_ms == history()[-1].append_ms - history()[newest].append_ms
+
+
 def test_unreadable_published_decision_halts_its_group_when_compared() -> None:
     whole = PartitionLead()
     decisions = folded(whole, history())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from equipoise.events.codec import make_record
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import BaseRequested, Fact, LagReported, LogOpened, MemberUnchanged, PartitionsObserved, ProbingTick, SilenceObserved
+from equipoise.events.records import FactRecord
 from equipoise.statemachine.group_lead import REST_AFTER_MS
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.ticks import RESTING_TICKS
@@ -38,6 +39,7 @@ class Partition:
         self.expired: dict[tuple[str, str], int] = {}
         self.heard_ms: dict[tuple[str, str], int] = {}
         self.dead: set[tuple[str, str]] = set()
+        self.records: list[FactRecord] = []
         self._append("", LogOpened(log_id="log"))
         for name in (f"g{number}" for number in range(groups)):
             for fact in (configured(initial_delay_ms=500, **settings), topology(stateless=2), joined("m1"), joined("m2")):
@@ -47,7 +49,8 @@ class Partition:
         self.lead.plan_ticks(0)
 
     def _append(self, name: str, fact: Fact) -> None:
-        decisions = self.lead.fold(make_record(name, self.lead.position, self.now_ms + self.ahead_ms, fact), self.now_ms)
+        self.records.append(make_record(name, self.lead.position, self.now_ms + self.ahead_ms, fact))
+        decisions = self.lead.fold(self.records[-1], self.now_ms)
         for each in decisions:
             if isinstance(each.decision, MemberExpired):
                 self.expired[name, each.decision.member_id] = self.now_ms
@@ -73,18 +76,35 @@ class Partition:
     def die(self, name: str, member_id: str) -> None:
         self.dead.add((name, member_id))
 
-    def take_over(self) -> None:
-        """Another worker leads on, from a checkpoint of each group."""
+    def take_over(self, *, reads_again: int = 0) -> None:
+        """Another worker leads on, from a checkpoint of each group, behind which some of the last
+        facts are: another group had none so new.
+        """
         former = self.lead
-        self.lead = PartitionLead(former.position, resting_ticks=self.resting_ticks)
+        self.lead = PartitionLead(former.position - reads_again, resting_ticks=self.resting_ticks)
         for name, group in former.groups.items():
             former.take_checkpoint(name)
             (checkpoint,) = former.acknowledged(name, group.machine.state.number)
             self.lead.restore(checkpoint)
+        for record in self.records[self.lead.position :]:
+            self.lead.fold(record, self.now_ms)
         self.lead.plan_ticks(self.now_ms)
 
     def ticks_between(self, from_ms: int, to_ms: int) -> int:
         return sum(from_ms < at_ms <= to_ms for at_ms, _ in self.ticks)
+
+
+def test_members_were_not_silent_while_facts_before_their_checkpoints_are_read_again() -> None:
+    partition = Partition(3)
+    partition.run(60_000)
+    partition.take_over(reads_again=len(partition.records))
+    partition.run(KEEPALIVE_MS)
+    assert (partition.told, partition.expired) == ([], {})
+    partition.die("g1", "m2")
+    died_ms = partition.now_ms
+    partition.run(2 * SESSION_MS)
+    assert list(partition.expired) == [("g1", "m2")]
+    assert partition.expired["g1", "m2"] - died_ms >= SESSION_MS - KEEPALIVE_MS
 
 
 def test_many_groups_at_rest_share_a_few_ticks_a_second() -> None:
