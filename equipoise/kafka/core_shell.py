@@ -4,6 +4,7 @@ are due and when to look again, and the event loop carries that out.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from math import inf
@@ -25,7 +26,7 @@ class DueOrders(Protocol):
     def again_ms(self) -> float: ...
 
 
-class CoreShell:
+class CoreShell(abc.ABC):
     """`_send_due` asks the core, and `_carry_out` sends the request of an order."""
 
     def __init__(self, wire: Wire) -> None:
@@ -54,14 +55,14 @@ class CoreShell:
             await self.wire.stop(within_s=within_s)
         await call_off(*self._tasks)
 
-    def _heard(self) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _heard(self) -> None: ...
 
-    def _send_due(self) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _send_due(self) -> None: ...
 
-    def _carry_out(self, order: Any) -> Coroutine[Any, Any, None]:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _carry_out(self, order: Any) -> Coroutine[Any, Any, None]: ...
 
     def _plan(self) -> None:
         """Sends what is due, when the host has done what it does now."""
