@@ -294,11 +294,13 @@ def _odd_produce(deployment: Deployment, random: Random, where: set[str]) -> flo
 @fault("log")
 def log_created_again(deployment: Deployment, random: Random) -> float | None:
     """An operator deletes the log's topics and creates them again, while no process hangs and
-    nothing is late: what is sent and not yet there would be in the new topics before LogOpened.
+    nothing is late or sent again: what is sent and not yet there would be in the new topics before
+    LogOpened.
     """
     seats = deployment.seats()
     is_away = max(deployment.failover_from_s, deployment.network.late_until_s) > deployment.now_s
-    if is_away or deployment.new_logs or any(seat.busy for seat in seats):
+    is_sent_again = deployment.cluster.passing.share > 0
+    if is_away or is_sent_again or deployment.new_logs or any(seat.busy for seat in seats):
         return None
     deployment.new_logs += 1
     names = {what: deployment.topics.name_of(what) for what in MUST_BE}
