@@ -303,8 +303,11 @@ def _lags(texts: Iterable[list[Any]]) -> dict[TaskId, Lag]:
 
 def _load_texts(load: Load) -> dict[str, Any]:
     """Field -> share or rate, or task -> number."""
-    values = attrs.asdict(load, recurse=False)
-    return {name: {str(task): number for task, number in value.items()} if isinstance(value, dict) else value for name, value in values.items()}
+    texts: dict[str, Any] = {}
+    for field in attrs.fields(Load):
+        value = getattr(load, field.name)
+        texts[field.name] = {str(task): number for task, number in value.items()} if isinstance(value, dict) else value
+    return texts
 
 
 def _load(texts: Mapping[str, Any]) -> Load:

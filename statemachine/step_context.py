@@ -89,7 +89,7 @@ class StepContext:
         """Whether the assignor that decides in this step deals by lag."""
         self.guarantees_of = guarantees_of
         """Guarantees of the assignor of a configuration."""
-        self.previous_offset = -1
+        self.previous_offset: int
         """Offset of the group's last fact before this one; -1: there was none."""
         self.emitted: list[Decision] = []
         self.causes: set[str] = set()

@@ -185,11 +185,13 @@ def test_other_settings_replace_the_change() -> None:
     assert verdicts(group.fact(with_settings(group, max_warmups=3))) == []
     (found,) = verdicts(group.fact(with_settings(group, max_warmups=4)))
     assert (found.outcome, found.undone) == ("replaced", False)
-    group.fact(planned("deal"))
-    (found,) = verdicts(group.fact(attrs.evolve(planned("join"), change_id="c2")))
+    group.fact(planned("restart"))
+    group.fact(MemberLeft(member_id="m2", incarnation=1))
+    (found,) = verdicts(group.fact(attrs.evolve(planned("join"), change_id="c2"), after_ms=2_000))
     assert (found.change_id, found.outcome) == ("c1", "replaced")
+    assert found.unavailable_task_ms >= 2_000, "until it was replaced"
     assert group.state.change is not None
-    assert group.state.change.planned.change_id == "c2"
+    assert (group.state.change.planned.change_id, group.state.change.offset) == ("c2", group.state.last_offset)
 
 
 def test_settings_that_are_refused_end_the_change() -> None:
