@@ -16,7 +16,7 @@ import attrs
 
 from equipoise.broker_seat.broker_seat import BrokerSeat
 from equipoise.broker_seat.seat_queue import PREFIX
-from equipoise.broker_seat.streams_seat import StreamsSeat, streams_configuration
+from equipoise.broker_seat.streams_seat import StreamsSeat
 from equipoise.broker_seat.ways import check_way, way_of
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import GroupConfigured
@@ -40,11 +40,14 @@ _LED_TYPES, _LED_PROTOCOLS, _WITHOUT_MEMBERS = ("classic", "consumer", "streams"
 
 @attrs.frozen(kw_only=True)
 class HowToLead:
-    """`config`: of each group. `evict`, `convert`: as the options of `equipoise lead`."""
+    """`config`: of each group; `streams_config`: of those of Kafka Streams that the brokers assign.
+    `evict`, `convert`: as the options of `equipoise lead`.
+    """
 
     connection: Connection
     settings: SeatSettings
     config: GroupConfigured
+    streams_config: GroupConfigured
     evict: bool = False
     convert: bool = False
 
@@ -72,7 +75,7 @@ async def lead_group(how: HowToLead, group: str, log_file: Path, stopped: asynci
             raise InputError("--evict: the broker assigns this group, so it has no leader to take out")
         if is_named and way.name == "streams" and (settings.hold_ms or settings.capacities):
             raise InputError("--hold, --capacity: Kafka Streams' processes are as large as they have threads, and their copies are kept")
-        book.configure(streams_configuration(how.config) if way.name == "streams" else how.config)
+        book.configure(how.streams_config if way.name == "streams" else how.config)
         _LOG.info("group %s: its log is %s", group, log_file)
         _LOG.info("%s", way.said(group))
         seat: Seat | BrokerSeat | StreamsSeat

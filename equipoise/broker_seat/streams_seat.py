@@ -10,10 +10,9 @@ import contextlib
 import logging
 from collections.abc import Set
 
-import attrs
 from aiokafka import errors
 
-from equipoise.bridge.mapping import facts_of, names_of, racks_of, with_own_warmups
+from equipoise.bridge.mapping import facts_of, names_of, racks_of
 from equipoise.bridge.question import Question
 from equipoise.broker_seat.broker_plan import MARK, MOST_FOLLOWED, BrokerPlan, newest, write_plan
 from equipoise.broker_seat.described_streams import caught_up_copies, processes_of, question_of, streams_plan, topics_of_streams
@@ -23,9 +22,8 @@ from equipoise.broker_watch import BrokerWatch
 from equipoise.events.decisions import EventRejected, RoundPlanned
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.fact_parts import observed_in_parts
-from equipoise.events.facts import GroupConfigured, PartitionsObserved
+from equipoise.events.facts import PartitionsObserved
 from equipoise.events.parts import whole
-from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import Admin, TopicPartition
 from equipoise.kafka.connection import Connection
@@ -41,20 +39,7 @@ from equipoise.statemachine.rejections import rejection_text
 _LOG = logging.getLogger(__name__)
 
 LOOK_S, RETRY_S = 0.5, 1.0
-CAUGHT_UP = 1_000
-"""Records that a copy may lack when its task moves, unless something else than the default is set.
-"""
 TAGS, NAME = "streams.rack.aware.assignment.tags", "streams.assignor.name"
-
-
-def streams_configuration(config: GroupConfigured) -> GroupConfigured:
-    """The configuration of a group whose rounds something else carries out, and whose members keep
-    copies up until tasks are handed over: so near ones are worth the wait.
-    """
-    knobs = with_own_warmups(config.knobs)
-    if knobs.acceptable_recovery_lag == GroupSettings().acceptable_recovery_lag:
-        knobs = attrs.evolve(knobs, acceptable_recovery_lag=CAUGHT_UP)
-    return attrs.evolve(config, led_by="external", knobs=knobs)
 
 
 class StreamsSeat:

@@ -11,7 +11,7 @@ import attrs
 from equipoise.broker_seat.broker_seat import CONSUMER, TOGETHER, decide
 from equipoise.broker_seat.described_group import DescribedConsumer, DescribedConsumers, subscriptions
 from equipoise.broker_seat.extra_member import ExtraMember, NoBrokerSeatError
-from equipoise.broker_seat.streams_seat import StreamsSeat, streams_configuration
+from equipoise.broker_seat.streams_seat import StreamsSeat
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.kafka.connection import Connection
@@ -88,10 +88,12 @@ def check_way(way: Way, group: str) -> None:
 
 
 async def first_moves(connection: Connection, group: str, way: Way, settings: SeatSettings, config: GroupConfigured) -> list[str]:
-    """The moves of the first plan, a line each. Raises InputError, KafkaError, OSError."""
+    """The moves of the first plan, a line each. `config`: of a group of this way. Raises
+    InputError, KafkaError, OSError.
+    """
     if way.name == "streams":
         with tempfile.TemporaryDirectory() as folder, SeatLog(Path(folder) / "dry-run.db", group) as log:
-            log.configure(streams_configuration(config))
+            log.configure(config)
             return await StreamsSeat(connection, group, log).first_moves()
     async with ExtraMember(connection, group, "") as member:
         found = await member.describe() if way.name == "brokers" and not way.converts else await _classic(connection, group)

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 REVOCATION_TIMEOUT_MS = 86_400_000
 """The broker removes a member that does not rejoin, after its max.poll.interval.ms."""
 MAX_STEP_MS = 60_000
+CAUGHT_UP = 1_000
+"""Records that a copy of Kafka Streams may lack when its task moves: copies are kept up until tasks
+are handed over, so near ones are worth the wait.
+"""
 
 
 @command("lead", json=False, short_help="Lead a consumer group of any clients of Kafka.")
@@ -105,10 +109,10 @@ def lead(
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else VisibleFormatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    config = configuration(settings_given)
+    config, streams_config = (configuration(settings_given, streams=streams) for streams in (False, True))
     from equipoise.broker_seat.led_groups import HowToLead
 
-    how = HowToLead(connection=settings, settings=chosen, config=config, evict=evict, convert=convert)
+    how = HowToLead(connection=settings, settings=chosen, config=config, streams_config=streams_config, evict=evict, convert=convert)
     if dry_run:
         asyncio.run(_say_each(screen, how, group) if several else _say(screen, how, group))
     elif place is not None:
@@ -144,7 +148,7 @@ async def _say(screen: Screen, how: HowToLead, group: str) -> None:
 
     try:
         way = await way_of(how.connection, group, convert=how.convert)
-        moves = await first_moves(how.connection, group, way, how.settings, how.config)
+        moves = await first_moves(how.connection, group, way, how.settings, how.streams_config if way.name == "streams" else how.config)
     except (errors.KafkaError, OSError) as error:
         raise InputError(f"group {group}: cannot be looked at: {type(error).__name__} {error}") from None
     check_way(way, group)
@@ -166,13 +170,15 @@ async def _lead(how: HowToLead, group: str, place: Path, *, several: bool) -> No
     await (LedGroups(how, (group,), place).run(stopped) if several else lead_group(how, group, place, stopped))
 
 
-def configuration(given: tuple[str, ...]) -> GroupConfigured:
+def configuration(given: tuple[str, ...], *, streams: bool = False) -> GroupConfigured:
     """The group's configuration. An option of the assignor is written ``options.name=value`` or
-    ``name=value``. Raises InputError for a setting that there is not, or that is refused.
+    ``name=value``. `streams`: of a group of Kafka Streams that the brokers assign, which has other
+    defaults. Raises InputError for a setting that there is not, or that is refused.
     """
     import attrs
 
     from equipoise.assignors import check_settings, registry
+    from equipoise.bridge.mapping import ALL_AT_ONCE
     from equipoise.events.facts import GroupConfigured
     from equipoise.events.settings import GroupSettings
 
@@ -190,6 +196,8 @@ def configuration(given: tuple[str, ...]) -> GroupConfigured:
             options[name.removeprefix("options.")] = scalar(text)
     assignor = registry.latest(named)
     defaults = {"max_step_ms": MAX_STEP_MS, "revocation_timeout_ms": REVOCATION_TIMEOUT_MS, "rack_aware_strategy": "min_cost"}
+    if streams:
+        defaults |= {"acceptable_recovery_lag": CAUGHT_UP, "max_warmups": ALL_AT_ONCE, "max_warmups_per_member": ALL_AT_ONCE}
     try:
         knobs = GroupSettings(**{**defaults, **known, "options": options})
     except FieldError as error:
@@ -200,4 +208,5 @@ def configuration(given: tuple[str, ...]) -> GroupConfigured:
     except InputError as error:
         near = [(name, found[0]) for name in options if (found := difflib.get_close_matches(name, fields, n=1))]
         raise InputError(f"--set {near[0][0]}: no such setting; did you mean {near[0][1]}?" if near else f"--set: {error}") from None
-    return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs)
+    led_by = "external" if streams else "equipoise"
+    return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs, led_by=led_by)

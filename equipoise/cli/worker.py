@@ -92,6 +92,6 @@ async def _lead_beside(settings: WorkerSettings, stop: asyncio.Event) -> None:
     from equipoise.seat.generation import SeatSettings
 
     chosen = SeatSettings(hold_ms=settings.lead_hold_ms, capacities=settings.lead_capacities)
-    how = HowToLead(connection=settings, settings=chosen, config=configuration(()))
+    how = HowToLead(connection=settings, settings=chosen, config=configuration(()), streams_config=configuration((), streams=True))
     patterns = [each.strip() for each in settings.lead_groups.split(",")]
     await LedGroups(how, [each for each in patterns if each], Path(settings.lead_folder)).run(stop)

@@ -13,7 +13,6 @@ import pytest
 from equipoise.bridge.mapping import facts_of, names_of
 from equipoise.broker_seat.broker_plan import write_plan
 from equipoise.broker_seat.described_streams import caught_up_copies, question_of, streams_plan, topics_of_streams
-from equipoise.broker_seat.streams_seat import streams_configuration
 from equipoise.broker_seat.task_assignor_model import TaskMember, TaskPart, assign_tasks
 from equipoise.cli.lead import configuration
 from equipoise.events.decisions import RoundPlanned
@@ -121,10 +120,18 @@ class Simulated:
         return planned
 
 
+def test_settings_that_are_given_hold_whatever_the_defaults_are() -> None:
+    knobs = configuration(("acceptable_recovery_lag=10000", "max_warmups=2"), streams=True).knobs
+    assert (knobs.acceptable_recovery_lag, knobs.max_warmups) == (10_000, 2)
+    knobs = configuration((), streams=True).knobs
+    assert (knobs.acceptable_recovery_lag, knobs.max_warmups) == (1_000, 10_000)
+    assert configuration(()).knobs.acceptable_recovery_lag == 10_000
+
+
 def test_copy_is_made_first_and_the_task_moves_when_it_has_caught_up(tmp_path: Path) -> None:
     group = Simulated("p1a", "p2a")
     with SeatLog(tmp_path / "seat.db", "app") as log:
-        log.configure(streams_configuration(configuration(())))
+        log.configure(configuration((), streams=True))
         had = {name: set(tasks) for name, tasks in group.active.items()}
         assert {len(tasks) for tasks in had.values()} == {2}
         group.led(log)
@@ -152,7 +159,7 @@ def test_copy_is_made_first_and_the_task_moves_when_it_has_caught_up(tmp_path: P
 def test_copy_on_the_disk_of_a_process_that_is_back_is_kept_up_before_its_task_moves(number: int, tmp_path: Path) -> None:
     group = Simulated("p1a", "p2a")
     with SeatLog(tmp_path / "seat.db", "app") as log:
-        log.configure(streams_configuration(configuration(())))
+        log.configure(configuration((), streams=True))
         group.led(log)
         group.active["p3a"], group.standby["p3a"], group.disk["p3a"] = set(), set(), {number}
         group.led(log)
@@ -165,7 +172,7 @@ def test_copy_on_the_disk_of_a_process_that_is_back_is_kept_up_before_its_task_m
 def test_threads_of_a_process_share_its_tasks_and_keep_them(tmp_path: Path) -> None:
     group = Simulated("p1a", "p1b", "p2a")
     with SeatLog(tmp_path / "seat.db", "app") as log:
-        log.configure(streams_configuration(configuration(())))
+        log.configure(configuration((), streams=True))
         group.active = {"p1a": {0}, "p1b": {1}, "p2a": {2, 3}}
         group.lag = 0
         for _ in range(4):

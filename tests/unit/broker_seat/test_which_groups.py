@@ -60,7 +60,7 @@ async def test_groups_that_cannot_be_listed_are_asked_for_again(
 
     monkeypatch.setattr(led_groups, "listed_groups", listed_groups)
     monkeypatch.setattr(led_groups, "LOOK_S", 0.01)
-    how = HowToLead(connection=Connection(), settings=SeatSettings(), config=configuration(()))
+    how = HowToLead(connection=Connection(), settings=SeatSettings(), config=configuration(()), streams_config=configuration((), streams=True))
     with caplog.at_level(logging.WARNING):
         await asyncio.wait_for(LedGroups(how, ("orders-*",), tmp_path / "logs").run(stopped), 10)
     assert caplog.text.count("groups cannot be listed") == 1
