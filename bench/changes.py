@@ -23,7 +23,7 @@ from pathlib import Path
 import attrs
 import click
 
-from bench import live_changes, wrong_changes
+from bench import live_changes, made_changes, wrong_changes
 from equipoise.assignors import registry
 from equipoise.events.facts import ExpectedCost, GroupConfigured, PartitionsObserved, Subtopology, TopologyDeclared
 from equipoise.events.settings import GroupSettings
@@ -183,21 +183,21 @@ def main(changes: int, runs: int, wrong: bool, live: bool, results: Path) -> Non
         click.echo(f"{len(found)} of {changes}: {each.name}", err=True)
     missed = False
     done = list(found.values())
-    for percent, (least, most) in live_changes.GOALS.items():
+    for percent, (least, most) in made_changes.GOALS.items():
         held = [holds for _, _, holds in _held(done, percent)]
         share = statistics.fmean(held) if held else 1.0
         is_in = least <= share <= most
         missed |= not is_in
         click.echo(f"{share:.1%} of {len(held)} intervals of {percent} % hold; goal: {least:.0%} to {most:.0%}{'' if is_in else ': MISSED'}")
-    for percent in live_changes.GOALS:
-        counted = live_changes.held(((expected, each.cost.judged[expected.metric]) for each in done for expected in each.expected), percent)
+    for percent in made_changes.GOALS:
+        counted = made_changes.held(((expected, each.cost.judged[expected.metric]) for each in done for expected in each.expected), percent)
         click.echo(f"by the leader's own count: {statistics.fmean(counted or [True]):.1%} of {len(counted)} intervals of {percent} % hold")
     for metric in METRICS:
         widths = [each.intervals[metric].high_95 / each.intervals[metric].low_95 for each in done if each.intervals[metric].low_95 > CHANCE]
         width = statistics.median(widths) if widths else 1.0
-        is_in = metric not in NARROW or width <= live_changes.MOST_WIDTH
+        is_in = metric not in NARROW or width <= made_changes.MOST_WIDTH
         missed |= not is_in
-        goal = f"; goal: at most {live_changes.MOST_WIDTH:g}" if metric in NARROW else ""
+        goal = f"; goal: at most {made_changes.MOST_WIDTH:g}" if metric in NARROW else ""
         click.echo(f"{METRICS[metric]}: median width of an interval of 95 % is a factor of {width:.2f}{goal}{'' if is_in else ': MISSED'}")
     for name, metric, holds in _held(done, 95):
         if not holds:

@@ -11,12 +11,11 @@ import asyncio
 import itertools
 import json
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,13 @@ import click
 
 from bench.live import WorkerProcess, broker
 from bench.live_members import Application, MemberProcess, until_running
-from equipoise.events.facts import JUDGED_METRICS, ExpectedCost
+from bench.made_changes import MadeChange, compared, read_results, told
+from equipoise.events.facts import JUDGED_METRICS
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import writer
 from equipoise.log import open_log
 from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from equipoise.replay.known_changes import KnownChange, cost_text, known_changes, verdict_text
-from equipoise.replay.wording import METRIC_TEXTS, metric_text
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured
 
@@ -50,13 +49,6 @@ REST_S = 20.0
 alone would wait for two minutes.
 """
 QUIET_S = 3.0
-BUSY = 0.6
-"""A machine whose processors are busy for a larger part of the time is loaded."""
-GOALS = {95: (0.92, 0.98), 50: (0.40, 0.60)}
-NARROW = ("unavailable_task_ms", "moves")
-MOST_WIDTH = 2.0
-
-
 @attrs.frozen(kw_only=True)
 class Shape:
     """A group as it is started."""
@@ -210,43 +202,6 @@ async def changing(bootstrap: str, folder: Path, shape: Shape) -> AsyncIterator[
             group.kill(name)
 
 
-@attrs.frozen(kw_only=True)
-class MadeChange:
-    """A change of a real group. `busy`: part of the time in which the machine's processors did
-    something. `costs`: by `JUDGED_METRICS`. `expected` empty: it was not predicted.
-    """
-
-    group: str
-    tasks: int
-    members: int
-    guarantee: str
-    standbys: int
-    kind: str
-    busy: float
-    what: str
-    outcome: str
-    verdict: str
-    expected: tuple[ExpectedCost, ...]
-    costs: dict[str, int]
-
-    @classmethod
-    def of(cls, found: KnownChange, shape: Shape, members: int, standbys: int, kind: str, busy: float) -> MadeChange:
-        assert found.planned is not None, "it was written down"
-        assert found.judged is not None, "it was judged"
-        return cls(
-            group=shape.name, tasks=shape.tasks, members=members, guarantee=shape.guarantee, standbys=standbys, kind=kind, busy=round(busy, 2),
-            what=found.what(), outcome=found.judged.outcome, verdict=verdict_text(found), expected=found.planned.expected,
-            costs={name: getattr(found.judged, name) for name in JUDGED_METRICS},
-        )  # fmt: skip
-
-    @property
-    def text(self) -> str:
-        """Returns what was changed, of which group."""
-        machine = "loaded" if self.busy > BUSY else "quiet"
-        group = f"{self.members} members, {self.tasks} tasks, {self.standbys} standbys, {self.guarantee}"
-        return f"{self.kind}: {self.what} ({group}; {machine} machine, {self.busy:.0%} busy)"
-
-
 async def _right(group: LiveChanges, changes: Iterator[int], results: Path) -> None:
     """Makes the changes of one group for as long as there are numbers, and appends them to a file.
     """
@@ -254,10 +209,10 @@ async def _right(group: LiveChanges, changes: Iterator[int], results: Path) -> N
 
     async def tell() -> None:
         change_id, members, standbys, kind, since = unjudged.pop(0)
-        found = MadeChange.of(await group.judged(change_id), group.shape, members, standbys, kind, _busy_since(since))
+        found = _made(await group.judged(change_id), group.shape, members, standbys, kind, _busy_since(since))
         with results.open("a") as file:
             file.write(json.dumps(attrs.asdict(found)) + "\n")
-        for line in (f"{group.shape.name}: {found.text}: {found.verdict}", *(f"    {each}" for each in _compared(found))):
+        for line in (f"{group.shape.name}: {found.text}: {found.verdict}", *(f"    {each}" for each in compared(found))):
             click.echo(line, err=True)
 
     for act in itertools.cycle(CYCLE):
@@ -278,6 +233,16 @@ async def _right(group: LiveChanges, changes: Iterator[int], results: Path) -> N
         await tell()
 
 
+def _made(found: KnownChange, shape: Shape, members: int, standbys: int, kind: str, busy: float) -> MadeChange:
+    assert found.planned is not None, "it was written down"
+    assert found.judged is not None, "it was judged"
+    return MadeChange(
+        group=shape.name, tasks=shape.tasks, members=members, guarantee=shape.guarantee, standbys=standbys, kind=kind, busy=round(busy, 2),
+        what=found.what(), outcome=found.judged.outcome, verdict=verdict_text(found), expected=found.planned.expected,
+        costs={name: getattr(found.judged, name) for name in JUDGED_METRICS},
+    )  # fmt: skip
+
+
 def _cpu_s() -> tuple[float, float]:
     """Returns for how long this machine's processors were busy so far, and in all."""
     with open("/proc/stat") as file:
@@ -288,79 +253,6 @@ def _cpu_s() -> tuple[float, float]:
 def _busy_since(since: tuple[float, float]) -> float:
     busy, whole = _cpu_s()
     return (busy - since[0]) / max(1.0, whole - since[1])
-
-
-def held(pairs: Iterable[tuple[ExpectedCost, float]], percent: int) -> list[bool]:
-    """Returns whether each interval holds its value; those of one value that was met hold by
-    nature, and are left out.
-    """
-    found = []
-    for expected, value in pairs:
-        low, high = (expected.low_50, expected.high_50) if percent == 50 else (expected.low_95, expected.high_95)
-        if not expected.low_95 == expected.high_95 == value:
-            found.append(low <= value <= high)
-    return found
-
-
-def read_results(results: Path) -> list[MadeChange]:
-    """Returns the changes in a file of results."""
-    found = []
-    for line in results.read_text().splitlines() if results.exists() else ():
-        each = json.loads(line)
-        found.append(MadeChange(**{**each, "expected": tuple(ExpectedCost(**expected) for expected in each["expected"])}))
-    return found
-
-
-def _pairs(found: Iterable[MadeChange], metric: str | None = None) -> list[tuple[ExpectedCost, float]]:
-    """Returns intervals with what was. What cost too much is judged at once, so of its other costs
-    nobody knows what they became.
-    """
-    return [
-        (expected, each.costs[expected.metric])
-        for each in found
-        for expected in each.expected
-        if metric in (None, expected.metric) and (each.outcome != "too_much" or each.costs[expected.metric] > expected.high_95)
-    ]
-
-
-def _compared(made: MadeChange) -> Iterator[str]:
-    for each in made.expected:
-        was = made.costs[each.metric]
-        side = ": above" if was > each.high_95 else ": below" if was < each.low_95 and made.outcome != "too_much" else ""
-        low, high = (metric_text(each.metric, value) for value in (each.low_95, each.high_95))
-        yield f"{METRIC_TEXTS[each.metric]} {metric_text(each.metric, was)}, predicted {low} to {high}{side}"
-
-
-def told(found: list[MadeChange]) -> bool:
-    """Says what the changes show, and returns whether all goals are met."""
-    predicted = [each for each in found if each.expected]
-    click.echo(f"{len(found)} changes, {len(predicted)} of them predicted; on a loaded machine {sum(each.busy > BUSY for each in predicted)}")
-    is_good = True
-    for percent, (least, most) in GOALS.items():
-        whole = held(_pairs(predicted), percent)
-        share = statistics.fmean(whole or [True])
-        is_good &= least <= share <= most
-        parts = {METRIC_TEXTS[metric]: held(_pairs(predicted, metric), percent) for metric in JUDGED_METRICS}
-        shown = ", ".join(f"{name} {sum(each)} of {len(each)}" for name, each in parts.items())
-        goal = f"goal: {least:.0%} to {most:.0%}{'' if least <= share <= most else ': MISSED'}"
-        click.echo(f"{share:.1%} of {len(whole)} intervals of {percent} % hold ({shown}); {goal}")
-    for metric in JUDGED_METRICS:
-        widths = [each.high_95 / each.low_95 for each, _ in _pairs(predicted, metric) if each.low_95 > 0]
-        width = statistics.median(widths or [1.0])
-        is_in = metric not in NARROW or width <= MOST_WIDTH
-        is_good &= is_in
-        goal = f"; goal: at most {MOST_WIDTH:g}{'' if is_in else ': MISSED'}" if metric in NARROW else ""
-        click.echo(f"{METRIC_TEXTS[metric]}: median width of {len(widths)} intervals of 95 % is a factor of {width:.2f}{goal}")
-    for name in ("kind", "group", "standbys", "guarantee"):
-        for key in sorted({getattr(each, name) for each in predicted}):
-            those = [each for each in predicted if getattr(each, name) == key]
-            shares = " and ".join(f"{statistics.fmean(held(_pairs(those), percent) or [True]):.0%}" for percent in GOALS)
-            click.echo(f"{name} {key}: {len(those)} changes, {shares} hold")
-    for each in predicted:
-        lines = [line for line in _compared(each) if line.endswith((": above", ": below"))]
-        if lines:
-            click.echo(f"missed: {each.text}: {'; '.join(lines)}")
-    return is_good
 
 
 async def _wrong(group: LiveChanges) -> bool:
