@@ -15,9 +15,10 @@ from equipoise.broker_seat.streams_seat import StreamsSeat
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import GroupMember
 from equipoise.operations.doctor.asking import Asking
 from equipoise.seat.generation import SeatSettings
-from equipoise.seat.group_client import DescribedMember, GroupClient
+from equipoise.seat.group_client import GroupClient
 from equipoise.seat.names import client_of
 from equipoise.seat.seat_log import SeatLog
 from equipoise.seat.seat_protocol import read_assignment, read_subscription
@@ -123,7 +124,7 @@ async def _classic(connection: Connection, group: str) -> DescribedConsumers | N
     )
 
 
-def _classic_member(each: DescribedMember) -> DescribedConsumer | None:
+def _classic_member(each: GroupMember) -> DescribedConsumer | None:
     try:
         subscription, held = read_subscription(each.subscription), read_assignment(each.assignment)
     except InputError:

@@ -42,7 +42,8 @@ class GroupMember:
     """A member as the coordinator knows it. `member_id`: given by the coordinator or, with KIP-848,
     by the client; a process that joins again has another one. `instance_id`: group.instance.id;
     None: it has none. `host`: address of the client as the broker sees it. `protocol`: how it takes
-    part: ``consumer`` is KIP-848.
+    part: ``consumer`` is KIP-848. `subscription`, `assignment`: as its client wrote them with the
+    classic protocol; empty while the group rebalances.
     """
 
     member_id: str
@@ -50,10 +51,28 @@ class GroupMember:
     client_id: str
     host: str
     protocol: MemberProtocol
+    subscription: bytes = attrs.field(default=b"", eq=False, repr=False)
+    assignment: bytes = attrs.field(default=b"", eq=False, repr=False)
 
     def __str__(self) -> str:
         instance = "" if self.instance_id is None else f"instance id {self.instance_id}, "
         return f"{self.member_id} ({instance}client id {self.client_id}, host {self.host})"
+
+
+@attrs.frozen(kw_only=True)
+class ClassicGroup:
+    """A group of the classic protocol, as DescribeGroups shows it. `state`: ``Stable``,
+    ``PreparingRebalance``, ...; ``Dead``: it is no such group. `operations`: what the user may do,
+    in bits.
+    """
+
+    name: str
+    error_code: int
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+    operations: int
 
 
 @attrs.frozen(kw_only=True)
@@ -175,15 +194,20 @@ class ConsumerGroup:
 
     async def _classic_members(self) -> list[GroupMember] | None:
         """None: it is no group of the classic protocol."""
+        group = await self.describe()
+        return None if group.error_code == GROUP_ID_NOT_FOUND or group.state == "Dead" else list(group.members)
+
+    async def describe(self) -> ClassicGroup:
+        """The group, if it is one of the classic protocol. Raises InputError when the brokers are
+        too old.
+        """
         try:
-            answer = await self.send(DescribeGroups(self.group))
+            (group,) = classic_groups(await self.send(DescribeGroups(self.group)))
         except NotImplementedError:
             raise InputError("the brokers do not name static members; Kafka 2.4 or later is needed") from None
-        (group,) = answer.to_object()["groups"]
-        if group["error_code"] == GROUP_ID_NOT_FOUND or group["state"] == "Dead":
-            return None
-        self.check(group["error_code"])
-        return [_classic_member(each) for each in group["members"]]
+        if group.state != "Dead" and group.error_code != GROUP_ID_NOT_FOUND:
+            self.check(group.error_code)
+        return group
 
     async def _consumer_members(self) -> list[GroupMember] | None:
         """None: it is no group of KIP-848."""
@@ -242,14 +266,24 @@ def _error_of(code: int) -> type[Exception]:
     return found
 
 
-def _classic_member(found: dict[str, Any]) -> GroupMember:
+def classic_groups(answer: Any) -> list[ClassicGroup]:
+    """Reads an answer to DescribeGroups."""
+    return [
+        ClassicGroup(
+            name=each["group"], error_code=each["error_code"], state=each["state"], protocol_type=each["protocol_type"], protocol=each["protocol"],
+            members=tuple(_classic_member(member, settled=each["state"] == "Stable") for member in each["members"]),
+            operations=each["authorized_operations"],
+        )
+        for each in answer.to_object()["groups"]
+    ]  # fmt: skip
+
+
+def _classic_member(found: dict[str, Any], *, settled: bool) -> GroupMember:
     return GroupMember(
-        member_id=found["member_id"],
-        instance_id=found["group_instance_id"],
-        client_id=found["client_id"],
-        host=normalised(found["client_host"]),
-        protocol="classic",
-    )
+        member_id=found["member_id"], instance_id=found["group_instance_id"], client_id=found["client_id"], host=normalised(found["client_host"]),
+        protocol="classic", subscription=(found["member_metadata"] or b"") if settled else b"",
+        assignment=(found["member_assignment"] or b"") if settled else b"",
+    )  # fmt: skip
 
 
 def _consumer_member(found: dict[str, Any]) -> GroupMember:

@@ -17,8 +17,8 @@ from equipoise.assignors.common.java_order import FEWEST_BUCKETS, text_hash
 from equipoise.events.errors import InputError
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer.group_offsets import commit_request
-from equipoise.kafka.consumer_groups import ConsumerGroup
-from equipoise.kafka.group_requests import DescribeGroups, LeaveGroup, ListGroups
+from equipoise.kafka.consumer_groups import ClassicGroup, ConsumerGroup, GroupMember
+from equipoise.kafka.group_requests import LeaveGroup, ListGroups
 from equipoise.seat.seat_protocol import TopicPartition, write_subscription
 
 CLIENT_ID = "equipoise-lead"
@@ -57,28 +57,6 @@ class Generation:
     protocol: str
     leader: str
     members: tuple[tuple[str, str | None, bytes], ...]
-
-
-@attrs.frozen(kw_only=True)
-class DescribedMember:
-    """A member as DescribeGroups shows it. `subscription`, `assignment`: empty while the group
-    rebalances.
-    """
-
-    member_id: str
-    instance_id: str | None
-    subscription: bytes
-    assignment: bytes
-
-
-@attrs.frozen(kw_only=True)
-class Description:
-    """A group as DescribeGroups shows it. `state`: ``Stable``, ``PreparingRebalance``, ..."""
-
-    state: str
-    protocol_type: str
-    protocol: str
-    members: tuple[DescribedMember, ...]
 
 
 def fewest_buckets(members: int) -> int:
@@ -131,21 +109,8 @@ class GroupClient:
         self._others.check(answer["error_code"])
         return next(((each["group_type"], each["protocol_type"]) for each in answer["groups"] if each["group"] == self.group), None)
 
-    async def describe(self) -> Description:
-        answer = (await self._others.send(DescribeGroups(self.group))).to_object()
-        (group,) = answer["groups"]
-        self._others.check(0 if group["state"] == "Dead" else group["error_code"])
-        settled = group["state"] == "Stable"
-        members = tuple(
-            DescribedMember(
-                member_id=each["member_id"],
-                instance_id=each["group_instance_id"],
-                subscription=(each["member_metadata"] or b"") if settled else b"",
-                assignment=(each["member_assignment"] or b"") if settled else b"",
-            )
-            for each in group["members"]
-        )
-        return Description(state=group["state"], protocol_type=group["protocol_type"], protocol=group["protocol"], members=members)
+    async def describe(self) -> ClassicGroup:
+        return await self._others.describe()
 
     async def describe_consumers(self) -> list[Any]:
         """The members of a group of KIP-848 as ConsumerGroupDescribe shows them; of another: []."""
@@ -223,7 +188,7 @@ class GroupClient:
             member_id, self.member_id = self.member_id, ""
             await self._others.send(LeaveGroup(self.group, [(member_id, None)], "the seat is given up"))
 
-    async def evict(self, members: Sequence[DescribedMember]) -> None:
+    async def evict(self, members: Sequence[GroupMember]) -> None:
         """Takes other members out of the group, all at once."""
         leaving = [(each.member_id, each.instance_id) for each in members]
         answer = await self._others.send(LeaveGroup(self.group, leaving, "equipoise lead --evict takes the lead"))

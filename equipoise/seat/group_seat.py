@@ -19,9 +19,10 @@ from equipoise.aiokafka.fetching import LagFetcher
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import InputError
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import GroupMember
 from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.seat.generation import JoinedClient, SeatSettings, answer, read_members
-from equipoise.seat.group_client import COOPERATIVE, COUNTING_PROTOCOLS, PROTOCOLS, DescribedMember, Generation, GroupClient, ahead, seat_bucket
+from equipoise.seat.group_client import COOPERATIVE, COUNTING_PROTOCOLS, PROTOCOLS, Generation, GroupClient, ahead, seat_bucket
 from equipoise.seat.metadata import MetadataClient
 from equipoise.seat.names import SeatClient, client_of, clients_of, is_static, readable
 from equipoise.seat.seat_log import SeatLog, assigned_changes
@@ -247,7 +248,7 @@ class Seat:
                 self._evict = False
                 await self._take_the_lead(generation.leader, description.members)
 
-    async def _take_the_lead(self, leader: str, members: tuple[DescribedMember, ...]) -> None:
+    async def _take_the_lead(self, leader: str, members: tuple[GroupMember, ...]) -> None:
         """Takes the leader out, and with it who would be the next one before the seat."""
         others = [each for each in members if each.member_id != self._client.member_id]
         leaving = {leader, *ahead(self._client.member_id, [each.member_id for each in others])}
@@ -257,7 +258,7 @@ class Seat:
         self._evicted = True
         await self._client.evict(evicted)
 
-    def _remember(self, members: tuple[DescribedMember, ...]) -> None:
+    def _remember(self, members: tuple[GroupMember, ...]) -> None:
         """What the members have, by another leader."""
         clients = clients_of((each.member_id, each.instance_id) for each in members)
         found: list[JoinedClient] = []

@@ -19,7 +19,7 @@ from aiokafka.protocol.admin import ApiVersionRequest, DescribeConfigsRequest
 from equipoise.kafka.admin.admin_shell import BROKER, TOPIC
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.consumer_groups import repeated
+from equipoise.kafka.consumer_groups import classic_groups, repeated
 from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, StreamsGroupDescribe
 from equipoise.kafka.metadata_requests import NOT_TOLD
 from equipoise.replay.importers.groups.described import read_streams_groups
@@ -108,10 +108,10 @@ class Asking:
         """Returns what the user may do with a consumer group; None: the broker does not say."""
 
         def described(answer: Any) -> Collection[str] | None:
-            (found,) = answer.to_object()["groups"]
-            if found["error_code"]:
-                raise errors.for_code(found["error_code"])(group)
-            return _named(found["authorized_operations"])
+            (found,) = classic_groups(answer)
+            if found.error_code:
+                raise errors.for_code(found.error_code)(group)
+            return _named(found.operations)
 
         try:  # a new cluster makes the topic of groups at the first question, and its leaders read it first
             return await repeated(lambda: self.admin.ask_group(group, DescribeGroups(group, operations=True), described), _COORDINATOR_S)

@@ -10,7 +10,7 @@ import attrs
 from aiokafka import errors
 
 from equipoise.broker_seat.described_group import CLASSIC_MEMBER
-from equipoise.kafka.consumer_groups import repeated
+from equipoise.kafka.consumer_groups import ClassicGroup, classic_groups, repeated
 from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups
 from equipoise.kafka.listed_groups import ListedGroup, groups_of
 from equipoise.operations.doctor.asking import Asking
@@ -63,13 +63,12 @@ class GroupsAsking(Asking):
         kinds = {each.name: (each.group_type, each.protocol_type, each.state) for each in listed}
         found = [_other(name, *kinds[name], coordinator) for name in kinds if kinds[name][0] not in ("classic", "consumer")]
         for some in _in_parts([name for name in kinds if kinds[name][0] == "classic"]):
-            answer = (await self.admin.ask(DescribeGroups(*some), node_id)).to_object()
-            for each in answer["groups"]:
+            for each in classic_groups(await self.admin.ask(DescribeGroups(*some), node_id)):
                 group = _classic_group(each)
                 found.append(
                     JudgedGroup(
                         group=group, group_type="classic", classic=len(group.clients), coordinator=coordinator,
-                        verdict=_denied(each["error_code"]) or verdict_of(group, coordinator),
+                        verdict=_denied(each.error_code) or verdict_of(group, coordinator),
                     )
                 )  # fmt: skip
         for some in _in_parts([name for name in kinds if kinds[name][0] == "consumer"]):
@@ -99,22 +98,16 @@ def _denied(code: int) -> TakeoverVerdict | None:
     return TakeoverVerdict(takes="unknown", why=why, to_do="the user needs DESCRIBE on the group")
 
 
-def _classic_group(described: Mapping[str, Any]) -> MigratedGroup:
-    settled = described["state"] == "Stable" and described["protocol_type"] == "consumer"
-    clients = tuple(
-        read_client(
-            each["member_id"], each["client_id"], each["client_host"].lstrip("/"), each["group_instance_id"],
-            each["member_metadata"] or b"", each["member_assignment"] or b"",
-        )
+def _classic_group(described: ClassicGroup) -> MigratedGroup:
+    settled = described.state == "Stable" and described.protocol_type == "consumer"
+    clients = [
+        read_client(each.member_id, each.client_id, each.host, each.instance_id, each.subscription, each.assignment)
         if settled
-        else ClassicClient(
-            member_id=each["member_id"], client_id=each["client_id"], host=each["client_host"].lstrip("/"), instance_id=each["group_instance_id"],
-            library=UNKNOWN,
-        )
-        for each in described["members"]
-    )  # fmt: skip
+        else ClassicClient(member_id=each.member_id, client_id=each.client_id, host=each.host, instance_id=each.instance_id, library=UNKNOWN)
+        for each in described.members
+    ]
     return MigratedGroup(
-        name=described["group"], state=described["state"], protocol_type=described["protocol_type"], protocol=described["protocol"],
+        name=described.name, state=described.state, protocol_type=described.protocol_type, protocol=described.protocol,
         clients=tuple(sorted(clients, key=lambda each: (each.client_id, each.member_id))),
     )  # fmt: skip
 
