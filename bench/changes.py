@@ -34,7 +34,7 @@ from equipoise.replay.prediction.planned_change import Configure, Join, Kill, Le
 from equipoise.replay.prediction.predict import METRICS, PredictedInterval, predict
 from equipoise.replay.prediction.present import MemberNow
 from equipoise.replay.prediction.reading import read_present
-from equipoise.replay.simulation import ClusterConfig, MemorySink, SimulatedCluster
+from equipoise.replay.simulation import ClusterConfig, MemorySink, NetworkSettings, SimulatedCluster
 from equipoise.replay.simulation.measures import Notes
 from equipoise.replay.simulation.world import ChangelogGrowth
 
@@ -84,6 +84,8 @@ def _lived(dice: random.Random, members: int, tasks: int, standbys: int) -> tupl
         start_ms=dice.randrange(1_000, 5_000),
         phase=dice.random(),
         latency_ms=dice.randrange(100, 1_000),
+        delay_ms=dice.randrange(4, 30),
+        away_ms=dice.randrange(1_000, 10_000),
         in_turn=dice.random() < 0.5,
     )
     assignor = registry.latest("high_availability")
@@ -93,8 +95,9 @@ def _lived(dice: random.Random, members: int, tasks: int, standbys: int) -> tupl
     growth = {("changelog", number): _growth(dice) for number in range(tasks)}
     sink, notes = MemorySink(), Notes()
     config = ClusterConfig(
-        group="orders", configured=configured, topology=TopologyDeclared(epoch=1, subtopologies=(part,)), growth=growth, start_ms=START_MS
-    )
+        group="orders", configured=configured, topology=TopologyDeclared(epoch=1, subtopologies=(part,)), growth=growth, start_ms=START_MS,
+        network=NetworkSettings(least_delay_ms=1, most_delay_ms=draw.delay_ms),
+    )  # fmt: skip
     cluster = SimulatedCluster(config, seed=draw.seed, sink=sink, watcher=notes)
     cluster.start_worker()
     those = [_member(f"m{number:02}") for number in range(members)]

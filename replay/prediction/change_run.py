@@ -29,6 +29,8 @@ SETTLED_MS = 5_000
 TURN_MS = 1_000
 """As QUIET_MS, between two members that restart in turn."""
 LONGEST_SETTLE_MS = 600_000
+LOOK_MS = 100
+"""Looks whether the next member restarts are so far apart."""
 FOLD_MS = 20
 """Looks whether a fact was folded are so far apart."""
 LONGEST_MS = 4 * 3_600_000
@@ -139,9 +141,27 @@ class ChangeRun:
             while process.alive and self.cluster.now_ms < until_ms:
                 self.cluster.run_for(STEP_MS)
             away_ms = self._draw.away_of(member.member_id) if change.away_ms is None else change.away_ms + self._draw.start_ms
-            self.start(member, start_ms=away_ms, proven_dead=process.incarnation)
-            self.until_at_rest(LONGEST_MS, TURN_MS)
+            process = self.start(member, start_ms=away_ms, proven_dead=process.incarnation)
+            if member is not self._members[-1]:
+                self._until_next(process, self._draw.turn_of(member.member_id))
         return self.until_at_rest(LONGEST_MS)
+
+    def _until_next(self, restarted: ReplayedProcess, turn_ms: int | None) -> None:
+        """Runs until the next member restarts: when everything runs, and as late as in the log;
+        where that shows nothing, when the group is at rest.
+        """
+        if turn_ms is None:
+            self.until_at_rest(LONGEST_MS, TURN_MS)
+            return
+        cluster = self.cluster
+        until_ms, joined_ms = cluster.now_ms + LONGEST_MS, None
+        while cluster.now_ms < until_ms:
+            member = cluster.machine.state.members.get(restarted.member_id)
+            if joined_ms is None and member is not None and member.incarnation == restarted.incarnation:
+                joined_ms = cluster.now_ms
+            if joined_ms is not None and cluster.now_ms >= joined_ms + turn_ms and cluster.world.all_run(cluster.now_ms):
+                return
+            cluster.run_for(LOOK_MS)
 
     def start(self, member: MemberNow, *, start_ms: int, proven_dead: int | None = None) -> ReplayedProcess:
         """Starts a process of the member, on its disk."""
@@ -196,7 +216,7 @@ class ChangeRun:
             and here == state.members.keys()
             and not any(member.revoking or member.warmup or member.leaving for member in state.members.values())
             and all(member.is_caught_up(task, state.acceptable_lag(member)) for member in state.members.values() for task in member.standby)
-            and len(cluster.world.owners(cluster.now_ms)) == len(cluster.world.tasks)
+            and cluster.world.all_run(cluster.now_ms)
         )
 
 

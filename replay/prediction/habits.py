@@ -40,13 +40,21 @@ UNKNOWN_START_MS = 1_000, 5_000
 """A log does not say how long a process takes from its start to its join: drawn between these."""
 UNKNOWN_CLOSE_MS = 20, 1_000
 """Drawn between these, evenly in logarithms, where the log shows no task that was given up."""
-UNKNOWN_LATENCY_MS = 100, 1_000
-"""Drawn between these, evenly in logarithms: a log does not say how long a member takes to open a
-copy, nor whether it restores copies at once or in turn, which is drawn, too.
+UNKNOWN_LATENCY_MS = 50, 1_000
+"""How long a member takes to open a copy, where the log does not show it: drawn between these,
+evenly in logarithms.
 """
+UNKNOWN_DELAY_MS = 4, 30
+"""Longest that a record is under way, to the brokers or from them. Drawn between these, evenly in
+logarithms.
+"""
+UNKNOWN_AWAY_MS = 1_000, 20_000
+"""From the end of a process to the join of the next one, where the log shows no restart. Drawn
+between these, evenly in logarithms: equally long for all, as one machine or cluster starts them.
+"""
+MOST_TURN_MS = 300_000
+"""Members that restart further apart are no restart of all in turn."""
 MEASURED_LAST = "what its members measured last"
-USUAL_AWAY_MS = 5_000
-"""From the end of a process to the start of the next one, where the log shows no restart."""
 
 
 @attrs.frozen(kw_only=True)
@@ -72,13 +80,27 @@ class Draw:
     """From an order to restore a copy to its first record."""
     in_turn: bool = False
     """Whether a member restores one copy after the other."""
+    delay_ms: int = 4
+    """Longest that a message of a process or broker is under way."""
+    away_ms: int = 5_000
+    """From the end of a process to the join of the next one, where the log shows no restart."""
     seen_away_ms: Sequence[int] = ()
-    """Times from the end of a process to the join of the next one, of restarts in the log."""
+    """The same, of restarts in the log."""
+    seen_turn_ms: Sequence[int] = ()
+    """Where members restarted in turn, from the join of one until the next one began."""
 
     def away_of(self, member_id: str) -> int:
         """Returns how long the member is away when it restarts, until it joins."""
-        seen = self.seen_away_ms
-        return random.Random(f"{self.seed}/{member_id}/away").choice(seen) if seen else USUAL_AWAY_MS + self.start_ms
+        return self._seen(self.seen_away_ms, f"{member_id}/away") if self.seen_away_ms else self.away_ms
+
+    def turn_of(self, member_id: str) -> int | None:
+        """Returns how long after the join of this member the next one restarts; None: unknown."""
+        return self._seen(self.seen_turn_ms, f"{member_id}/turn") if self.seen_turn_ms else None
+
+    def _seen(self, samples: Sequence[int], of: str) -> int:
+        """Returns one of the samples; of too few, one like them."""
+        dice = random.Random(f"{self.seed}/{of}")
+        return round(dice.choice(samples) * (1 if len(samples) >= FEWEST_SPREAD else math.exp(dice.gauss(0, DEFAULT_SPREAD))))
 
     def speed_of(self, member_id: str) -> int:
         """Returns the restore speed of the member."""
@@ -107,6 +129,12 @@ class Habits:
     heartbeat_interval_ms: int
     away_ms: tuple[int, ...] = ()
     """Of restarts, from the end of a process to the join of the next one."""
+    turn_ms: tuple[int, ...] = ()
+    """Of members that restarted in turn, from the join of one until the next one began."""
+    opening_ms: tuple[int, ...] = ()
+    """From orders to keep a copy to the first record of it."""
+    in_turn: float = 0.5
+    """How probable it is that a member restores one copy after the other."""
 
     def draw(self, seed: int) -> Draw:
         """Returns the draw of this seed; equal seeds give equal draws."""
@@ -123,9 +151,12 @@ class Habits:
             heartbeat_interval_ms=self.heartbeat_interval_ms,
             start_ms=round(dice.uniform(*UNKNOWN_START_MS)),
             phase=dice.random(),
-            latency_ms=_between(dice, UNKNOWN_LATENCY_MS),
-            in_turn=dice.random() < 0.5,
+            latency_ms=dice.choice(self.opening_ms) if len(self.opening_ms) >= FEWEST_OWN else _between(dice, UNKNOWN_LATENCY_MS),
+            in_turn=dice.random() < self.in_turn,
+            delay_ms=_between(dice, UNKNOWN_DELAY_MS),
+            away_ms=_between(dice, UNKNOWN_AWAY_MS),
             seen_away_ms=self.away_ms,
+            seen_turn_ms=self.turn_ms,
         )
 
     def or_measured(self, restore_records_per_s: int | None) -> Habits:
@@ -175,6 +206,9 @@ class HabitsReader:
         self._left_ms: dict[str, int] = {}
         """Member that restarts -> when its process ended."""
         self._away_ms: deque[int] = deque(maxlen=MOST_SAMPLES)
+        self._back_ms: int | None = None
+        """When the last member that restarted came back; None: the next one began since."""
+        self._turn_ms: deque[int] = deque(maxlen=MOST_SAMPLES)
 
     def tap(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yields the entries, each taken before. Raises as `take` does."""
@@ -209,11 +243,15 @@ class HabitsReader:
             self._heard_ms[key] = self._now_ms
         elif isinstance(event, RestartIntended):
             self._restarting.add((event.member_id, event.incarnation))
+            if self._back_ms is not None and self._now_ms - self._back_ms <= MOST_TURN_MS:
+                self._turn_ms.append(self._now_ms - self._back_ms)
+            self._back_ms = None
         elif isinstance(event, MemberLeft) and (event.member_id, event.incarnation) in self._restarting:
             self._restarting.discard((event.member_id, event.incarnation))
             self._left_ms[event.member_id] = self._now_ms
         elif isinstance(event, MemberJoined) and event.member_id in self._left_ms:
             self._away_ms.append(self._now_ms - self._left_ms.pop(event.member_id))
+            self._back_ms = self._now_ms
 
     def habits(self, restore_records_per_s: int | None = None) -> Habits:
         """Returns what was read. `restore_records_per_s`: a speed that is known otherwise."""
@@ -233,6 +271,9 @@ class HabitsReader:
             close_ms=tuple(sorted(self._close_ms)),
             heartbeat_interval_ms=round(statistics.median(self._heartbeats_ms)) if self._heartbeats_ms else DEFAULT_HEARTBEAT_MS,
             away_ms=tuple(sorted(self._away_ms)),
+            turn_ms=tuple(sorted(self._turn_ms)),
+            opening_ms=fit.opening_ms[-MOST_SAMPLES:],
+            in_turn=0.5 if fit.in_turn is None else fit.in_turn,
         )
 
 

@@ -29,7 +29,7 @@ from equipoise.replay.prediction.planned_change import (
     members_after,
 )
 from equipoise.replay.prediction.present import START_MS, PresentGroup
-from equipoise.replay.simulation import ClusterConfig, SimulatedCluster
+from equipoise.replay.simulation import ClusterConfig, NetworkSettings, SimulatedCluster
 from equipoise.replay.simulation.measures import Notes
 from equipoise.replay.simulation.restored_copies import Disk
 
@@ -51,6 +51,8 @@ INPUTS = {
     "close_ms": "how fast members give tasks up",
     "start_ms": "how fast processes start",
     "latency_ms": "how fast members open copies",
+    "delay_ms": "how long records are under way",
+    "away_ms": "how long members are away",
     "in_turn": "whether members restore copies in turn",
     "phase": "when it begins",
 }
@@ -181,7 +183,10 @@ def _begun(present: PresentGroup, draw: Draw) -> ChangeRun:
     """Returns a simulated group that begins as the group is now."""
     notes = Notes()
     growth = present.growth(draw.arrivals)
-    config = ClusterConfig(group=present.group, configured=present.config, topology=present.topology, growth=growth, start_ms=START_MS)
+    network = NetworkSettings(least_delay_ms=1, most_delay_ms=draw.delay_ms)
+    config = ClusterConfig(
+        group=present.group, configured=present.config, topology=present.topology, growth=growth, start_ms=START_MS, network=network
+    )
     deal = FirstDeal(present)
     cluster = SimulatedCluster(config, seed=draw.seed, watcher=notes, machine_factory=deal.machine)
     cluster.start_worker()

@@ -26,6 +26,10 @@ class PartitionReader:
         self._tag = 0
         self._sent_ms = 0
         self._open = False
+        self._again_ms = 0
+        """When the fetch under way is asked once more."""
+        self._watched = False
+        """Whether a timer looks for that time. One is enough: most fetches are answered."""
         self.position = 0
         self.skip_next = 0
         """Fault: that many records of the next answer that has more are lost, as after a consumer's
@@ -53,7 +57,18 @@ class PartitionReader:
         owner = self._owner
         self._sent_ms = owner.engine.now_ms
         owner.network.send(owner.name, self._broker.fetch, owner.name, self._topic, self.position, self._wait_ms, self._comes, self._tag)
-        owner.after(self._wait_ms + owner.network.settings.resend_after_ms, self._asked_long_ago, self._tag)
+        self._again_ms = self._sent_ms + self._wait_ms + owner.network.settings.resend_after_ms
+        if not self._watched:
+            self._watched = True
+            owner.after(self._again_ms - self._sent_ms, self._watch)
+
+    def _watch(self) -> None:
+        rests_ms = self._again_ms - self._owner.engine.now_ms
+        if self._open and rests_ms > 0:
+            self._owner.after(rests_ms, self._watch)
+        else:
+            self._watched = False
+            self._ask()
 
     def _asked_long_ago(self, tag: int) -> None:
         if tag == self._tag:

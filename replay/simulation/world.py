@@ -152,7 +152,8 @@ class SimulatedWorld:
             stopped_ms, runs_ms = self._idle[task]
             if stopped_ms <= time_ms < runs_ms:
                 time_ms = stopped_ms
-        return sum(growth.at(time_ms) for growth in self._growths[task])
+        growths = self._growths[task]
+        return growths[0].at(time_ms) if len(growths) == 1 else sum(growth.at(time_ms) for growth in growths)
 
     def written_per_s(self, task: TaskId, time_ms: int) -> int:
         """Returns the records per second written to the task's changelogs in the last RATE_MS
@@ -214,6 +215,11 @@ class SimulatedWorld:
     def owners(self, now_ms: int) -> dict[TaskId, str]:
         """Returns every task that is processed now -> its member."""
         return {task: owner for task in sorted(self._running) if (owner := self.owner_of(task, now_ms)) is not None}
+
+    def all_run(self, now_ms: int) -> bool:
+        """Returns whether every task is processed now."""
+        owners = {id(running.owner): running.owner for running in self._running.values()}
+        return len(self._running) == len(self.tasks) and all(now_ms < owner.stops_by_ms for owner in owners.values())
 
     def history(self, now_ms: int) -> list[Ownership]:
         """Returns everything processed so far, by (task, start). What still runs is included as

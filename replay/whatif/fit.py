@@ -34,7 +34,7 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.history import FAR_BEHIND
 from equipoise.replay.inputs_reader import read_manifest
 from equipoise.replay.replayer import ConfigurationAnswers
-from equipoise.replay.whatif.restore_speeds import Observation, Speed, estimate_of, speed_of
+from equipoise.replay.whatif.restore_speeds import FEWEST_MEASURED, Observation, Speed, estimate_of, speed_of, without_openings
 
 LEAST_ROUND_MS = 2_500
 """A Kafka Streams task that changes hands waits for a heartbeat interval (3 s), which is nearly
@@ -76,6 +76,14 @@ class Fit:
     join_wait_ms: int
     """Reports may be this much older than their record (imported group: they were sent when the
     rebalance began).
+    """
+    opening_ms: tuple[int, ...] = ()
+    """From the order to keep copies to their first restored record, where it could be told apart
+    from the speed.
+    """
+    in_turn: float | None = None
+    """Part of the stretches in which a member with several copies far behind restored one alone;
+    None: too few were seen.
     """
 
     def table(self) -> list[tuple[str, ...]]:
@@ -127,6 +135,9 @@ class Fitting:
         self.last: dict[tuple[str, int], _Copies] = {}
         self.now_ms = 0
         self._answers = ConfigurationAnswers()
+        self._ordered: dict[tuple[str, int], dict[TaskId, int]] = {}
+        """Member and incarnation -> copies that it was told to keep, and their lag then."""
+        self._alone = self._together = 0
 
     def take(self, record: Entry) -> None:
         """Takes a record. Raises UnknownKindError for a kind of the group that this build does not
@@ -181,7 +192,13 @@ class Fitting:
             before = self.assigned[event.assigned.member_id, event.assigned.incarnation] if event.part > 1 else before
             event = event.assigned
         if isinstance(event, MemberAssigned):
-            self.assigned[event.member_id, event.incarnation] = before.union(event.active, event.standby, event.warmup)
+            key = (event.member_id, event.incarnation)
+            known, ordered, lags = self.assigned.get(key, frozenset()), self._ordered.setdefault(key, {}), self.lags.get(key, {})
+            self.assigned[key] = now = before.union(event.active, event.standby, event.warmup)
+            for task in now - known:
+                lag = lags.get(task, self._end(task))
+                if isinstance(lag, int):
+                    ordered[task] = lag
 
     def _restores(self, manifest: str) -> None:
         """Uses the manifest of an imported log: each task that had to be restored and was seen
@@ -213,7 +230,7 @@ class Fitting:
     def fit(self) -> Fit:
         """Returns the fit of the records taken so far."""
         self._known(self._answers.rest())
-        observations = tuple(self.observations)
+        observations, opening_ms = without_openings(self.observations)
         overall = speed_of(observations)
         names = sorted({each.member_id for each in observations})
         estimate = estimate_of(observations)
@@ -227,6 +244,8 @@ class Fitting:
             observations=observations,
             write_rates=_write_rates(self),
             join_wait_ms=self.join_wait_ms,
+            opening_ms=opening_ms,
+            in_turn=self._alone / several if (several := self._alone + self._together) >= FEWEST_MEASURED else None,
         )
 
     def _end(self, task: TaskId) -> int | None:
@@ -251,7 +270,7 @@ class Fitting:
         before = self.last.get(key)
         after = self._copies(key)
         if before is not None and self.now_ms > before.at_ms:
-            self._observe(event.member_id, before, after)
+            self._observe(key, before, after)
         self.last[key] = after
 
     def _ready(self, event: TaskReady) -> None:
@@ -263,13 +282,15 @@ class Fitting:
             return
         self.observations[-1] = attrs.evolve(last, high=last.low)
 
-    def _observe(self, member_id: str, before: _Copies, after: _Copies) -> None:
+    def _observe(self, key: tuple[str, int], before: _Copies, after: _Copies) -> None:
         """Uses the copies that were far behind at the first report and assigned from then to the
         second.
         """
         took_ms = after.at_ms - before.at_ms
         restored = copies = 0
         busy = False
+        ordered = self._ordered.get(key, {})
+        opens, ahead, behind = True, 0, 0
         for task in sorted(before.assigned):
             if task not in before.positions or task not in after.positions:
                 continue
@@ -280,15 +301,21 @@ class Fitting:
             if not isinstance(remaining, int):
                 continue
             growth = 0 if end is None or later_end is None else max(0, later_end - end)  # a first observation is no growth
-            restored += max(0, lag - remaining + growth)
+            here = max(0, lag - remaining + growth)
+            restored += here
             copies += 1
+            opens &= lag >= ordered.get(task, 0)
+            if remaining > self.acceptable + growth:
+                ahead, behind = ahead + (here > 0), behind + 1
             busy = busy or remaining > self.acceptable + growth * self.join_wait_ms // took_ms
+        if behind > 1 and ahead:
+            self._together, self._alone = self._together + (ahead > 1), self._alone + (ahead == 1)
         if copies and restored > 0:
             low = restored * 1_000 / (took_ms + self.join_wait_ms)
             high = restored * 1_000 / (took_ms - self.join_wait_ms) if busy and took_ms > self.join_wait_ms else None
             self.observations.append(
                 Observation(
-                    member_id=member_id,
+                    member_id=key[0],
                     from_ms=before.at_ms,
                     to_ms=after.at_ms,
                     copies=copies,
@@ -296,6 +323,7 @@ class Fitting:
                     low=low,
                     high=high,
                     basis="reports",
+                    opens=opens,
                 )
             )
 

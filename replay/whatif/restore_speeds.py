@@ -36,6 +36,8 @@ deviation).
 LEAST_WIDTH = 0.05
 """Least width of an interval, as a fraction of its speed: clocks and positions are no more exact.
 """
+LEAST_STRETCH_MS = 1_000
+"""In a shorter time, what was fetched before and when it was reported count for too much."""
 CONFIDENCE = 0.9
 MOST_INTERVALS = 400
 """Of more observations those with most information are used: intervals, and the largest bounds."""
@@ -47,6 +49,7 @@ class Observation:
     together.
 
     `high` None: a bound, the speed was at least `low`. `basis`: ``reports`` or ``first commit``.
+    `opens`: the copies were opened in that time, too, while nothing was restored.
     """
 
     member_id: str
@@ -57,6 +60,7 @@ class Observation:
     low: float
     high: float | None
     basis: str
+    opens: bool = False
 
     @property
     def measured(self) -> float | None:
@@ -88,6 +92,21 @@ class Estimate:
     low: int | None
     high: int | None
     basis: str
+
+
+def without_openings(observations: Sequence[Observation]) -> tuple[tuple[Observation, ...], tuple[int, ...]]:
+    """Returns the observations without those in which copies were opened, or which are short, and
+    for how long (ms) copies were opened; all of them and zeros where too few others are
+    measurements: then the speed has it in it.
+    """
+    opening = [each for each in observations if each.opens and each.measured is not None]
+    others = tuple(each for each in observations if each not in opening)
+    longer = tuple(each for each in others if each.measured is None or each.to_ms - each.from_ms >= LEAST_STRETCH_MS)
+    for telling in (longer, others):
+        median = speed_of(telling).median
+        if median is not None and sum(each.measured is not None for each in telling) >= FEWEST_MEASURED:
+            return telling, tuple(max(0, round(each.to_ms - each.from_ms - each.records * 1_000 / median)) for each in opening)
+    return tuple(observations), (0,) * len(opening)
 
 
 def estimate_of(observations: Sequence[Observation]) -> Estimate:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -103,6 +104,33 @@ def test_fit_adds_copies_of_a_member() -> None:
     """One copy caught up and one did not, so the member restored all the time."""
     found = fit(group((0, told(TASK, OTHER)), (1_000, report(1, {TASK: 5_000, OTHER: 60_000})), (3_000, report(2, {TASK: 0, OTHER: 25_000}))))
     assert (found.observations[-1].records, found.observations[-1].copies, found.observations[-1].measured) == (40_000, 2, 20_000.0)
+
+
+def opened(*, others: int) -> Fit:
+    """A copy of 100,000 records that is opened within 500 ms, and restored with 10,000 records/s;
+    `others`: reports while it is restored.
+    """
+    reports = [(2_000 + 1_000 * number, report(2 + number, {TASK: 85_000 - 10_000 * number})) for number in range(others + 1)]
+    return fit(group((0, told(TASK)), (0, report(1, {TASK: 100_000})), *reports))
+
+
+def test_opening_of_a_copy_is_told_apart_from_its_speed_where_enough_is_measured() -> None:
+    assert (opened(others=3).records_per_s, opened(others=3).opening_ms) == (10_000, (500,))
+    assert opened(others=2).opening_ms == (0,), "the speed has it in it"
+    assert len(opened(others=2).observations) == 3
+
+
+def test_copy_that_had_begun_by_the_first_report_is_not_opened_after_it() -> None:
+    found = fit(group((0, told(TASK)), (1_000, report(1, {TASK: 95_000})), (2_000, report(2, {TASK: 85_000}))))
+    assert [each.opens for each in found.observations] == [False]
+    assert found.opening_ms == ()
+
+
+@pytest.mark.parametrize(("later", "in_turn"), [(lambda left: (left, left), 0.0), (lambda left: (90_000, left), 1.0)])
+def test_members_restore_several_copies_at_once_or_in_turn(later: Callable[[int], tuple[int, int]], in_turn: float) -> None:
+    reports = [(1_000 * number, report(number, dict(zip((TASK, OTHER), later(90_000 - 5_000 * number), strict=True)))) for number in range(1, 5)]
+    assert fit(group((0, told(TASK, OTHER)), *reports)).in_turn == in_turn
+    assert fit(group((0, told(TASK, OTHER)), *reports[:3])).in_turn is None
 
 
 def test_fit_log_without_restores_gives_no_speed() -> None:
