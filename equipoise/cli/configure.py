@@ -226,7 +226,7 @@ class _Configure:
         except EquipoiseError as error:
             return None, None, [f"not simulated: {error}"]
         advice = advise(answer)
-        predicted, parts = predict_dry(self._screen, state, habits.habits(), Configure(config=after), "the change")
+        predicted, parts = predict_dry(self._screen, state, habits.habits(), Configure(config=after), "the change", connection=self._settings)
         return document(answer, advice), predicted, ["", *answer_parts(answer, advice), "", *parts]
 
     async def change(self, changed: Any, timeout_s: float, planned: ChangePlanned | None = None) -> int:

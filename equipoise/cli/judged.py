@@ -167,7 +167,7 @@ class Judging:
             return None
         try:
             habits = self._habits(0 if reads_log else max(0, state.last_offset - LATELY_FACTS))
-            return predicted(self._screen, state, habits, change, "the change", runs=self._runs)
+            return predicted(self._screen, state, habits, change, "the change", runs=self._runs, connection=self._settings)
         except EquipoiseError as error:
             self._screen.remark(f"not predicted: {error}")
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,14 @@ from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
     from equipoise.events.facts import GroupConfigured
+    from equipoise.kafka.connection import Connection
     from equipoise.replay.prediction.habits import Habits
     from equipoise.replay.prediction.planned_change import PlannedChange
     from equipoise.replay.prediction.predict import PredictedInterval, Prediction
+    from equipoise.replay.prediction.present import PresentGroup
     from equipoise.statemachine.state import GroupState
 
+BYTES = "bytes read"
 DRY_RUNS = 40
 """Of a dry run, which is to answer soon."""
 FORMS = "join=N, leave=M1,M2, kill=M1,M2, restart, restart=SECONDS or NAME=VALUE of a setting"
@@ -54,6 +58,7 @@ def predict_changes(screen: Screen, log: Log, groups: Sequence[str], texts: Sequ
     """Answers with the costs of each change of the groups at the end of the log. Raises InputError
     for a change that one of them cannot have.
     """
+    from equipoise.log.kafka.kafka_log import KafkaLog
     from equipoise.replay.prediction.planned_change import check_change
     from equipoise.replay.prediction.predict import predict  # loads the solver
     from equipoise.replay.prediction.reading import read_present
@@ -63,32 +68,37 @@ def predict_changes(screen: Screen, log: Log, groups: Sequence[str], texts: Sequ
     for group in groups:
         present, habits = read_present(read(screen, log, f"reading {group}", group), group=group, restore_records_per_s=restore_speed)
         changes = [(text, parse_change(text, present.config)) for text in texts]
+        record_bytes = _record_bytes(log.connection if isinstance(log, KafkaLog) else None, present)
         for _, change in changes:
             check_change(change, {each.member_id for each in present.members})
         found: list[tuple[str, Prediction]] = []
         for text, change in changes:
             with screen.progress(f"{group}: {text}, {counted(runs, 'run')}") as advance:
                 answer = predict(present, habits, change, runs=runs, processes=os.cpu_count() or 1, progress=lambda done, of: advance(1))
-            found.append((text, answer))
+            found.append((text, answer.in_bytes(record_bytes)))
         documents += [{"group": group, "name": text, "predicted": each.as_json()} for text, each in found]
         parts += [*([""] if parts else []), *prediction_parts(group, found)]
     screen.answer({"runs": runs, "predictions": documents}, *parts)
 
 
 def predict_dry(
-    screen: Screen, state: GroupState, habits: Habits | None, change: PlannedChange, what: str, *, runs: int = DRY_RUNS
-) -> tuple[dict[str, Any] | None, list[Part]]:
+    screen: Screen, state: GroupState, habits: Habits | None, change: PlannedChange, what: str, *, runs: int = DRY_RUNS,
+    connection: Connection | None = None,
+) -> tuple[dict[str, Any] | None, list[Part]]:  # fmt: skip
     """Returns the prediction of a change that a dry run shows, as a document and as parts; with the
     reason instead where nothing can be said. `habits` None: only what members measured last.
+    `connection`: to the brokers of its changelogs; None: none is known.
     """
     try:
-        found = predicted(screen, state, habits, change, what, runs=runs)
+        found = predicted(screen, state, habits, change, what, runs=runs, connection=connection)
     except EquipoiseError as error:
         return None, [f"not predicted: {error}"]
     return found.as_json(), prediction_parts(state.group, [(what, found)])
 
 
-def predicted(screen: Screen, state: GroupState, habits: Habits | None, change: PlannedChange, what: str, *, runs: int) -> Prediction:
+def predicted(
+    screen: Screen, state: GroupState, habits: Habits | None, change: PlannedChange, what: str, *, runs: int, connection: Connection | None
+) -> Prediction:
     """Returns the prediction of a change of a group in this state. Raises InputError where nothing
     can be said.
     """
@@ -105,7 +115,22 @@ def predicted(screen: Screen, state: GroupState, habits: Habits | None, change: 
             runs=runs,
             processes=os.cpu_count() or 1,
             progress=lambda done, of: advance(1),
-        )
+        ).in_bytes(_record_bytes(connection, present))
+
+
+def _record_bytes(connection: Connection | None, present: PresentGroup) -> float | None:
+    """Returns the mean size of a record of the group's changelogs; None: nobody says."""
+    from aiokafka.errors import KafkaError
+
+    from equipoise.kafka.record_sizes import mean_record_bytes
+
+    topics = {topic for part in present.topology.subtopologies for topic in part.changelog_topics}
+    if connection is None or not topics:
+        return None
+    try:
+        return asyncio.run(mean_record_bytes(connection, topics))
+    except (KafkaError, InputError, NotImplementedError, OSError):
+        return None
 
 
 def prediction_parts(group: str, found: Sequence[tuple[str, Prediction]]) -> list[Part]:
@@ -114,8 +139,8 @@ def prediction_parts(group: str, found: Sequence[tuple[str, Prediction]]) -> lis
 
     first = found[0][1]
     table = Table(
-        columns=("change", *METRICS.values()),
-        rows=[(text, *(interval_text(each.intervals[name]) for name in METRICS)) for text, each in found],
+        columns=("change", *METRICS.values(), *([BYTES] if first.bytes_read is not None else [])),
+        rows=[(text, *(interval_text(value) for value in (*each.intervals.values(), each.bytes_read) if value is not None)) for text, each in found],
         title=f"median of {counted(first.runs, 'run')}, and between which 95 % of them lie",
     )
     parts: list[Part] = [Line(bold(group), f"  restores: {first.restore_basis}"), table]

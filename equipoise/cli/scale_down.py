@@ -27,6 +27,7 @@ from equipoise.replay.wording import counted, planned_text
 if TYPE_CHECKING:
     from equipoise.assignors.scale_down import Keep, ScaleDown
     from equipoise.events.facts import ChangePlanned
+    from equipoise.kafka.connection import Connection
     from equipoise.operations.leaving import LeavingMember, LeavingMembers
     from equipoise.replay.group_view import Drain
     from equipoise.replay.prediction.habits import Habits
@@ -152,7 +153,7 @@ def _picked(screen: Screen, log: Log, keep: Keep, at_offset: int | None, group: 
 
 
 def _predicted(
-    screen: Screen, state: GroupState, habits: Habits | None, found: ScaleDown, runs: int
+    screen: Screen, state: GroupState, habits: Habits | None, found: ScaleDown, runs: int, connection: Connection | None = None
 ) -> tuple[dict[str, Any] | None, list[Part]]:
     """Predicts what it will cost when those who are to be asked leave."""
     from equipoise.cli.predicted import predict_dry
@@ -160,7 +161,8 @@ def _predicted(
 
     if not found.asked or not runs:
         return None, []
-    return predict_dry(screen, state, habits, Leave(members=tuple(sorted(each.member for each in found.asked))), "they leave", runs=runs)
+    leave = Leave(members=tuple(sorted(each.member for each in found.asked)))
+    return predict_dry(screen, state, habits, leave, "they leave", runs=runs, connection=connection)
 
 
 def _document(found: ScaleDown, drain: Drain, group: str, offset: int, keep: Keep) -> dict[str, Any]:
@@ -241,7 +243,7 @@ class _ScaleDown:
         """
         assert self._dry is not None, "the run was dry"
         picked, found, drain, state = self._dry
-        picked["predicted"], parts = _predicted(self._screen, state, None, found, self._runs)
+        picked["predicted"], parts = _predicted(self._screen, state, None, found, self._runs, self._settings)
         self._screen.answer(picked, *scale_down_parts(found, drain, self._group), *parts)
 
     async def run(self, keep: Keep | None, *, dry_run: bool, cancel: bool, timeout_s: float | None) -> int:

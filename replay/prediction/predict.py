@@ -92,6 +92,17 @@ class Prediction:
     """What the group's leader will judge the change by; empty: such a change cannot be planned."""
     owners: tuple[Mapping[TaskId, str], ...] = attrs.field(default=(), repr=False)
     """Of each run: task -> who runs it at the end."""
+    bytes_read: PredictedInterval | None = None
+    """None: how large records are is not known."""
+
+    def in_bytes(self, record_bytes: float | None) -> Prediction:
+        """Returns the prediction with the bytes that are read to restore, at so many for a record;
+        None: unknown.
+        """
+        if record_bytes is None:
+            return self
+        values = attrs.astuple(self.intervals["records_restored"])
+        return attrs.evolve(self, bytes_read=PredictedInterval(*(float(round(each * record_bytes)) for each in values)))
 
     def as_json(self) -> dict[str, Any]:
         """Returns the prediction, JSON-ready."""
@@ -103,6 +114,7 @@ class Prediction:
             "as_now": self.as_now,
             "restore_basis": self.restore_basis,
             "expected": [attrs.asdict(each) for each in self.expected],
+            "bytes_read": None if self.bytes_read is None else attrs.asdict(self.bytes_read),
         }
 
 

@@ -69,6 +69,7 @@ async def test_scale_down_drains_and_releases_members_and_loses_no_order(bootstr
             if predicted is not None:  # None: a copy is behind, and nothing was restored yet that shows a speed
                 assert predicted["change"] == {"kind": "leave", "members": sorted(each["member"] for each in dry["asked"])}
                 assert predicted["intervals"]["moves"]["low_95"] >= 1
+                assert predicted["bytes_read"]["high_95"] > 10 * predicted["intervals"]["records_restored"]["high_95"]
             assert not state.asked, "a preview asks no member"
 
             tool = await run(orders, tmp_path, "--keep", "50%")  # not always whom the dry run named: what each holds has grown since

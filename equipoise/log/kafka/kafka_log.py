@@ -114,6 +114,11 @@ class KafkaLog:
             self.close()
             raise
 
+    @property
+    def connection(self) -> Connection:
+        """How its brokers are reached."""
+        return self._place.connection
+
     # -------------------------------------------------------------------------------------- reading
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:

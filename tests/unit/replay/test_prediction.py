@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.cli.predicted import parse_change
+from equipoise.cli.predicted import parse_change, prediction_parts
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured, LeaveIntended, MemberJoined, MemberLeft, RestartIntended, Subtopology, TopologyDeclared
 from equipoise.events.records import Entry, FactRecord
@@ -176,6 +176,17 @@ def test_other_texts_are_refused_with_the_forms_that_there_are(text: str) -> Non
 def test_change_that_the_group_cannot_have_is_refused(change: PlannedChange) -> None:
     with pytest.raises(InputError, match=r"m1, m2, m3|nobody would be left"):
         predict(*present(), change, runs=1)
+
+
+def test_bytes_are_told_where_the_size_of_records_is_known() -> None:
+    found = predicted(Join(members=1))
+    assert found.in_bytes(None) is found
+    assert found.as_json()["bytes_read"] is None
+    sized, records = found.in_bytes(150.0), found.intervals["records_restored"]
+    assert sized.bytes_read is not None
+    assert (sized.bytes_read.median, sized.bytes_read.high_95) == (round(150 * records.median), round(150 * records.high_95))
+    assert "bytes read" in str(prediction_parts("orders", [("join=1", sized)])[1])
+    assert "bytes read" not in str(prediction_parts("orders", [("join=1", found)])[1])
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.floats(0, 1))
