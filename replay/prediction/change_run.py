@@ -29,6 +29,8 @@ SETTLED_MS = 5_000
 TURN_MS = 1_000
 """As QUIET_MS, between two members that restart in turn."""
 LONGEST_SETTLE_MS = 600_000
+EARLY_MS = 500
+"""A process opens its stores, and restores what is in them, from about so long before it joins."""
 LOOK_MS = 100
 """Looks whether the next member restarts are so far apart."""
 FOLD_MS = 20
@@ -147,8 +149,8 @@ class ChangeRun:
         return self.until_at_rest(LONGEST_MS)
 
     def _until_next(self, restarted: ReplayedProcess, turn_ms: int | None) -> None:
-        """Runs until the next member restarts: when everything runs, and as late as in the log;
-        where that shows nothing, when the group is at rest.
+        """Runs until the next member restarts: when everything runs, `turn_ms` after the join at
+        least; None: when the group is at rest.
         """
         if turn_ms is None:
             self.until_at_rest(LONGEST_MS, TURN_MS)
@@ -179,6 +181,7 @@ class ChangeRun:
             topology_epoch=self.cluster.config.topology.epoch,
             restore=RestoreModel(records_per_s=draw.speed_of(member.member_id), latency_ms=draw.latency_ms, sequential=draw.in_turn),
             start_ms=start_ms,
+            early_ms=EARLY_MS,
             close_ms=draw.close_ms,
             reports_load=True,
             knows_speed=member.knows_speed,

@@ -86,6 +86,10 @@ class Draw:
     """From the end of a process to the join of the next one, where the log shows no restart."""
     seen_away_ms: Sequence[int] = ()
     """The same, of restarts in the log."""
+    is_brisk: bool = False
+    """Where the log shows no members that restart in turn: whether the next one does so as soon as
+    everything runs, or when the group is at rest.
+    """
     seen_turn_ms: Sequence[int] = ()
     """Where members restarted in turn, from the join of one until the next one began."""
 
@@ -94,8 +98,10 @@ class Draw:
         return self._seen(self.seen_away_ms, f"{member_id}/away") if self.seen_away_ms else self.away_ms
 
     def turn_of(self, member_id: str) -> int | None:
-        """Returns how long after the join of this member the next one restarts; None: unknown."""
-        return self._seen(self.seen_turn_ms, f"{member_id}/turn") if self.seen_turn_ms else None
+        """Returns how long after the join of this member the next one restarts, at least; None:
+        until the group is at rest.
+        """
+        return self._seen(self.seen_turn_ms, f"{member_id}/turn") if self.seen_turn_ms else 0 if self.is_brisk else None
 
     def _seen(self, samples: Sequence[int], of: str) -> int:
         """Returns one of the samples; of too few, one like them."""
@@ -155,6 +161,7 @@ class Habits:
             in_turn=dice.random() < self.in_turn,
             delay_ms=_between(dice, UNKNOWN_DELAY_MS),
             away_ms=_between(dice, UNKNOWN_AWAY_MS),
+            is_brisk=dice.random() < 0.5,
             seen_away_ms=self.away_ms,
             seen_turn_ms=self.turn_ms,
         )

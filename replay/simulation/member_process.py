@@ -44,6 +44,10 @@ class ProcessSettings:
     restore: RestoreModel = attrs.field(factory=RestoreModel)
     start_ms: int = attrs.field(default=1_000, validator=fields.integer())
     """From the process's start to its join."""
+    early_ms: int = attrs.field(default=0, validator=fields.integer())
+    """From so long before its join until it is assigned something, it restores every copy on its
+    disk, as members of equipoise do; 0: only what it is assigned.
+    """
     close_ms: int = attrs.field(default=50, validator=fields.integer())
     """Time to close one task: flush, commit, release."""
     rejoin_ms: int = attrs.field(default=200, validator=fields.integer())
@@ -146,6 +150,15 @@ class ReplayedProcess(NetworkEnd):
 
     def start(self) -> None:
         self.after(self.settings.start_ms, self._locate)
+        if self.settings.early_ms:
+            self.after(max(0, self.settings.start_ms - self.settings.early_ms), self._follow_what_is_here)
+
+    def _follow_what_is_here(self) -> None:
+        """Most copies on its disk will be assigned to it."""
+        for task in sorted(self.disk.positions):
+            if task.subtopology in self._stateful:
+                self._restorer.follow(task, self.engine.now_ms)
+        self._plan_look()
 
     def kill(self) -> None:
         """kill -9: sends and writes nothing more."""
@@ -355,7 +368,8 @@ class ReplayedProcess(NetworkEnd):
         if closing:
             self._closing.update(closing)
             self.after(self.settings.close_ms, self._closed, session, closing)
-        copies = session.standby | session.warmup
+        waits = self.settings.early_ms and not session.assignment_epoch
+        copies = frozenset(self._restorer.following()) if waits else session.standby | session.warmup
         for task in [task for task in self._restorer.opening() if task not in session.grants or task in session.closing]:
             self._restorer.leave(task, now_ms)
         for task in [task for task in self._restorer.following() if task not in copies]:

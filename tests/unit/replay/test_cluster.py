@@ -68,6 +68,20 @@ def test_join_warms_up_first_and_stops_no_task():
     assert max(silences_ms(cluster, since_ms).values()) < 500
 
 
+@pytest.mark.parametrize(("early_ms", "lag"), [(0, 1_500), (500, 0)])
+def test_process_that_is_early_restores_what_is_on_its_disk_before_it_joins(early_ms: int, lag: int):
+    kept = RecordingWatcher()
+    cluster = running_cluster(small_config(stateful=2, stateless=0), "m1", "m2", watcher=kept)
+    (task,) = owned_by(cluster, "m1")
+    cluster.last_process("m2").kill()
+    cluster.disks["m2"].positions[task] = cluster.world.end_offset(task, cluster.now_ms) - 1_500
+    cluster.start_process(member("m2", early_ms=early_ms, restore=RestoreModel(records_per_s=8_000)))
+    cluster.run_for(2_000)
+    (*_, told) = [each.event.lags[task] for each in kept.facts if isinstance(each.event, MemberJoined) and task in each.event.lags]
+    assert isinstance(told, int)
+    assert lag <= told <= lag + 500
+
+
 def test_changed_limit_applies_to_reports_in_flight():
     """Readiness and lag of members that joined before and after the change."""
     kept = RecordingWatcher()

@@ -243,7 +243,7 @@ def test_restart_takes_as_long_as_the_restarts_of_the_log() -> None:
     unknown = sorted(usual.draw(seed).away_of("m1") for seed in range(200))
     assert 1_000 <= unknown[0] < 1_500 < 15_000 < unknown[-1] <= 20_000
     short, long = (predict(group, attrs.evolve(usual, away_ms=(each,) * 5), RestartAll(), runs=3).intervals for each in (1_500, 7_500))
-    assert long["unavailable_task_seconds"].low_95 - short["unavailable_task_seconds"].high_95 > TASKS * 5
+    assert long["unavailable_task_seconds"].low_95 - short["unavailable_task_seconds"].high_95 > TASKS * 3, "some are lent meanwhile"
 
 
 def test_kill_is_judged_by_what_it_costs_from_when_the_member_was_heard_last() -> None:
