@@ -181,7 +181,7 @@ class ChangeRun:
             topology_epoch=self.cluster.config.topology.epoch,
             restore=RestoreModel(records_per_s=draw.speed_of(member.member_id), latency_ms=draw.latency_ms, sequential=draw.in_turn),
             start_ms=start_ms,
-            early_ms=EARLY_MS,
+            early_ms=min(EARLY_MS, start_ms),
             close_ms=draw.close_ms,
             reports_load=True,
             knows_speed=member.knows_speed,
