@@ -32,7 +32,7 @@ LONGEST_SETTLE_MS = 600_000
 EARLY_MS = 500
 """A process opens its stores, and restores what is in them, from about so long before it joins."""
 LOOK_MS = 100
-"""Looks whether the next member restarts are so far apart."""
+"""Looks whether a member has left, or the next one restarts, are so far apart."""
 FOLD_MS = 20
 """Looks whether a fact was folded are so far apart."""
 LONGEST_MS = 4 * 3_600_000
@@ -141,7 +141,7 @@ class ChangeRun:
             process.leave_to_restart()
             until_ms = self.cluster.now_ms + LONGEST_MS
             while process.alive and self.cluster.now_ms < until_ms:
-                self.cluster.run_for(STEP_MS)
+                self.cluster.run_for(LOOK_MS)
             away_ms = self._draw.away_of(member.member_id) if change.away_ms is None else change.away_ms + self._draw.start_ms
             process = self.start(member, start_ms=away_ms, proven_dead=process.incarnation)
             if member is not self._members[-1]:

@@ -48,7 +48,7 @@ UNKNOWN_DELAY_MS = 4, 30
 """Longest that a record is under way, to the brokers or from them. Drawn between these, evenly in
 logarithms.
 """
-UNKNOWN_AWAY_MS = 1_000, 20_000
+UNKNOWN_AWAY_MS = 500, 20_000
 """From the end of a process to the join of the next one, where the log shows no restart. Drawn
 between these, evenly in logarithms: equally long for all, as one machine or cluster starts them.
 """
