@@ -18,7 +18,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from equipoise.events.decisions import MemberAssigned, MemberAssignedPart
-from equipoise.events.facts import LagReported, MemberJoined, MemberLeft, MemberUnchanged, RestartIntended, TasksRevoked
+from equipoise.events.facts import (
+    ChangePlanned,
+    GroupConfigured,
+    LagReported,
+    MemberJoined,
+    MemberLeft,
+    MemberUnchanged,
+    RestartIntended,
+    TasksRevoked,
+)
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.replay.whatif.fit import Fit, Fitting
 from equipoise.replay.whatif.restore_speeds import DEFAULT_RECORDS_PER_S
@@ -44,7 +53,7 @@ UNKNOWN_LATENCY_MS = 50, 1_000
 """How long a member takes to open a copy, where the log does not show it: drawn between these,
 evenly in logarithms.
 """
-UNKNOWN_DELAY_MS = 4, 30
+UNKNOWN_DELAY_MS = 2, 30
 """Longest that a record is under way, to the brokers or from them. Drawn between these, evenly in
 logarithms.
 """
@@ -52,8 +61,12 @@ UNKNOWN_AWAY_MS = 500, 20_000
 """From the end of a process to the join of the next one, where the log shows no restart. Drawn
 between these, evenly in logarithms: equally long for all, as one machine or cluster starts them.
 """
-MOST_TURN_MS = 300_000
+MOST_TURN_MS = 120_000
 """Members that restart further apart are no restart of all in turn."""
+LEAST_ERROR = 0.1
+"""Standard error of the logarithm of the median speed, however often it was measured: simulations
+of real groups were off by about a tenth.
+"""
 MEASURED_LAST = "what its members measured last"
 
 
@@ -186,7 +199,7 @@ def habits_of(restore_records_per_s: int | None) -> Habits:
     """
     return Habits(
         restore_median=restore_records_per_s or 0,
-        restore_error=0.0,
+        restore_error=LEAST_ERROR,
         restore_spread=DEFAULT_SPREAD,
         restore_basis=MEASURED_LAST if restore_records_per_s else "nothing was measured",
         own_speeds={},
@@ -213,8 +226,10 @@ class HabitsReader:
         self._left_ms: dict[str, int] = {}
         """Member that restarts -> when its process ended."""
         self._away_ms: deque[int] = deque(maxlen=MOST_SAMPLES)
-        self._back_ms: int | None = None
-        """When the last member that restarted came back; None: the next one began since."""
+        self._restarted: set[str] = set()
+        """Members that restarted in turn, while nothing else changed."""
+        self._back_ms = 0
+        """When the last of them came back."""
         self._turn_ms: deque[int] = deque(maxlen=MOST_SAMPLES)
 
     def tap(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -250,15 +265,19 @@ class HabitsReader:
             self._heard_ms[key] = self._now_ms
         elif isinstance(event, RestartIntended):
             self._restarting.add((event.member_id, event.incarnation))
-            if self._back_ms is not None and self._now_ms - self._back_ms <= MOST_TURN_MS:
+            if event.member_id in self._restarted:
+                self._restarted.clear()
+            elif self._restarted and self._now_ms - self._back_ms <= MOST_TURN_MS:
                 self._turn_ms.append(self._now_ms - self._back_ms)
-            self._back_ms = None
         elif isinstance(event, MemberLeft) and (event.member_id, event.incarnation) in self._restarting:
             self._restarting.discard((event.member_id, event.incarnation))
             self._left_ms[event.member_id] = self._now_ms
         elif isinstance(event, MemberJoined) and event.member_id in self._left_ms:
             self._away_ms.append(self._now_ms - self._left_ms.pop(event.member_id))
+            self._restarted.add(event.member_id)
             self._back_ms = self._now_ms
+        elif isinstance(event, MemberJoined | MemberLeft | GroupConfigured | ChangePlanned):
+            self._restarted.clear()
 
     def habits(self, restore_records_per_s: int | None = None) -> Habits:
         """Returns what was read. `restore_records_per_s`: a speed that is known otherwise."""
@@ -269,7 +288,7 @@ class HabitsReader:
         own = {} if is_given else _medians(measured)
         return Habits(
             restore_median=median,
-            restore_error=error,
+            restore_error=0.0 if is_given else max(LEAST_ERROR, error),
             restore_spread=0.0 if is_given else _spread([speed for _, speed in measured]),
             restore_basis=basis,
             own_speeds={name: math.exp(speed) for name, speed in own.items()},

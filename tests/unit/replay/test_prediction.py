@@ -212,11 +212,18 @@ def test_members_restart_as_fast_after_each_other_as_those_of_the_log() -> None:
     for name in ("m1", "m2"):
         facts += RestartIntended(member_id=name, incarnation=1), MemberLeft(member_id=name, incarnation=1)
         facts.append(MemberJoined(member_id=name, incarnation=9, join_nonce=f"{name}-9"))
-    reader = HabitsReader()
-    for number, (after_ms, event) in enumerate(zip((0, 500, 2_500, 42_500, 43_000, 45_000), facts, strict=True), start=1):
-        reader.take(attrs.evolve(last, offset=last.offset + number, append_ms=last.append_ms + after_ms, event=event))
-    habits = reader.habits()
-    assert (habits.away_ms, habits.turn_ms) == ((2_000, 2_000), (40_000,))
+    times_ms = (0, 500, 2_500, 42_500, 43_000, 45_000)
+
+    def habits(*told: tuple[int, Fact]) -> Habits:
+        reader = HabitsReader()
+        for number, (after_ms, event) in enumerate(told, start=1):
+            reader.take(attrs.evolve(last, offset=last.offset + number, append_ms=last.append_ms + after_ms, event=event))
+        return reader.habits()
+
+    in_turn = list(zip(times_ms, facts, strict=True))
+    assert (habits(*in_turn).away_ms, habits(*in_turn).turn_ms) == ((2_000, 2_000), (40_000,))
+    assert habits(*in_turn[:3], (3_000, MemberLeft(member_id="m3", incarnation=1)), *in_turn[3:]).turn_ms == (), "something else changed"
+    assert habits(*in_turn, *((after_ms + 50_000, event) for after_ms, event in in_turn)).turn_ms == (40_000, 40_000), "a new series"
     group, usual = present()
     known = attrs.evolve(usual, away_ms=(2_000,) * 5)
     rests = [predict(group, attrs.evolve(known, turn_ms=turns), RestartAll(), runs=2).intervals["rest_s"].median for turns in ((), (40_000,) * 5)]
