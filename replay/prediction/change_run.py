@@ -114,6 +114,7 @@ class ChangeRun:
         record = cluster.append(planned)
         while cluster.machine.state.last_offset < record.offset:
             cluster.run_for(FOLD_MS)
+        cluster.run_for(self._draw.hand_ms)
         return cluster.machine.state.change
 
     def _apply(self, change: PlannedChange) -> int:

@@ -61,6 +61,8 @@ UNKNOWN_AWAY_MS = 500, 20_000
 """From the end of a process to the join of the next one, where the log shows no restart. Drawn
 between these, evenly in logarithms: equally long for all, as one machine or cluster starts them.
 """
+MOST_HAND_MS = 2_000
+"""A change that is written down is made within so long: meanwhile members are heard again."""
 MOST_TURN_MS = 120_000
 """Members that restart further apart are no restart of all in turn."""
 LEAST_ERROR = 0.1
@@ -93,6 +95,8 @@ class Draw:
     """From an order to restore a copy to its first record."""
     in_turn: bool = False
     """Whether a member restores one copy after the other."""
+    hand_ms: int = 0
+    """From the record that a change is planned until it is made."""
     delay_ms: int = 4
     """Longest that a message of a process or broker is under way."""
     away_ms: int = 5_000
@@ -174,6 +178,7 @@ class Habits:
             in_turn=dice.random() < self.in_turn,
             delay_ms=_between(dice, UNKNOWN_DELAY_MS),
             away_ms=_between(dice, UNKNOWN_AWAY_MS),
+            hand_ms=round(dice.uniform(0, MOST_HAND_MS)),
             is_brisk=dice.random() < 0.5,
             seen_away_ms=self.away_ms,
             seen_turn_ms=self.turn_ms,
