@@ -65,9 +65,9 @@ MOST_HAND_MS = 2_000
 """A change that is written down is made within so long: meanwhile members are heard again."""
 MOST_TURN_MS = 120_000
 """Members that restart further apart are no restart of all in turn."""
-LEAST_ERROR = 0.1
+LEAST_ERROR = 0.07
 """Standard error of the logarithm of the median speed, however often it was measured: simulations
-of real groups were off by about a tenth.
+of real groups were off by up to a tenth.
 """
 MEASURED_LAST = "what its members measured last"
 
