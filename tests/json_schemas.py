@@ -155,6 +155,7 @@ NOT_MET: dict[str, set[Key]] = {
     },
     "explain": {("explain#candidate", each) for each in ("rack", "traffic_cost", "load_share", "task_share")},
     "timeline": {("timeline#lifeline", "rack")},
+    "what-if": {("what-if#fit", "opening_ms"), ("what-if#prediction", "bytes_read")},
     "incident": {
         ("incident#group_incidents", "unread"), ("incident", "at_once"), ("incident#incident", "restores"),
         *(("incident#restore", name) for name in ("task", "member", "from_ms", "until_ms", "is_over", "is_stuck")),

@@ -60,7 +60,7 @@ class GroupMember:
 
 
 @attrs.frozen(kw_only=True)
-class ClassicGroup:
+class ClassicDescription:
     """A group of the classic protocol, as DescribeGroups shows it. `state`: ``Stable``,
     ``PreparingRebalance``, ...; ``Dead``: it is no such group. `operations`: what the user may do,
     in bits.
@@ -197,7 +197,7 @@ class ConsumerGroup:
         group = await self.describe()
         return None if group.error_code == GROUP_ID_NOT_FOUND or group.state == "Dead" else list(group.members)
 
-    async def describe(self) -> ClassicGroup:
+    async def describe(self) -> ClassicDescription:
         """The group, if it is one of the classic protocol. Raises InputError when the brokers are
         too old.
         """
@@ -266,10 +266,10 @@ def _error_of(code: int) -> type[Exception]:
     return found
 
 
-def classic_groups(answer: Any) -> list[ClassicGroup]:
+def classic_groups(answer: Any) -> list[ClassicDescription]:
     """Reads an answer to DescribeGroups."""
     return [
-        ClassicGroup(
+        ClassicDescription(
             name=each["group"], error_code=each["error_code"], state=each["state"], protocol_type=each["protocol_type"], protocol=each["protocol"],
             members=tuple(_classic_member(member, settled=each["state"] == "Stable") for member in each["members"]),
             operations=each["authorized_operations"],

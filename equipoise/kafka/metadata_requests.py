@@ -1,5 +1,5 @@
-"""Asks for metadata, and makes no topic by that. aiokafka asks in a version without topic ids
-(KIP-516) and without the operations that the user is allowed (KIP-430).
+"""Asks for metadata, and makes no topic by that; and for the sizes of partitions. aiokafka asks in
+a version without topic ids (KIP-516) and without the operations that the user is allowed (KIP-430).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 from aiokafka.errors import NodeNotReadyError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError, for_code
 from aiokafka.protocol.api import RequestStruct
 from aiokafka.protocol.metadata import MetadataRequest_v5
-from aiokafka.protocol.types import Boolean, CompactArray, Int16, Int32, Schema
+from aiokafka.protocol.types import Array, Boolean, CompactArray, Int16, Int32, Int64, Schema
 
 from equipoise.kafka.broker_wire import Wire
 from equipoise.kafka.client import TopicPartition
-from equipoise.kafka.declared_requests import COMPACT_TEXT, TAGS, Uuid, declared, in_versions
+from equipoise.kafka.declared_requests import COMPACT_TEXT, TAGS, TEXT, Uuid, by_topic, declared, in_versions
 
 NOT_TOLD = -(2**31)
 """In place of operations: the broker does not say."""
@@ -91,3 +91,26 @@ async def topic_ids(wire: Wire, topics: Sequence[str], leads: TopicPartition) ->
     found = {each["topic"]: each.get("topic_id", _NO_ID) for each in described}
     ids = tuple(found[topic] for topic in topics)
     return None if _NO_ID in ids else tuple(each.hex() for each in ids)
+
+
+class DescribeLogDirs(
+    in_versions(  # type: ignore[misc]  # aiokafka ships no types
+        declared(
+            35, 1,
+            Schema(("topics", Array(("topic", TEXT), ("partitions", Array(Int32))))),
+            Schema(("throttle_time_ms", Int32), ("log_dirs", Array(
+                ("error_code", Int16), ("log_dir", TEXT),
+                ("topics", Array(("topic", TEXT), ("partitions", Array(
+                    ("partition", Int32), ("size_bytes", Int64), ("offset_lag", Int64), ("is_future", Boolean)))))))),
+        )
+    )
+):  # fmt: skip
+    """Bytes of the replicas of these partitions that a broker has (KIP-113). Without the right to
+    describe the cluster the answer names none.
+    """
+
+    def __init__(self, partitions: Sequence[TopicPartition]) -> None:
+        self._topics = by_topic((each.topic, each.partition) for each in partitions)
+
+    def build(self, request_struct_class: Any) -> Any:
+        return request_struct_class(self._topics)

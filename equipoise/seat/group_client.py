@@ -17,7 +17,7 @@ from equipoise.assignors.common.java_order import FEWEST_BUCKETS, text_hash
 from equipoise.events.errors import InputError
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer.group_offsets import commit_request
-from equipoise.kafka.consumer_groups import ClassicGroup, ConsumerGroup, GroupMember
+from equipoise.kafka.consumer_groups import ClassicDescription, ConsumerGroup, GroupMember
 from equipoise.kafka.group_requests import LeaveGroup, ListGroups
 from equipoise.seat.seat_protocol import TopicPartition, write_subscription
 
@@ -109,7 +109,7 @@ class GroupClient:
         self._others.check(answer["error_code"])
         return next(((each["group_type"], each["protocol_type"]) for each in answer["groups"] if each["group"] == self.group), None)
 
-    async def describe(self) -> ClassicGroup:
+    async def describe(self) -> ClassicDescription:
         return await self._others.describe()
 
     async def describe_consumers(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""How large the records of topics are, from what a real broker keeps of them."""
+"""The size of the records of topics, from what a real broker keeps of them."""
 
 from __future__ import annotations
 

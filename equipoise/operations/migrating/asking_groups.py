@@ -10,7 +10,7 @@ import attrs
 from aiokafka import errors
 
 from equipoise.broker_seat.described_group import CLASSIC_MEMBER
-from equipoise.kafka.consumer_groups import ClassicGroup, classic_groups, repeated
+from equipoise.kafka.consumer_groups import ClassicDescription, classic_groups, repeated
 from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups
 from equipoise.kafka.listed_groups import ListedGroup, groups_of
 from equipoise.operations.doctor.asking import Asking
@@ -98,7 +98,7 @@ def _denied(code: int) -> TakeoverVerdict | None:
     return TakeoverVerdict(takes="unknown", why=why, to_do="the user needs DESCRIBE on the group")
 
 
-def _classic_group(described: ClassicGroup) -> MigratedGroup:
+def _classic_group(described: ClassicDescription) -> MigratedGroup:
     settled = described.state == "Stable" and described.protocol_type == "consumer"
     clients = [
         read_client(each.member_id, each.client_id, each.host, each.instance_id, each.subscription, each.assignment)
