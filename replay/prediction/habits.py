@@ -50,7 +50,7 @@ UNKNOWN_START_MS = 1_000, 5_000
 UNKNOWN_CLOSE_MS = 20, 1_000
 """Drawn between these, evenly in logarithms, where the log shows no task that was given up."""
 UNKNOWN_LATENCY_MS = 50, 1_000
-"""How long a member takes to open a copy, where the log does not show it: drawn between these,
+"""The time that a member takes to open a copy, where the log does not show it: drawn between these,
 evenly in logarithms.
 """
 UNKNOWN_DELAY_MS = 2, 30
@@ -157,7 +157,7 @@ class Habits:
     opening_ms: tuple[int, ...] = ()
     """From orders to keep a copy to the first record of it."""
     in_turn: float = 0.5
-    """How probable it is that a member restores one copy after the other."""
+    """The probability that a member restores one copy after the other."""
 
     def draw(self, seed: int) -> Draw:
         """Returns the draw of this seed; equal seeds give equal draws."""

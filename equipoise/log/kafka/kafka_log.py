@@ -116,7 +116,7 @@ class KafkaLog:
 
     @property
     def connection(self) -> Connection:
-        """How its brokers are reached."""
+        """The way to its brokers."""
         return self._place.connection
 
     # -------------------------------------------------------------------------------------- reading
