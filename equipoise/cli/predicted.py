@@ -68,7 +68,7 @@ def predict_changes(screen: Screen, log: Log, groups: Sequence[str], texts: Sequ
     for group in groups:
         present, habits = read_present(read(screen, log, f"reading {group}", group), group=group, restore_records_per_s=restore_speed)
         changes = [(text, parse_change(text, present.config)) for text in texts]
-        record_bytes = _record_bytes(log.connection if isinstance(log, KafkaLog) else None, present)
+        record_bytes = _record_bytes(screen, log.connection if isinstance(log, KafkaLog) else None, present)
         for _, change in changes:
             check_change(change, {each.member_id for each in present.members})
         found: list[tuple[str, Prediction]] = []
@@ -115,11 +115,13 @@ def predicted(
             runs=runs,
             processes=os.cpu_count() or 1,
             progress=lambda done, of: advance(1),
-        ).in_bytes(_record_bytes(connection, present))
+        ).in_bytes(_record_bytes(screen, connection, present))
 
 
-def _record_bytes(connection: Connection | None, present: PresentGroup) -> float | None:
-    """Returns the mean size of a record of the group's changelogs; None: nobody says."""
+def _record_bytes(screen: Screen, connection: Connection | None, present: PresentGroup) -> float | None:
+    """Returns the mean size of a record of the group's changelogs; None, with a remark where
+    brokers were asked: nobody says.
+    """
     from aiokafka.errors import KafkaError
 
     from equipoise.kafka.record_sizes import mean_record_bytes
@@ -128,9 +130,13 @@ def _record_bytes(connection: Connection | None, present: PresentGroup) -> float
     if connection is None or not topics:
         return None
     try:
-        return asyncio.run(mean_record_bytes(connection, topics))
-    except (KafkaError, InputError, NotImplementedError, OSError):
+        found = asyncio.run(mean_record_bytes(connection, topics))
+    except (KafkaError, InputError, NotImplementedError, OSError) as error:
+        screen.remark(f"bytes read are not told: {error}")
         return None
+    if found is None:
+        screen.remark("bytes read are not told: the changelogs are empty, or the user lacks Describe on Cluster")
+    return found
 
 
 def prediction_parts(group: str, found: Sequence[tuple[str, Prediction]]) -> list[Part]:
