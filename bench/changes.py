@@ -29,7 +29,7 @@ from equipoise.events.facts import ExpectedCost, GroupConfigured, PartitionsObse
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.parallel import in_processes
 from equipoise.replay.prediction.change_run import ChangeRun, RunCost
-from equipoise.replay.prediction.habits import Draw
+from equipoise.replay.prediction.draw import Draw, normal_errors
 from equipoise.replay.prediction.planned_change import Configure, Join, Kill, Leave, PlannedChange, RestartAll
 from equipoise.replay.prediction.predict import METRICS, PredictedInterval, predict
 from equipoise.replay.prediction.present import MemberNow
@@ -77,7 +77,7 @@ def _lived(dice: random.Random, members: int, tasks: int, standbys: int) -> tupl
     draw = Draw(
         seed=dice.randrange(10**9),
         restore_records_per_s=30_000 * 2 ** dice.uniform(0, 2),
-        member_spread=0.2,
+        member_errors=normal_errors(0.2),
         arrivals=1.0,
         close_ms=dice.randrange(20, 400),
         heartbeat_interval_ms=3_000,

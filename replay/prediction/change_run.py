@@ -10,7 +10,7 @@ import attrs
 
 from equipoise.events.facts import MOST_QUIET_MS, ChangePlanned
 from equipoise.events.tasks import TaskId
-from equipoise.replay.prediction.habits import Draw
+from equipoise.replay.prediction.draw import Draw
 from equipoise.replay.prediction.placed_as_now import FirstDeal
 from equipoise.replay.prediction.planned_change import JUDGED_AS, Configure, Join, Kill, Leave, PlannedChange, RestartAll, new_name
 from equipoise.replay.prediction.present import MemberNow
@@ -58,11 +58,21 @@ class RunCost:
 class ChangeRun:
     """A simulated group that is changed. `notes` watches the cluster. `draw`: what its processes
     are started with. `deal`: ends when the group is at rest; None: it has had no such deal.
+    `reports_loads`: whether members report what their tasks cost.
     """
 
-    def __init__(self, cluster: SimulatedCluster, notes: Notes, members: Sequence[MemberNow], draw: Draw, deal: FirstDeal | None = None) -> None:
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        notes: Notes,
+        members: Sequence[MemberNow],
+        draw: Draw,
+        deal: FirstDeal | None = None,
+        *,
+        reports_loads: bool = True,
+    ) -> None:
         self.cluster = cluster
-        self._deal = deal
+        self._deal, self._reports_loads = deal, reports_loads
         self._notes, self._members, self._draw = notes, members, draw
         self._joined = 0
 
@@ -184,7 +194,7 @@ class ChangeRun:
             start_ms=start_ms,
             early_ms=min(EARLY_MS, start_ms),
             close_ms=draw.close_ms,
-            reports_load=True,
+            reports_load=self._reports_loads,
             knows_speed=member.knows_speed,
         )
         return self.cluster.start_process(settings, proven_dead=proven_dead)

@@ -1,9 +1,9 @@
 """The habits of a group, from its log: what a prediction draws for each of its runs.
 
-Restore speeds are log-normal: those of a member that was measured often enough around its own
-median, those of others around a median that is known as well as the log shows it
-(`equipoise.replay.whatif.restore_speeds`). Times to give tasks up,
-heartbeats and the change of arrivals from one minute to the next are drawn from those of the log.
+Restore speeds differ as those that were measured: of a member that was measured often enough around
+its own median, of others around a median that is known as well as the log shows it
+(`equipoise.replay.whatif.restore_speeds`). Times to give tasks up, restarts, heartbeats and the
+change of arrivals from one minute to the next are drawn from those of the log.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import attrs
 from equipoise.events.decisions import MemberAssigned, MemberAssignedPart
 from equipoise.events.facts import (
     ChangePlanned,
+    Fact,
     GroupConfigured,
     LagReported,
     MemberJoined,
@@ -29,21 +30,20 @@ from equipoise.events.facts import (
     TasksRevoked,
 )
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
+from equipoise.replay.prediction.draw import DEFAULT_ERRORS, FEWEST, Draw, RestartSeries
 from equipoise.replay.whatif.fit import Fit, Fitting
 from equipoise.replay.whatif.restore_speeds import DEFAULT_RECORDS_PER_S
 
 NORMAL_90 = 1.645
 """Standard deviations from the median to either end of an interval of 90 %."""
-DEFAULT_SPREAD = 0.3
-"""Of the speeds of members around their median, in logarithms, where too few were measured."""
-FEWEST_SPREAD = 5
-"""Fewest measurements of which a spread is used."""
 FEWEST_OWN = 3
 """Fewest measurements of which the speed of a member is its own, and not that of any."""
-MOST_SPREAD = 1.0
+MOST_ERROR = 2.0
 BUCKET_MS = 60_000
 MOST_SAMPLES = 1_000
 """Of more, the last are used: a group changes."""
+MOST_SERIES = 50
+"""As MOST_SAMPLES, of series of restarts."""
 DEFAULT_HEARTBEAT_MS = 3_000
 UNKNOWN_START_MS = 1_000, 5_000
 """A log does not say how long a process takes from its start to its join: drawn between these."""
@@ -73,87 +73,24 @@ MEASURED_LAST = "what its members measured last"
 
 
 @attrs.frozen(kw_only=True)
-class Draw:
-    """The inputs of one run. Speeds in records/s of a member, times in milliseconds."""
-
-    seed: int
-    restore_records_per_s: float
-    """Median over the members of this run."""
-    member_spread: float
-    arrivals: float
-    """Records written, as a factor of those of now."""
-    close_ms: int
-    heartbeat_interval_ms: int
-    start_ms: int
-    phase: float
-    """When the change begins, as a part of the time within which it does."""
-    own_speeds: Mapping[str, float] = attrs.field(factory=dict)
-    """Member -> its restore speed, where it is known."""
-    own_spread: float = 0.0
-    """Of the speeds of one member around its own, in logarithms."""
-    latency_ms: int = 200
-    """From an order to restore a copy to its first record."""
-    in_turn: bool = False
-    """Whether a member restores one copy after the other."""
-    hand_ms: int = 0
-    """From the record that a change is planned until it is made."""
-    delay_ms: int = 4
-    """Longest that a message of a process or broker is under way."""
-    away_ms: int = 5_000
-    """From the end of a process to the join of the next one, where the log shows no restart."""
-    seen_away_ms: Sequence[int] = ()
-    """The same, of restarts in the log."""
-    is_brisk: bool = False
-    """Where the log shows no members that restart in turn: whether the next one does so as soon as
-    everything runs, or when the group is at rest.
-    """
-    seen_turn_ms: Sequence[int] = ()
-    """Where members restarted in turn, from the join of one until the next one began."""
-
-    def away_of(self, member_id: str) -> int:
-        """Returns how long the member is away when it restarts, until it joins."""
-        return self._seen(self.seen_away_ms, f"{member_id}/away") if self.seen_away_ms else self.away_ms
-
-    def turn_of(self, member_id: str) -> int | None:
-        """Returns how long after the join of this member the next one restarts, at least; None:
-        until the group is at rest.
-        """
-        return self._seen(self.seen_turn_ms, f"{member_id}/turn") if self.seen_turn_ms else 0 if self.is_brisk else None
-
-    def _seen(self, samples: Sequence[int], of: str) -> int:
-        """Returns one of the samples; of too few, one like them."""
-        dice = random.Random(f"{self.seed}/{of}")
-        return round(dice.choice(samples) * (1 if len(samples) >= FEWEST_SPREAD else math.exp(dice.gauss(0, DEFAULT_SPREAD))))
-
-    def speed_of(self, member_id: str) -> int:
-        """Returns the restore speed of the member."""
-        own = self.own_speeds.get(member_id)
-        dice = random.Random(f"{self.seed}/{member_id}")
-        factor = math.exp(dice.gauss(0, self.member_spread if own is None else self.own_spread))
-        return max(1, round((self.restore_records_per_s if own is None else own) * factor))
-
-
-@attrs.frozen(kw_only=True)
 class Habits:
     """Distributions of one group. `restore_median` 0: nothing was seen restoring."""
 
     restore_median: int
     restore_error: float
     """Standard error of the logarithm of the median."""
-    restore_spread: float
+    restore_errors: tuple[float, ...]
+    """Of the speeds of members around it, in logarithms."""
     restore_basis: str
     own_speeds: Mapping[str, float]
     """Member -> median of the speeds that were measured on it."""
-    own_spread: float
+    own_errors: tuple[float, ...]
     """Of the measurements of one member around their median, in logarithms."""
     arrivals: tuple[float, ...]
     """Factors from one minute to the next; empty: too short a log."""
     close_ms: tuple[int, ...]
     heartbeat_interval_ms: int
-    away_ms: tuple[int, ...] = ()
-    """Of restarts, from the end of a process to the join of the next one."""
-    turn_ms: tuple[int, ...] = ()
-    """Of members that restarted in turn, from the join of one until the next one began."""
+    restarts: tuple[RestartSeries, ...] = ()
     opening_ms: tuple[int, ...] = ()
     """From orders to keep a copy to the first record of it."""
     in_turn: float = 0.5
@@ -167,8 +104,8 @@ class Habits:
             seed=seed,
             restore_records_per_s=max(1.0, (self.restore_median or DEFAULT_RECORDS_PER_S) * error),
             own_speeds={name: speed * error for name, speed in self.own_speeds.items()},
-            own_spread=self.own_spread,
-            member_spread=self.restore_spread,
+            own_errors=self.own_errors,
+            member_errors=self.restore_errors,
             arrivals=dice.choice(self.arrivals) if self.arrivals else 1.0,
             close_ms=dice.choice(self.close_ms) if self.close_ms else _between(dice, UNKNOWN_CLOSE_MS),
             heartbeat_interval_ms=self.heartbeat_interval_ms,
@@ -180,8 +117,7 @@ class Habits:
             away_ms=_between(dice, UNKNOWN_AWAY_MS),
             hand_ms=round(dice.uniform(0, MOST_HAND_MS)),
             is_brisk=dice.random() < 0.5,
-            seen_away_ms=self.away_ms,
-            seen_turn_ms=self.turn_ms,
+            restarts=self.restarts,
         )
 
     def or_measured(self, restore_records_per_s: int | None) -> Habits:
@@ -205,10 +141,10 @@ def habits_of(restore_records_per_s: int | None) -> Habits:
     return Habits(
         restore_median=restore_records_per_s or 0,
         restore_error=LEAST_ERROR,
-        restore_spread=DEFAULT_SPREAD,
+        restore_errors=DEFAULT_ERRORS,
         restore_basis=MEASURED_LAST if restore_records_per_s else "nothing was measured",
         own_speeds={},
-        own_spread=0.0,
+        own_errors=(0.0,),
         arrivals=(),
         close_ms=(),
         heartbeat_interval_ms=DEFAULT_HEARTBEAT_MS,
@@ -230,12 +166,15 @@ class HabitsReader:
         self._restarting: set[tuple[str, int]] = set()
         self._left_ms: dict[str, int] = {}
         """Member that restarts -> when its process ended."""
-        self._away_ms: deque[int] = deque(maxlen=MOST_SAMPLES)
-        self._restarted: set[str] = set()
-        """Members that restarted in turn, while nothing else changed."""
-        self._back_ms = 0
-        """When the last of them came back."""
-        self._turn_ms: deque[int] = deque(maxlen=MOST_SAMPLES)
+        self._restarts: deque[RestartSeries] = deque(maxlen=MOST_SERIES)
+        self._begun: set[str] = set()
+        """Members that restarted in turn, while nothing else changed; empty: the next restart is
+        another series.
+        """
+        self._seen_ms = 0
+        """When something happened in the series."""
+        self._back_ms: int | None = None
+        """When the last of its members came back; None: none has."""
 
     def tap(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yields the entries, each taken before. Raises as `take` does."""
@@ -268,21 +207,33 @@ class HabitsReader:
             if key in self._heard_ms:
                 self._heartbeats_ms.append(self._now_ms - self._heard_ms[key])
             self._heard_ms[key] = self._now_ms
-        elif isinstance(event, RestartIntended):
-            self._restarting.add((event.member_id, event.incarnation))
-            if event.member_id in self._restarted:
-                self._restarted.clear()
-            elif self._restarted and self._now_ms - self._back_ms <= MOST_TURN_MS:
-                self._turn_ms.append(self._now_ms - self._back_ms)
-        elif isinstance(event, MemberLeft) and (event.member_id, event.incarnation) in self._restarting:
-            self._restarting.discard((event.member_id, event.incarnation))
+        else:
+            self._restart(event)
+
+    def _restart(self, event: Fact) -> None:
+        """Takes a fact of a restart, or one that ends a series of them."""
+        key = (event.member_id, event.incarnation) if isinstance(event, RestartIntended | MemberLeft) else None
+        if isinstance(event, RestartIntended) and key is not None:
+            self._restarting.add(key)
+            if not self._begun or event.member_id in self._begun or self._now_ms - self._seen_ms > MOST_TURN_MS:
+                self._begun, self._back_ms = set(), None
+                self._restarts.append(RestartSeries(()))
+            elif self._back_ms is not None:
+                self._restarts[-1] = attrs.evolve(self._restarts[-1], turn_ms=(*self._restarts[-1].turn_ms, self._now_ms - self._back_ms))
+            self._begun.add(event.member_id)
+        elif isinstance(event, MemberLeft) and key in self._restarting:
+            self._restarting.discard(key)
             self._left_ms[event.member_id] = self._now_ms
         elif isinstance(event, MemberJoined) and event.member_id in self._left_ms:
-            self._away_ms.append(self._now_ms - self._left_ms.pop(event.member_id))
-            self._restarted.add(event.member_id)
+            away_ms = self._now_ms - self._left_ms.pop(event.member_id)
+            self._restarts[-1] = attrs.evolve(self._restarts[-1], away_ms=(*self._restarts[-1].away_ms, away_ms))
             self._back_ms = self._now_ms
         elif isinstance(event, MemberJoined | MemberLeft | GroupConfigured | ChangePlanned):
-            self._restarted.clear()
+            self._begun = set()
+            return
+        else:
+            return
+        self._seen_ms = self._now_ms
 
     def habits(self, restore_records_per_s: int | None = None) -> Habits:
         """Returns what was read. `restore_records_per_s`: a speed that is known otherwise."""
@@ -294,15 +245,14 @@ class HabitsReader:
         return Habits(
             restore_median=median,
             restore_error=0.0 if is_given else max(LEAST_ERROR, error),
-            restore_spread=0.0 if is_given else _spread([speed for _, speed in measured]),
+            restore_errors=(0.0,) if is_given else _errors([speed for _, speed in measured]),
             restore_basis=basis,
             own_speeds={name: math.exp(speed) for name, speed in own.items()},
-            own_spread=_spread([speed - own[name] for name, speed in measured if name in own]),
+            own_errors=_errors([speed - own[name] for name, speed in measured if name in own]),
             arrivals=_factors(self._fitting.samples),
             close_ms=tuple(sorted(self._close_ms)),
             heartbeat_interval_ms=round(statistics.median(self._heartbeats_ms)) if self._heartbeats_ms else DEFAULT_HEARTBEAT_MS,
-            away_ms=tuple(sorted(self._away_ms)),
-            turn_ms=tuple(sorted(self._turn_ms)),
+            restarts=tuple(each for each in self._restarts if each.away_ms),
             opening_ms=fit.opening_ms[-MOST_SAMPLES:],
             in_turn=0.5 if fit.in_turn is None else fit.in_turn,
         )
@@ -316,8 +266,14 @@ def _medians(measured: Iterable[tuple[str, float]]) -> dict[str, float]:
     return {name: statistics.median(speeds) for name, speeds in sorted(of.items()) if len(speeds) >= FEWEST_OWN}
 
 
-def _spread(logarithms: Sequence[float]) -> float:
-    return min(MOST_SPREAD, statistics.stdev(logarithms)) if len(logarithms) >= FEWEST_SPREAD else DEFAULT_SPREAD
+def _errors(logarithms: Sequence[float]) -> tuple[float, ...]:
+    """Returns by how much speeds differ from their median: as they did, for a few that are far off
+    say nothing of the others.
+    """
+    if len(logarithms) < FEWEST:
+        return DEFAULT_ERRORS
+    median, wider = statistics.median(logarithms), math.sqrt(len(logarithms) / (len(logarithms) - 1))
+    return tuple(sorted(max(-MOST_ERROR, min(MOST_ERROR, (each - median) * wider)) for each in logarithms))
 
 
 def _restore(fit: Fit) -> tuple[int, float, str]:

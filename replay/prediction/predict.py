@@ -15,14 +15,18 @@ from typing import Any
 
 import attrs
 
+from equipoise.assignors.load_balanced import LoadBalanced
+from equipoise.assignors.registry import NEWEST
 from equipoise.events.errors import InputError
 from equipoise.events.facts import JUDGED_METRICS, ExpectedCost
 from equipoise.events.tasks import TaskId
 from equipoise.replay.parallel import in_processes
 from equipoise.replay.prediction.change_run import ChangeRun, RunCost
-from equipoise.replay.prediction.habits import Draw, Habits, quantile
+from equipoise.replay.prediction.draw import Draw
+from equipoise.replay.prediction.habits import Habits, quantile
 from equipoise.replay.prediction.placed_as_now import FirstDeal
 from equipoise.replay.prediction.planned_change import (
+    Configure,
     PlannedChange,
     check_change,
     document_of,
@@ -34,6 +38,8 @@ from equipoise.replay.simulation.measures import Notes
 from equipoise.replay.simulation.restored_copies import Disk
 
 RUNS = 200
+WITHOUT_LOADS = {each.name for each in NEWEST} - {LoadBalanced.name}
+"""Assignors that do not look at what tasks cost: simulated members need not report it."""
 SMALLEST_RHO = 0.3
 """Smallest rank correlation that counts as sensitivity."""
 SMALLEST_WIDTH = 0.05
@@ -188,10 +194,11 @@ def _predicted(present: PresentGroup, habits: Habits, change: PlannedChange, cos
 
 
 def _numbered_run(present: PresentGroup, habits: Habits, changes: Sequence[PlannedChange], number: int) -> tuple[int, list[RunCost]]:
-    return number, _begun(present, habits.draw(number)).costs(changes)
+    configs = (present.config, *(each.config for each in changes if isinstance(each, Configure)))
+    return number, _begun(present, habits.draw(number), reports_loads=not {each.assignor for each in configs} <= WITHOUT_LOADS).costs(changes)
 
 
-def _begun(present: PresentGroup, draw: Draw) -> ChangeRun:
+def _begun(present: PresentGroup, draw: Draw, *, reports_loads: bool) -> ChangeRun:
     """Returns a simulated group that begins as the group is now."""
     notes = Notes()
     growth = present.growth(draw.arrivals)
@@ -202,7 +209,7 @@ def _begun(present: PresentGroup, draw: Draw) -> ChangeRun:
     deal = FirstDeal(present)
     cluster = SimulatedCluster(config, seed=draw.seed, watcher=notes, machine_factory=deal.machine)
     cluster.start_worker()
-    run = ChangeRun(cluster, notes, present.members, draw, deal)
+    run = ChangeRun(cluster, notes, present.members, draw, deal, reports_loads=reports_loads)
     for member in present.members:
         disk = cluster.disks[member.member_id] = Disk()
         disk.positions = {task: max(0, cluster.world.end_offset(task, START_MS) - lag) for task, lag in member.copies.items()}

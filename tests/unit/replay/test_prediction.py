@@ -5,6 +5,7 @@ from its log alone; equal arguments give equal answers; what cannot be told is r
 from __future__ import annotations
 
 import functools
+import math
 
 import attrs
 import pytest
@@ -15,7 +16,8 @@ from equipoise.cli.predicted import parse_change, prediction_parts
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured, LeaveIntended, MemberJoined, MemberLeft, RestartIntended, Subtopology, TopologyDeclared
 from equipoise.events.records import Entry, FactRecord
-from equipoise.replay.prediction.habits import Habits, HabitsReader, habits_of, quantile
+from equipoise.replay.prediction.draw import DEFAULT_ERRORS, RestartSeries
+from equipoise.replay.prediction.habits import Habits, HabitsReader, _errors, habits_of, quantile
 from equipoise.replay.prediction.planned_change import Configure, Join, Kill, Leave, PlannedChange, RestartAll
 from equipoise.replay.prediction.predict import METRICS, PredictedInterval, Prediction, predict
 from equipoise.replay.prediction.present import PresentGroup
@@ -205,52 +207,82 @@ def test_quantiles_of_95_percent_leave_one_more_value_outside_as_often_as_they_s
     assert below + above == pytest.approx(outside)
 
 
+def _restart(name: str) -> tuple[Fact, ...]:
+    return (
+        RestartIntended(member_id=name, incarnation=1), MemberLeft(member_id=name, incarnation=1),
+        MemberJoined(member_id=name, incarnation=9, join_nonce=f"{name}-9"),
+    )  # fmt: skip
+
+
+def _habits(*told: tuple[int, Fact]) -> Habits:
+    """The habits of a log with these facts, so long after each other's first, in ms."""
+    last = next(each for each in reversed(lived()[0]) if isinstance(each, FactRecord))
+    reader = HabitsReader()
+    for number, (after_ms, event) in enumerate(told, start=1):
+        reader.take(attrs.evolve(last, offset=last.offset + number, append_ms=last.append_ms + after_ms, event=event))
+    return reader.habits()
+
+
+IN_TURN = list(zip((0, 500, 2_500, 42_500, 43_000, 45_000), (*_restart("m1"), *_restart("m2")), strict=True))
+LATER = [(after_ms + 50_000, event) for after_ms, event in IN_TURN]
+
+
+@pytest.mark.parametrize(
+    ("told", "series"),
+    [
+        (IN_TURN, [((2_000, 2_000), (40_000,))]),
+        ([*IN_TURN, *LATER], [((2_000, 2_000), (40_000,))] * 2),
+        ([*IN_TURN[:3], (3_000, MemberLeft(member_id="m3", incarnation=1)), *IN_TURN[3:]], [((2_000,), ()), ((2_000,), ())]),
+        ([*IN_TURN[:3], *((after_ms + 200_000, event) for after_ms, event in IN_TURN[3:])], [((2_000,), ()), ((2_000,), ())]),
+        ([IN_TURN[0], (100, _restart("m2")[0]), *IN_TURN[1:3], *IN_TURN[4:]], [((2_000, 2_000), ())]),
+        ([IN_TURN[0], IN_TURN[1]], []),
+    ],
+    ids=["in turn", "twice", "something else changed", "much later", "together", "not back"],
+)
+def test_series_of_restarts_are_told_apart(told: list[tuple[int, Fact]], series: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+    assert [(each.away_ms, each.turn_ms) for each in _habits(*told).restarts] == series
+
+
 def test_members_restart_as_fast_after_each_other_as_those_of_the_log() -> None:
-    log = list(lived()[0])
-    last = next(each for each in reversed(log) if isinstance(each, FactRecord))
-    facts: list[Fact] = []
-    for name in ("m1", "m2"):
-        facts += RestartIntended(member_id=name, incarnation=1), MemberLeft(member_id=name, incarnation=1)
-        facts.append(MemberJoined(member_id=name, incarnation=9, join_nonce=f"{name}-9"))
-    times_ms = (0, 500, 2_500, 42_500, 43_000, 45_000)
-
-    def habits(*told: tuple[int, Fact]) -> Habits:
-        reader = HabitsReader()
-        for number, (after_ms, event) in enumerate(told, start=1):
-            reader.take(attrs.evolve(last, offset=last.offset + number, append_ms=last.append_ms + after_ms, event=event))
-        return reader.habits()
-
-    in_turn = list(zip(times_ms, facts, strict=True))
-    assert (habits(*in_turn).away_ms, habits(*in_turn).turn_ms) == ((2_000, 2_000), (40_000,))
-    assert habits(*in_turn[:3], (3_000, MemberLeft(member_id="m3", incarnation=1)), *in_turn[3:]).turn_ms == (), "something else changed"
-    assert habits(*in_turn, *((after_ms + 50_000, event) for after_ms, event in in_turn)).turn_ms == (40_000, 40_000), "a new series"
     group, usual = present()
-    known = attrs.evolve(usual, away_ms=(2_000,) * 5)
-    rests = [predict(group, attrs.evolve(known, turn_ms=turns), RestartAll(), runs=2).intervals["rest_s"].median for turns in ((), (40_000,) * 5)]
+    rests = [
+        predict(group, attrs.evolve(usual, restarts=(RestartSeries((2_000,), turns),) * 5), RestartAll(), runs=2).intervals["rest_s"].median
+        for turns in ((), (40_000,))
+    ]
     assert rests[1] - rests[0] > 30 * (len(group.members) - 1)
 
 
 def test_restart_takes_as_long_as_the_restarts_of_the_log() -> None:
-    log = list(lived()[0])
-    last = next(each for each in reversed(log) if isinstance(each, FactRecord))
-    facts: tuple[Fact, ...] = (
-        RestartIntended(member_id="m1", incarnation=1), MemberLeft(member_id="m1", incarnation=1),
-        MemberJoined(member_id="m1", incarnation=9, join_nonce="m1-9"),
-    )  # fmt: skip
-    reader = HabitsReader()
-    for number, (after_ms, event) in enumerate(zip((0, 500, 7_500), facts, strict=True), start=1):
-        reader.take(attrs.evolve(last, offset=last.offset + number, append_ms=last.append_ms + after_ms, event=event))
-    habits = reader.habits()
-    assert habits.away_ms == (7_000,)
+    habits = _habits(*zip((0, 500, 7_500), _restart("m1"), strict=True))
+    assert habits.restarts == (RestartSeries((7_000,)),)
     group, usual = present()
     once = [habits.draw(seed).away_of("m1") for seed in range(20)]
     assert 2_000 < min(once) < 7_000 < max(once) < 30_000, "of one restart nobody knows how much they differ"
-    often = attrs.evolve(habits, away_ms=(7_000,) * 5)
+    often = attrs.evolve(habits, restarts=(RestartSeries((7_000,)),) * 5)
     assert {often.draw(seed).away_of("m1") for seed in range(5)} == {7_000}
     unknown = sorted(usual.draw(seed).away_of("m1") for seed in range(200))
     assert 500 <= unknown[0] < 700 < 15_000 < unknown[-1] <= 20_000
-    short, long = (predict(group, attrs.evolve(usual, away_ms=(each,) * 5), RestartAll(), runs=3).intervals for each in (1_500, 7_500))
+    short, long = (
+        predict(group, attrs.evolve(usual, restarts=(RestartSeries((each,)),) * 5), RestartAll(), runs=3).intervals for each in (1_500, 7_500)
+    )
     assert long["unavailable_task_seconds"].low_95 - short["unavailable_task_seconds"].high_95 > TASKS * 3, "some are lent meanwhile"
+
+
+def test_members_of_one_restart_are_away_as_those_of_one_series() -> None:
+    """A slow machine makes all of them slow: their times do not average out."""
+    of = attrs.evolve(present()[1], restarts=tuple(RestartSeries((away_ms,) * 3) for away_ms in (1_000, 2_000, 4_000, 8_000, 16_000)))
+    drawn = [{of.draw(seed).away_of(name) for name in ("m1", "m2", "m3")} for seed in range(100)]
+    assert all(len(each) == 1 for each in drawn)
+    assert len(set().union(*drawn)) == 5
+
+
+def test_one_speed_far_off_does_not_widen_those_of_all() -> None:
+    """One copy of a hundred was restored eight times as fast: the middle half stays as narrow."""
+    usual = [math.log(1_000 * (1 + place / 1_000)) for place in range(99)]
+    errors = _errors([*usual, math.log(8_000)])
+    assert max(errors) > 1.9
+    assert quantile(errors, 0.75) - quantile(errors, 0.25) < 0.06
+    assert _errors(usual[:4]) == DEFAULT_ERRORS
 
 
 def test_kill_is_judged_by_what_it_costs_from_when_the_member_was_heard_last() -> None:
