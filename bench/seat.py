@@ -49,7 +49,7 @@ from tools.brokers import FAST_JAVA, Brokers
 
 PARTITIONS, EVERY_MS = 12, 100
 DOWN_S, SETTLE_S, KILL_S, GAP_S = 5.0, 10.0, 16.0, 0.5
-PATIENCE_S = 120.0
+PATIENCE_S, MOST_GAPS = 120.0, 25
 GROWN_CLIENTS = 10
 COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
 QUIXSTREAMS = "quixstreams==3.28.1"
@@ -104,6 +104,10 @@ class Window:
     longest_from_s: float
     longest_of: str = ""
     """Partition, who read it before, and who after."""
+    gaps: Sequence[tuple[float, float, str]] = ()
+    """The longest times without a reader of GAP_S and more: how long, from when, and as
+    `longest_of`.
+    """
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -182,21 +186,20 @@ class Run:
         for name, client in [*self.ended, *self.clients.items()]:
             for at_s, partition in list(client.reads):
                 reads[partition].append((at_s, name))
-        moves, paused_s, longest, end_s = 0, 0.0, (0.0, since_s, ""), until_s or time.monotonic()
+        moves, found, end_s = 0, [], until_s or time.monotonic()
         for partition, each in enumerate(map(sorted, reads.values())):
             last = max((place for place, (at_s, _) in enumerate(each) if at_s <= since_s), default=0)
             seen = [(at_s, name) for at_s, name in each[last:] if at_s <= end_s]
             moves += sum(before != after for (_, before), (_, after) in itertools.pairwise(seen))
             times = [max(since_s, at_s) for at_s, _ in seen] + [end_s]
             names = [*(name for _, name in seen), "nobody"]
-            gaps = [
+            found += [
                 (after - before, before, f"{partition}, {names[place]} to {names[place + 1]}")
                 for place, (before, after) in enumerate(itertools.pairwise(times))
                 if after - before > GAP_S
             ]
-            paused_s += sum(gap_s for gap_s, _, _ in gaps)
-            longest = max([longest, *gaps])
-        return Window(moves, paused_s, *longest)
+        found.sort(reverse=True)
+        return Window(moves, sum(gap_s for gap_s, _, _ in found), *(found[0] if found else (0.0, since_s, "")), gaps=found[:MOST_GAPS])
 
     def repeated(self) -> tuple[int, int]:
         """Records that were read more than once, and records that nobody read of those before the

@@ -376,6 +376,8 @@ def storm(brokers: Brokers, network: Network, way: str, folder: Path, faults: Se
             until(run.is_shared)
             over_s = time.monotonic()
             window = run.window(since_s, over_s)
+            for gap_s, from_s, of in window.gaps:
+                print(f"{way}: {from_s - since_s:.1f} s, for {gap_s:.1f} s: {of}", file=sys.stderr)
         time.sleep(SHORT_S)
         repeated, missing = run.repeated()
     finally:

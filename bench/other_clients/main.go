@@ -61,7 +61,7 @@ func main() {
 	case "kafka-go":
 		balancers := map[string]kafka.GroupBalancer{"range": kafka.RangeGroupBalancer{}, "roundrobin": kafka.RoundRobinGroupBalancer{}}
 		reader := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{broker}, GroupID: group, Topic: topic,
-			GroupBalancers: []kafka.GroupBalancer{balancers[strategy]}, HeartbeatInterval: 500 * time.Millisecond, SessionTimeout: 6 * time.Second})
+			GroupBalancers: []kafka.GroupBalancer{balancers[strategy]}, ErrorLogger: kafka.LoggerFunc(log.Printf), HeartbeatInterval: 500 * time.Millisecond, SessionTimeout: 6 * time.Second})
 		for {
 			if _, err := reader.ReadMessage(context.Background()); err != nil {
 				log.Print(err)

@@ -67,6 +67,7 @@ def read_client(member_id: str, client_id: str, host: str, instance_id: str | No
     return attrs.evolve(
         whole, protocol_version=said.version, topics=tuple(sorted(said.topics)), sends=_length(said.user_data), given=_length(has.user_data),
         held=frozenset((topic, partition) for topic, of in has.partitions.items() for partition in of),
+        problem=f"it ends before what a subscription of version {said.version} has" if said.is_cut else "",
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import attrs
 
-from equipoise.operations.migrating.clients import ClassicClient
+from equipoise.operations.migrating.clients import UNKNOWN, ClassicClient
 from equipoise.replay.wording import counted
 
 POLICY, SIZE, ASSIGNORS, PROTOCOLS = (
@@ -87,7 +87,7 @@ def verdict_of(group: MigratedGroup, coordinator: CoordinatorSettings) -> Takeov
     if broken:
         return TakeoverVerdict(
             takes="no", why=f"what {broken[0].client_id or broken[0].member_id} says is not that of a consumer: {broken[0].problem}",
-            to_do="see what this client is, and take it out of the group",
+            to_do="see what this client is, and take it out of the group" if broken[0].library == UNKNOWN else _MALFORMED,
         )  # fmt: skip
     given = [each for each in group.clients if each.given]
     if given:
@@ -95,6 +95,7 @@ def verdict_of(group: MigratedGroup, coordinator: CoordinatorSettings) -> Takeov
     return _taken(group, coordinator)
 
 
+_MALFORMED = "a broker takes over no group with this client: have another one, or another release, in its place"
 _WITHOUT_USER_DATA = (
     "have one assignment without user data made: `equipoise lead --evict` leads it as it is (docs/seat.md), and beside it"
     " `equipoise migrate --apply` takes it over; or start all clients again with another strategy, or with group.protocol=consumer"

@@ -4,6 +4,9 @@ rack. The user data belongs to the assignor; it is left to be read.
 
 `lenient`: reads what a live client sends as Kafka's own clients do: of a later version the fields
 that are known, whatever is behind them, and a topic that is named twice as one.
+
+A subscription may end before the fields that its version added: kafka-go says version 1 and leaves
+out what it owns. Brokers and Java's own leader read no such one.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ Partitions = dict[str, tuple[int, ...]]
 @attrs.frozen(kw_only=True)
 class Subscription:
     """`user_data` None: the consumer sent none. `owned_partitions`: from version 1 on.
-    `owned_generation`: in which it got them (version 2), else NO_GENERATION.
+    `owned_generation`: in which it got them (version 2), else NO_GENERATION. `is_cut`: it ends
+    before a field of its version.
     """
 
     version: int
@@ -31,6 +35,7 @@ class Subscription:
     owned_partitions: Partitions
     owned_generation: int
     rack: str | None
+    is_cut: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -47,12 +52,21 @@ def read_subscription(reader: ByteReader, *, lenient: bool = False) -> Subscript
     version = _version(reader, "subscription", lenient)
     topics = tuple(reader.array(2, "topics", lambda inner: inner.string("topic")))
     user = _user_data(reader, "subscription")
-    owned: Partitions = _partitions(reader, "owned partitions", lenient) if version >= 1 else {}
-    generation = reader.int32("generation of the owned partitions") if version >= 2 else NO_GENERATION
-    rack = reader.nullable_string("rack") if version >= 3 else None
+    is_cut = False
+
+    def follows(since_version: int) -> bool:
+        nonlocal is_cut
+        is_cut |= version >= since_version and reader.position == reader.end
+        return version >= since_version and not is_cut
+
+    owned: Partitions = _partitions(reader, "owned partitions", lenient) if follows(1) else {}
+    generation = reader.int32("generation of the owned partitions") if follows(2) else NO_GENERATION
+    rack = reader.nullable_string("rack") if follows(3) else None
     if not lenient:
         reader.finish("the subscription")
-    return Subscription(version=version, topics=topics, user_data=user, owned_partitions=owned, owned_generation=generation, rack=rack)
+    return Subscription(
+        version=version, topics=topics, user_data=user, owned_partitions=owned, owned_generation=generation, rack=rack, is_cut=is_cut
+    )
 
 
 def read_assignment(reader: ByteReader, *, lenient: bool = False) -> Assignment:

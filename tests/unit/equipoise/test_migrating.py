@@ -87,6 +87,10 @@ def test_client_is_read_from_what_it_said_and_what_it_was_given() -> None:
     nothing = read_client("a", "rdkafka", "h", None, subscription, b"")
     assert (nothing.held, nothing.given) == (frozenset(), 0), "one that was given nothing yet"
     assert "are left" in read_client("a", "x", "h", None, subscription[:-2], b"").problem
+    cut = read_client("a", "me@here (github.com/segmentio/kafka-go)", "h", None, subscription[:-4], assignment)
+    assert (cut.problem, cut.held) == ("it ends before what a subscription of version 1 has", found.held), "the broker calls it malformed"
+    judged = verdict_of(group(cut), BROKER)
+    assert (judged.takes, judged.to_do) == ("no", "a broker takes over no group with this client: have another one, or another release, in its place")
     assert libraries_said([found, nothing, client(3, library="Java", version="4.4")]) == "2 librdkafka, 1 Java 4.4"
 
 

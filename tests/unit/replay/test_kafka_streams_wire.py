@@ -173,6 +173,13 @@ def test_consumer_protocol_of_every_version(version: int) -> None:
     assert member.assignment.partitions == {"orders": (1,)}
 
 
+@pytest.mark.parametrize("version", range(1, 4))
+def test_subscription_may_end_before_the_fields_of_its_version(version: int) -> None:
+    """kafka-go sends such ones, and a coordinator stores what it is sent."""
+    (member,) = decoded(group_value(3, i16(version) + subscription(0)[2:], assignment(version))).members
+    assert (member.subscription.topics, member.subscription.owned_partitions) == (("mid", "orders"), {})
+
+
 @pytest.mark.parametrize("version", range(1, 12))
 def test_subscription_info_of_every_version(version: int) -> None:
     (member,) = decoded(group_value(3, subscription(3, subscription_info(version)))).members

@@ -47,6 +47,27 @@ def test_read_subscription_version_1_has_no_generation() -> None:
     assert read_subscription(struct.pack(">h", 1) + TOPICS + OWNED).generation == NO_GENERATION
 
 
+@pytest.mark.parametrize(
+    ("version", "behind", "owned", "generation"),
+    [
+        (1, b"", set(), NO_GENERATION), (3, b"", set(), NO_GENERATION), (2, OWNED, {("in", 0), ("in", 3)}, NO_GENERATION),
+        (3, OWNED + b"\0\0\0\7", {("in", 0), ("in", 3)}, 7),
+    ],
+)  # fmt: skip
+def test_subscription_that_ends_before_the_fields_of_its_version_is_read(
+    version: int, behind: bytes, owned: set[tuple[str, int]], generation: int
+) -> None:
+    """kafka-go says version 1 and leaves out what it owns: its members have to get partitions."""
+    found = read_subscription(struct.pack(">h", version) + TOPICS + behind)
+    assert (found.topics, found.owned, found.generation, found.rack) == (("in", "other"), owned, generation, None)
+
+
+def test_subscription_that_ends_within_a_field_is_none() -> None:
+    for cut in range(1, len(OWNED)):
+        with pytest.raises(InputError):
+            read_subscription(struct.pack(">h", 1) + TOPICS + OWNED[:-cut])
+
+
 @pytest.mark.parametrize("data", [b"", b"\0", struct.pack(">hi", 0, 1) + b"\0\x09in", struct.pack(">hi", 0, 1) + b"\0\x01\xff"])
 def test_read_subscription_refuses_what_is_none(data: bytes) -> None:
     with pytest.raises(InputError):
