@@ -67,7 +67,8 @@ class Recommended(Scaler):
             click.echo(f"recommended: {error.code}: {error.read().decode():.200}", err=True)
             return now
         self._leave = tuple(document["leave"])
-        click.echo(f"recommended: {document['members']} for {now}: {document['line']}", err=True)
+        waiting = {str(task): round(each) for task, each in self.queues.waiting.items() if each >= MEMBER_PER_S}
+        click.echo(f"recommended: {document['members']} for {now}: {document['line']}; waiting {waiting}", err=True)
         return int(document["members"])
 
     def leaving(self, names: Sequence[str], count: int) -> Sequence[str]:

@@ -224,11 +224,7 @@ class _Question:
         return count_at(self._load(work).needs(self._tasks, self._policy.lag_s), SURE_OF_FEWER)
 
     def _load(self, work: dict[TaskId, list[float]]) -> DrawnLoad:
-        """Tasks that stay hot whatever is done count no more than others do."""
-        most = self._draws.per_s * self._draws.bucket_s / len(self._tasks)
-        return attrs.evolve(self._draws, work={
-            task: [min(each, most) for each in series] if task in self._hot else series for task, series in work.items()
-        }, alone={task: each for task, each in self._draws.alone.items() if task not in self._hot})  # fmt: skip
+        return attrs.evolve(self._draws, work=work, put_up_with=frozenset(self._hot))
 
     def _present_work(self, *, waiting: bool = True) -> dict[TaskId, list[float]]:
         """Returns the work of the time to come: as in the last minute, more by its trend, and

@@ -37,6 +37,8 @@ class DrawnLoad:
     draws: Sequence[tuple[float, float]]
     basis: str
     bucket_s: float
+    put_up_with: frozenset[TaskId] = frozenset()
+    """Tasks whose own lag does not count: no number of members keeps it short."""
 
     @property
     def per_s(self) -> float:
@@ -49,7 +51,12 @@ class DrawnLoad:
         """
         return [
             lagging(
-                self.work, shares[number % len(shares)], {task: each / factor for task, each in self.alone.items()}, per_s / factor, self.bucket_s
+                self.work,
+                shares[number % len(shares)],
+                {task: each / factor for task, each in self.alone.items() if task not in self.put_up_with},
+                per_s / factor,
+                self.bucket_s,
+                self.put_up_with,
             )
             for number, (per_s, factor) in enumerate(self.draws)
         ]

@@ -4,7 +4,7 @@ its tasks, bucket by bucket, and does what a member can.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -36,15 +36,21 @@ def lagging(
     alone: Mapping[TaskId, float],
     per_s: float,
     bucket_s: float = BUCKET_S,
+    hot: Container[TaskId] = (),
 ) -> Lagging:
     """Returns how far members would have fallen behind. `work`: task -> average records that arrive
     in each bucket. `shares`: the tasks of each member. `alone`: task -> average records a second of
-    a task, as one record follows another. `per_s`: average records a second of a member.
+    a task, as one record follows another. `per_s`: average records a second of a member. `hot`:
+    tasks whose own lag does not count. A member gives its tasks turns of the same length, so such a
+    one takes its part from the others, and no more.
     """
-    members = [_summed([work[task] for task in tasks if task in work]) for tasks in shares]
+    most = per_s * bucket_s
+    members = []
+    for tasks in shares:
+        known = [task for task in tasks if task in work]
+        members.append(_summed([[min(each, most / len(known)) for each in work[task]] if task in hot else work[task] for task in known]))
     lags = [longest_lag_s(series, per_s, bucket_s) for series in members]
     lags += [longest_lag_s(series, alone[task], bucket_s) for task, series in work.items() if task in alone]
-    most = per_s * bucket_s
     whole = _summed([series for series in members if series])
     return Lagging(
         lag_s=max(lags, default=0.0),

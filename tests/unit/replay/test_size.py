@@ -18,7 +18,7 @@ from equipoise.events.facts import LagReported, Load, MemberUnchanged
 from equipoise.events.records import Entry, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.sizing.demand import BUCKET_MS, DemandReader
-from equipoise.replay.sizing.member_queues import dealt, longest_lag_s
+from equipoise.replay.sizing.member_queues import dealt, lagging, longest_lag_s
 from equipoise.replay.sizing.size import Sizable, Sizing, read_sizable, size
 from tests.unit.replay.test_prediction import TASKS, lived
 
@@ -217,6 +217,16 @@ def test_unchanged_member_goes_on_as_it_last_said() -> None:
 @given(st.lists(st.floats(0, 1e6), max_size=40), st.floats(1, 1e5))
 def test_lag_is_never_longer_with_faster_members(series: list[float], per_s: float) -> None:
     assert longest_lag_s(series, per_s * 2) <= longest_lag_s(series, per_s)
+
+
+@pytest.mark.parametrize(("beside", "is_late"), [(0, False), (1, False), (2, False), (3, True), (5, True)])
+def test_task_that_is_put_up_with_takes_its_turns_from_those_beside_it(beside: int, is_late: bool) -> None:
+    """A member gives each of its tasks turns of the same length, however much waits for one."""
+    hot, others = TaskId(0, 0), [TaskId(0, number + 1) for number in range(beside)]
+    work = {hot: [1_000.0] * 10, **{task: [3.0] * 10 for task in others}}
+    found = lagging(work, [[hot, *others]], {}, 10.0, 1.0, {hot})
+    assert (found.lag_s > 0) is is_late
+    assert lagging(work, [[hot, *others]], {}, 10.0, 1.0).lag_s > 900
 
 
 def test_sizable_is_read_in_one_pass() -> None:
