@@ -33,6 +33,7 @@ from typing import Any
 import attrs
 import click
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
 from confluent_kafka import Consumer, TopicPartition
 
 from bench import seat, streams_seat
@@ -152,7 +153,7 @@ class Storm(Run):
             asked = await member.topics(topics)
             plan = wrong_plan(kind, [each.member_id for each in group.consumers], list(asked.ids.values()))
             end_s = time.monotonic() + lasts_s
-            with contextlib.suppress(OutOfGroupError):
+            with contextlib.suppress(OutOfGroupError, KafkaError):  # a coordinator may just move
                 await member.beat(plan)
                 while time.monotonic() < end_s:
                     await member.beat(begins=True)
@@ -377,7 +378,8 @@ def storm(brokers: Brokers, network: Network, way: str, folder: Path, faults: Se
             over_s = time.monotonic()
             window = run.window(since_s, over_s)
             for gap_s, from_s, of in window.gaps:
-                print(f"{way}: {from_s - since_s:.1f} s, for {gap_s:.1f} s: {of}", file=sys.stderr)
+                at = time.strftime("%T", time.localtime(time.time() - time.monotonic() + from_s))
+                print(f"{way}: {at}, {from_s - since_s:.1f} s, for {gap_s:.1f} s: {of}", file=sys.stderr)
         time.sleep(SHORT_S)
         repeated, missing = run.repeated()
     finally:

@@ -42,7 +42,7 @@ def measured_loads(state: GroupState, member: MemberState, load: Load) -> dict[T
     processed = {task: load.tasks.get(task, 0) for task in held}
     share = processed if any(processed.values()) else _written(state, held)
     busy = {task: load.busy.get(task, 0) for task in held}
-    kept = _kept(state, held)
+    kept = _kept(state, held) if load.memory or load.disk else {}
     by_busy, by_kept = (each if any(each.values()) else share for each in (busy, kept))
     throughput = sum(processed.values()) or min(int(load.records_per_s), INT64_MAX)
     host = [

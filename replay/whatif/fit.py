@@ -114,6 +114,8 @@ class _Copies:
     positions: dict[TaskId, tuple[Lag, int | None]]
     """task -> (lag, end offset; None: not observed yet)"""
     assigned: frozenset[TaskId]
+    lacks: bool = True
+    """Whether the member may have to restore something."""
 
 
 class Fitting:
@@ -268,10 +270,20 @@ class Fitting:
             lags.pop(task, None)
         self.lags[key] = lags
         before = self.last.get(key)
-        after = self._copies(key)
-        if before is not None and self.now_ms > before.at_ms:
+        restores, lacks = before is not None and before.lacks and self.now_ms > before.at_ms, self._lacks(key)
+        after = self._copies(key) if restores or lacks else _Copies(self.now_ms, {}, frozenset(), False)
+        if restores and before is not None:
             self._observe(key, before, after)
-        self.last[key] = after
+        self.last[key] = attrs.evolve(after, lacks=lacks)
+
+    def _lacks(self, key: tuple[str, int]) -> bool:
+        """Returns whether the member may have to restore something: most reports say that it has
+        not, and a log has many.
+        """
+        lags, assigned = self.lags[key], self.assigned.get(key, frozenset())
+        return any(isinstance(lag, int) and lag > self.acceptable for lag in lags.values()) or any(
+            task not in lags and self.changelogs.get(task.subtopology) for task in assigned
+        )
 
     def _ready(self, event: TaskReady) -> None:
         """A member reports as soon as a copy is ready, and declares it right after: it was
