@@ -280,10 +280,15 @@ class Fitting:
         """Returns whether the member may have to restore something: most reports say that it has
         not, and a log has many.
         """
-        lags, assigned = self.lags[key], self.assigned.get(key, frozenset())
-        return any(isinstance(lag, int) and lag > self.acceptable for lag in lags.values()) or any(
-            task not in lags and self.changelogs.get(task.subtopology) for task in assigned
-        )
+        lags = self.lags[key]
+        for task in self.assigned.get(key, frozenset()):
+            lag = lags.get(task)
+            if lag is None:
+                if self.changelogs.get(task.subtopology):
+                    return True
+            elif isinstance(lag, int) and lag > self.acceptable:
+                return True
+        return False
 
     def _ready(self, event: TaskReady) -> None:
         """A member reports as soon as a copy is ready, and declares it right after: it was
