@@ -36,7 +36,8 @@ def measured_loads(state: GroupState, member: MemberState, load: Load) -> dict[T
     """The load of each task that the member holds. Empty when the report says nothing about it, or
     while the member restores. Costs time in the number of tasks held.
     """
-    held = [task for task in member.held if state.has_task(task) and (task in load.tasks or not load.tasks)]
+    known = state.tasks()
+    held = [task for task in member.held if task in known and (task in load.tasks or not load.tasks)]
     if not held or not (load.cpu or load.memory or load.disk or load.records_per_s or load.tasks) or _restores(member):
         return {}
     processed = {task: load.tasks.get(task, 0) for task in held}
@@ -52,7 +53,10 @@ def measured_loads(state: GroupState, member: MemberState, load: Load) -> dict[T
         (throughput, share, sum(share.values())),
     ]
     now_ms, window_ms = state.now_ms, state.settings.load_window_ms
-    return {task: _averaged(state.loads.get(task), [amount * of[task] // total for amount, of, total in host], now_ms, window_ms) for task in held}
+    return {
+        task: _averaged(state.loads.get(task), [amount and amount * of[task] // total for amount, of, total in host], now_ms, window_ms)
+        for task in held
+    }
 
 
 def _restores(member: MemberState) -> bool:
@@ -92,16 +96,24 @@ def _averaged(before: MeasuredLoad | None, parts: list[int], now_ms: int, window
     """The average moved towards `parts` by the part of the window that has passed since the last
     measurement, and by all of it after a whole window.
     """
-    if before is not None:
-        passed_ms = min(now_ms - before.measured_ms, window_ms)
-        known = (before.cpu, before.memory, before.disk, before.records_per_s)
-        parts = [was + _step(part - was, passed_ms, window_ms) for was, part in zip(known, parts, strict=True)]
-    return MeasuredLoad(now_ms, *parts)
+    if before is None:
+        return MeasuredLoad(now_ms, *parts)
+    passed_ms = min(now_ms - before.measured_ms, window_ms)
+    cpu, memory, disk, records_per_s = parts
+    return MeasuredLoad(
+        now_ms,
+        before.cpu + _step(cpu - before.cpu, passed_ms, window_ms),
+        before.memory + _step(memory - before.memory, passed_ms, window_ms),
+        before.disk + _step(disk - before.disk, passed_ms, window_ms),
+        before.records_per_s + _step(records_per_s - before.records_per_s, passed_ms, window_ms),
+    )
 
 
 def _step(difference: int, passed_ms: int, window_ms: int) -> int:
     """The part of the difference that falls into the passed time, rounded away from 0. Rounded
     down, a change of less than one record/s per report would never count.
     """
+    if not difference:
+        return 0
     step = -(-abs(difference) * passed_ms // window_ms)
     return step if difference > 0 else -step

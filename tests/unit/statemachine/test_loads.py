@@ -49,6 +49,14 @@ def test_processor_time_goes_by_busy_time_and_memory_by_what_is_kept():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("name", "place"), [("memory", 1), ("disk", 2)])
+def test_memory_and_disk_go_by_what_is_kept_each_without_the_other(name: str, place: int) -> None:
+    state = group_state(end_offsets={"log": {0: 100, 1: 300}})
+    found = divided(state, tasks={A: 30, B: 10}, **{name: 0.4})
+    assert (found[A][place], found[B][place]) == (100_000, 300_000)
+    assert found[A][3] == 30
+
+
 def test_without_records_per_task_load_goes_by_what_is_written():
     state = group_state(held=(A, B, STATELESS), growth={"log": {0: Growth(0, 10), 1: Growth(0, 30)}})
     assert divided(state, cpu=0.6, records_per_s=120.9) == {A: (100_000, 0, 0, 20), B: (300_000, 0, 0, 60), STATELESS: (200_000, 0, 0, 40)}
