@@ -1,12 +1,13 @@
 """A member of a consumer group with an unmodified client, confluent-kafka: prints ``assigned P...``
-at each change of its assignment, and ``read P OFFSET`` for each record, both of its first topic.
-SIGTERM: it leaves the group.
+at each change of its assignment, and ``read P OFFSET`` for each record, both of its first topic, or
+of those that match it, as ``^PATTERN``. SIGTERM: it leaves the group.
 
 ``python -m tests.live.printing_consumer TOPIC[,TOPIC...] NAME=VALUE...``
 """
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ from confluent_kafka import Consumer
 
 def main(given: str, *settings: str) -> None:
     topic, *others = given.split(",")
+    counts = re.compile(topic if topic.startswith("^") else re.escape(topic)).fullmatch
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     consumer = Consumer(dict(setting.split("=", 1) for setting in settings))
@@ -23,9 +25,9 @@ def main(given: str, *settings: str) -> None:
     assigned: list[int] = []
     while not stopped.is_set():
         record = consumer.poll(0.1)
-        if record is not None and record.error() is None and record.topic() == topic:
+        if record is not None and record.error() is None and counts(record.topic()):
             print("read", record.partition(), record.offset(), flush=True)
-        if (now := sorted(each.partition for each in consumer.assignment() if each.topic == topic)) != assigned:
+        if (now := sorted(each.partition for each in consumer.assignment() if counts(each.topic))) != assigned:
             assigned = now
             print("assigned", *assigned, flush=True)
     consumer.close()
