@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -136,6 +137,7 @@ def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGALRM, end)
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    gc.freeze()  # what the parent made lives as long as this process: it need not be looked through
     with contextlib.suppress(_Ended, EOFError, OSError):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         while True:

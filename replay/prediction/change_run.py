@@ -35,6 +35,10 @@ LOOK_MS = 100
 """Looks whether a member has left, or the next one restarts, are so far apart."""
 FOLD_MS = 20
 """Looks whether a fact was folded are so far apart."""
+MOST_WAIT_MS = 3_000
+"""So long a member waits for decisions, unless its session is short: they end the wait, so it costs
+time alone to wait more often.
+"""
 LONGEST_MS = 4 * 3_600_000
 """A change that is not over by then has no time to rest."""
 
@@ -189,6 +193,7 @@ class ChangeRun:
             lease_margin_ms=member.lease_margin_ms,
             ready_lag_records=member.ready_lag_records,
             heartbeat_interval_ms=max(1, min(draw.heartbeat_interval_ms, member.session_timeout_ms // 3)),
+            fetch_wait_ms=max(1, min(MOST_WAIT_MS, member.session_timeout_ms // 4)),
             topology_epoch=self.cluster.config.topology.epoch,
             restore=RestoreModel(records_per_s=draw.speed_of(member.member_id), latency_ms=draw.latency_ms, sequential=draw.in_turn),
             start_ms=start_ms,
