@@ -148,7 +148,7 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
     }
 
     private static GroupAssignment answer(final GroupSpec group, final String[] members, final List<Topic> topics, final Placing placing) {
-        // New maps only for those who have other partitions now: most have the same, and many.
+        // New maps and sets only for those who have other partitions now: most have the same, and many.
         final List<Map<Uuid, Set<Integer>>> has = new ArrayList<>();
         final Map<String, MemberAssignment> answer = new HashMap<>(2 * members.length);
         for (int member = 0; member < members.length; member++) {
@@ -156,9 +156,20 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
             answer.put(members[member], new Partitions(has.get(member)));
         }
         for (int topic = 0; topic < (placing.changed.isEmpty() ? 0 : topics.size()); topic++) {
+            final Uuid id = topics.get(topic).id;
+            final BitSet changed = placing.changedIn[topic];
+            for (int member = placing.changed.nextSetBit(0); member >= 0; member = placing.changed.nextSetBit(member + 1)) {
+                final Set<Integer> had = changed.get(member) ? null : group.memberAssignment(members[member]).partitions().get(id);
+                if (had != null && !had.isEmpty()) {
+                    has.get(member).put(id, had);
+                }
+            }
+            if (changed.isEmpty()) {
+                continue;
+            }
             final int[] owner = placing.owner[topic], counts = new int[members.length];
             for (final int member : owner) {
-                if (member >= 0 && placing.changed.get(member)) {
+                if (member >= 0 && changed.get(member)) {
                     counts[member]++;
                 }
             }
@@ -168,7 +179,7 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
                 if (member >= 0 && counts[member] > 0) {
                     if (ofTopic[member] == null) {
                         ofTopic[member] = new Numbers(new int[counts[member]]);
-                        has.get(member).put(topics.get(topic).id, ofTopic[member]);
+                        has.get(member).put(id, ofTopic[member]);
                     }
                     ofTopic[member].add(partition);
                 }

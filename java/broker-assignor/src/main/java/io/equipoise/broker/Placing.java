@@ -24,6 +24,8 @@ final class Placing {
     BitSet[][] copies;
     /** Members whose partitions are not those that they had. */
     final BitSet changed = new BitSet();
+    /** Topic -> those of them of whose partitions of the topic that is true. */
+    final BitSet[] changedIn;
     private final int[] load;
     private final Map<String, BitSet> inRack = new HashMap<>();
     private final BitSet least = new BitSet();
@@ -33,6 +35,7 @@ final class Placing {
         this.readers = readers;
         load = new int[members];
         owner = new int[counts.length][];
+        changedIn = Stream.generate(BitSet::new).limit(counts.length).toArray(BitSet[]::new);
         for (int topic = 0; topic < counts.length; topic++) {
             owner[topic] = new int[counts[topic]];
             Arrays.fill(owner[topic], NOBODY);
@@ -46,7 +49,7 @@ final class Placing {
     /** The member has the partition now, unless it may not, there is no such partition, or a member before it has it. */
     void has(final int member, final int topic, final int partition) {
         if (topic < 0 || partition < 0 || partition >= owner[topic].length || owner[topic][partition] != NOBODY || !readers[topic].get(member)) {
-            changed.set(member);
+            changed(member, topic);
         } else {
             owner[topic][partition] = member;
             load[member]++;
@@ -102,13 +105,20 @@ final class Placing {
         }
         if (from >= 0) {
             load[from]--;
-            changed.set(from);
+            changed(from, topic);
         }
         if (to >= 0) {
             load[to]++;
-            changed.set(to);
+            changed(to, topic);
         }
         owner[topic][partition] = to;
+    }
+
+    private void changed(final int member, final int topic) {
+        changed.set(member);
+        if (topic >= 0) {
+            changedIn[topic].set(member);
+        }
     }
 
     /** Gives what nobody has to the reader with the least, of equals to one near by, of those to the first; a task to one with a copy. */

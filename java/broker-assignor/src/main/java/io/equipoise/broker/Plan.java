@@ -86,8 +86,12 @@ record Plan(long number, boolean holds, String madeFor, List<int[]> entries) {
 
     /** Returns a number of at most so many digits, without zeros before it; -1: the text is none. */
     private static long digits(final String text, final int most) {
-        final boolean fits = !text.isEmpty() && text.length() <= most && (text.length() == 1 || text.charAt(0) != '0');
-        return fits && text.chars().allMatch(each -> each >= '0' && each <= '9') ? Long.parseLong(text) : -1;
+        long number = text.isEmpty() || text.length() > most || text.length() > 1 && text.charAt(0) == '0' ? -1 : 0;
+        for (int at = 0; at < text.length() && number >= 0; at++) {
+            final char each = text.charAt(at);
+            number = each >= '0' && each <= '9' ? 10 * number + each - '0' : -1;
+        }
+        return number;
     }
 
     /** Returns the hash of members and topics, both sorted: the first eight bytes of SHA-256 over each text after its length, as hex. */
