@@ -111,7 +111,7 @@ class Habits:
             heartbeat_interval_ms=self.heartbeat_interval_ms,
             start_ms=round(dice.uniform(*UNKNOWN_START_MS)),
             phase=dice.random(),
-            latency_ms=dice.choice(self.opening_ms) if len(self.opening_ms) >= FEWEST_OWN else _between(dice, UNKNOWN_LATENCY_MS),
+            latency_ms=self._latency_ms(dice),
             in_turn=dice.random() < self.in_turn,
             delay_ms=_between(dice, UNKNOWN_DELAY_MS),
             away_ms=_between(dice, UNKNOWN_AWAY_MS),
@@ -119,6 +119,14 @@ class Habits:
             is_brisk=dice.random() < 0.5,
             restarts=self.restarts,
         )
+
+    def _latency_ms(self, dice: random.Random) -> int:
+        """Returns the time that a member takes to open a copy. Where a log does not show it, the
+        speed may have it in it.
+        """
+        if len(self.opening_ms) >= FEWEST_OWN:
+            return dice.choice(self.opening_ms)
+        return 0 if self.restore_median and dice.random() < 0.5 else _between(dice, UNKNOWN_LATENCY_MS)
 
     def or_measured(self, restore_records_per_s: int | None) -> Habits:
         """Returns the habits with the speed that members measured last, where the log, which may

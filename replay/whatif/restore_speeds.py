@@ -9,6 +9,7 @@ allow any speed above the largest. The result has an interval of 90 %.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 import attrs
@@ -38,6 +39,10 @@ LEAST_WIDTH = 0.05
 """
 LEAST_STRETCH_MS = 1_000
 """In a shorter time, what was fetched before and when it was reported count for too much."""
+LEAST_SPREAD, MOST_DOUBT_MS = 0.05, 300.0
+"""How long a copy was opened is what is left of the time that restoring it took: it is told where
+the speeds differ by so little, or it took so short, that the rest is not off by more.
+"""
 CONFIDENCE = 0.9
 MOST_INTERVALS = 400
 """Of more observations those with most information are used: intervals, and the largest bounds."""
@@ -96,17 +101,19 @@ class Estimate:
 
 def without_openings(observations: Sequence[Observation]) -> tuple[tuple[Observation, ...], tuple[int, ...]]:
     """Returns the observations without those in which copies were opened, or which are short, and
-    for how long (ms) copies were opened; all of them and zeros where too few others are
-    measurements: then the speed has it in it.
+    for how long (ms) copies were opened, where that can be told from how much the speeds differ;
+    all of them and nothing where too few others are measurements: then the speed has it in it.
     """
     opening = [each for each in observations if each.opens and each.measured is not None]
     others = tuple(each for each in observations if each not in opening)
     longer = tuple(each for each in others if each.measured is None or each.to_ms - each.from_ms >= LEAST_STRETCH_MS)
     for telling in (longer, others):
-        median = speed_of(telling).median
-        if median is not None and sum(each.measured is not None for each in telling) >= FEWEST_MEASURED:
-            return telling, tuple(max(0, round(each.to_ms - each.from_ms - each.records * 1_000 / median)) for each in opening)
-    return tuple(observations), (0,) * len(opening)
+        median, speeds = speed_of(telling).median, [math.log(each.measured) for each in telling if each.measured is not None]
+        if median is not None and len(speeds) >= FEWEST_MEASURED:
+            spread = max(LEAST_SPREAD, statistics.stdev(speeds))
+            took_ms = [(each.to_ms - each.from_ms, each.records * 1_000 / median) for each in opening]
+            return telling, tuple(max(0, round(whole - restoring)) for whole, restoring in took_ms if restoring * spread <= MOST_DOUBT_MS)
+    return tuple(observations), ()
 
 
 def estimate_of(observations: Sequence[Observation]) -> Estimate:

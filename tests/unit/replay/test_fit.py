@@ -116,8 +116,17 @@ def opened(*, others: int) -> Fit:
 
 def test_opening_of_a_copy_is_told_apart_from_its_speed_where_enough_is_measured() -> None:
     assert (opened(others=3).records_per_s, opened(others=3).opening_ms) == (10_000, (500,))
-    assert opened(others=2).opening_ms == (0,), "the speed has it in it"
+    assert opened(others=2).opening_ms == (), "the speed has it in it"
     assert len(opened(others=2).observations) == 3
+
+
+def test_opening_is_not_told_where_speeds_differ_by_more_than_it_takes() -> None:
+    """Restored at 10,000 and 15,000 records/s in turn: half a second may as well be the speed."""
+    lags = [70_000, 55_000, 45_000, 30_000, 20_000]
+    reports = [(5_000 + 1_000 * number, report(2 + number, {TASK: lag})) for number, lag in enumerate(lags)]
+    found = fit(group((0, told(TASK)), (0, report(1, {TASK: 120_000})), *reports))
+    assert found.opening_ms == ()
+    assert len(found.observations) == len(lags) - 1
 
 
 def test_copy_that_had_begun_by_the_first_report_is_not_opened_after_it() -> None:
