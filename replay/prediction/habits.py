@@ -39,6 +39,7 @@ NORMAL_90 = 1.645
 FEWEST_OWN = 3
 """Fewest measurements of which the speed of a member is its own, and not that of any."""
 MOST_ERROR = 2.0
+"""A speed that is further off, in logarithms, counts as this far."""
 BUCKET_MS = 60_000
 MOST_SAMPLES = 1_000
 """Of more, the last are used: a group changes."""
