@@ -63,7 +63,7 @@ def judged(runs: int, number: int) -> JudgedChange:
     members, tasks = SIZES[number % len(SIZES)]
     kind = KINDS[number // len(SIZES) % len(KINDS)]
     standbys = number // len(SIZES) // len(KINDS) % 2
-    group, sink, run = _lived(dice, members, tasks, standbys)
+    group, sink, run = lived(dice, members, tasks, standbys)
     change = _change(kind, group, dice)
     present, habits = read_present(iter(tuple(sink.entries)))
     found = predict(present, habits, change, runs=runs)
@@ -72,8 +72,12 @@ def judged(runs: int, number: int) -> JudgedChange:
     return JudgedChange(name=name, cost=cost, intervals=dict(found.intervals), expected=found.expected)
 
 
-def _lived(dice: random.Random, members: int, tasks: int, standbys: int) -> tuple[GroupConfigured, MemorySink, ChangeRun]:
-    """A group after some minutes in which members joined, one was killed, and came back."""
+def lived(
+    dice: random.Random, members: int, tasks: int, standbys: int, *, rests_ms: int = 240_000
+) -> tuple[GroupConfigured, MemorySink, ChangeRun]:
+    """A group after some minutes in which members joined, one was killed, and came back.
+    `rests_ms`: how long it lived after that, at most two hours.
+    """
     draw = Draw(
         seed=dice.randrange(10**9),
         restore_records_per_s=30_000 * 2 ** dice.uniform(0, 2),
@@ -111,7 +115,7 @@ def _lived(dice: random.Random, members: int, tasks: int, standbys: int) -> tupl
     process.kill()
     cluster.run_for(20_000)
     run.start(those[0], start_ms=1_000, proven_dead=process.incarnation)
-    _observe(cluster, growth, 240_000)
+    _observe(cluster, growth, rests_ms)
     return configured, sink, run
 
 
