@@ -655,7 +655,7 @@ class GroupState:
         return min(sum(self.end_offsets.get(topic, {}).get(task.partition, 0) for topic in part.changelog_topics), INT64_MAX)
 
     def _part(self, task: TaskId) -> Subtopology | None:
-        return self.tasks().get(task)
+        return self.problem_cache.parts_of(self.topology).get(task)
 
     def records(self, task: TaskId) -> int:
         """`end_offset` of a task by its id; 0: no such task."""
