@@ -41,7 +41,7 @@ from bench.removals import fed
 from bench.seat import BROKERS, EVERY_MS, NEW, PARTITIONS, Run, Window, print_row, until
 from equipoise.broker_seat.broker_plan import MARK, BrokerPlan, PlanEntry, in_order, made_for, write_plan
 from equipoise.broker_seat.described_group import subscriptions
-from equipoise.broker_seat.extra_member import CLIENT_ID, ExtraMember, OutOfGroupError
+from equipoise.broker_seat.extra_member import CLIENT_ID, ExtraMember
 from equipoise.broker_seat.streams_seat import NAME, TAGS
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.group_configs import own_group_settings, set_group_settings
@@ -153,7 +153,7 @@ class Storm(Run):
             asked = await member.topics(topics)
             plan = wrong_plan(kind, [each.member_id for each in group.consumers], list(asked.ids.values()))
             end_s = time.monotonic() + lasts_s
-            with contextlib.suppress(OutOfGroupError, KafkaError):  # a coordinator may just move
+            with contextlib.suppress(KafkaError):  # a coordinator may just move
                 await member.beat(plan)
                 while time.monotonic() < end_s:
                     await member.beat(begins=True)
