@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from equipoise.events.decisions import Decision
-from equipoise.events.errors import EquipoiseError, InputError, UnknownKindError
+from equipoise.events.errors import UnknownKindError
 from equipoise.events.facts import Fact
 
 
@@ -96,13 +96,6 @@ class BaseState:
     begins_offset: int
     append_ms: int
     state: bytes
-
-
-def from_the_start(entry: UnreadRecord | BaseState) -> EquipoiseError:
-    """Returns the error for a reader that needs the log from its first record, and every record."""
-    if isinstance(entry, UnreadRecord):
-        return entry.error()
-    return InputError(f"the log begins at a base (offset {entry.begins_offset}), and this needs it from its first record; read the archive")
 
 
 Entry = FactRecord | DecisionRecord | UnreadRecord | BaseState

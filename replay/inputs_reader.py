@@ -33,7 +33,7 @@ from equipoise.events.facts import (
     TaskReady,
     TopologyDeclared,
 )
-from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord, from_the_start
+from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.replay.recorded_inputs import (
     ConfigurationChanged,
@@ -292,8 +292,12 @@ class RecordedInputsReader:
 
     def _known(self, records: Iterable[Entry]) -> None:
         for record in records:
-            if isinstance(record, UnreadRecord | BaseState):
-                raise from_the_start(record)
+            if isinstance(record, UnreadRecord):
+                raise record.error()
+            if isinstance(record, BaseState):
+                raise InputError(
+                    f"the log begins at a base (offset {record.begins_offset}), and this needs it from its first record; read the archive"
+                )
             if isinstance(record, DecisionRecord):
                 self._reading.decision(record)
             else:

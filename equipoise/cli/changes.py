@@ -15,7 +15,7 @@ def answer_changes(screen: Screen, log: Log, group: str | None) -> None:
     group that the log does not have.
     """
     found = known_changes(read(screen, log, "reading", group), group)
-    if group is not None and not found and group not in groups_of(screen, log):
+    if group is not None and not found and group not in groups_of(log):
         raise InputError(f"--group: the log has no group {group!r}")
     parts: list[Part] = [changes_table(found)] if found else ["no change is in the log"]
     screen.answer({"changes": [each.as_json() for each in found]}, *parts)

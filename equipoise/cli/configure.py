@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -199,6 +200,7 @@ class _Configure:
         from equipoise.log.kafka.kafka_log import KafkaLog, Place
         from equipoise.replay.prediction.habits import HabitsReader
         from equipoise.replay.prediction.planned_change import Configure
+        from equipoise.replay.prediction.reading import tapped
         from equipoise.replay.whatif.advice import advise
         from equipoise.replay.whatif.evaluate import Configuration, what_if_recorded
         from equipoise.replay.whatif.recorded_costs import read_recording
@@ -208,11 +210,16 @@ class _Configure:
         assignor = after.assignor if after.assignor != before.assignor else None
         if not settings and assignor is None:
             return None, None, ["not simulated: only who leads, or the behaviour version, would change"]
-        habits = HabitsReader(group=self._group)
+        habits, simulated = HabitsReader(group=self._group), None
         location = f"kafka://{self._settings.bootstrap}/{self._settings.prefix}"
         try:
             with KafkaLog(location, Place(self._settings, self._settings.topics, None)) as log:
-                recording = read_recording(habits.tap(log.read(group=self._group)), group=self._group)
+                entries = tapped(log.read(group=self._group), habits.take)
+                try:
+                    recording = read_recording(entries, group=self._group)
+                except EquipoiseError:
+                    deque(entries, maxlen=0)  # habits show in a log that begins at a base, too
+                    raise
             with self._screen.progress("playing the group's history, in simulated seconds") as advance:
                 done_s = 0
 
@@ -223,11 +230,12 @@ class _Configure:
 
                 asked = Configuration(name="changed", assignor=assignor, settings=settings)
                 answer = what_if_recorded(recording, [asked], seeds=range(seeds), progress=progress)
+            advice = advise(answer)
+            simulated, said = document(answer, advice), ["", *answer_parts(answer, advice)]
         except EquipoiseError as error:
-            return None, None, [f"not simulated: {error}"]
-        advice = advise(answer)
+            said = [f"not simulated: {error}"]
         predicted, parts = predict_dry(self._screen, state, habits.habits(), Configure(config=after), "the change", connection=self._settings)
-        return document(answer, advice), predicted, ["", *answer_parts(answer, advice), "", *parts]
+        return simulated, predicted, [*said, "", *parts]
 
     async def change(self, changed: Any, timeout_s: float, planned: ChangePlanned | None = None) -> int:
         """Changes the settings. `planned`: is written down before; None: nothing is."""

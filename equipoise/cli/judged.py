@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -166,22 +167,22 @@ class Judging:
         if not self._runs:
             return None
         try:
-            habits = self._habits(0 if reads_log else max(0, state.last_offset - LATELY_FACTS))
+            habits = self._habits(state, 0 if reads_log else max(0, state.last_offset - LATELY_FACTS))
             return predicted(self._screen, state, habits, change, "the change", runs=self._runs, connection=self._settings)
         except EquipoiseError as error:
             self._screen.remark(f"not predicted: {error}")
             return None
 
-    def _habits(self, from_offset: int) -> Habits | None:
+    def _habits(self, state: GroupState, from_offset: int) -> Habits | None:
         """Returns the group's habits by its log from this offset on; None: it cannot be read."""
         from equipoise.log.kafka.kafka_log import KafkaLog, Place
         from equipoise.replay.prediction.habits import HabitsReader
+        from equipoise.replay.prediction.reading import tapped
 
-        habits = HabitsReader(group=self._group)
+        habits = HabitsReader(group=self._group, state=state)
         try:
             with KafkaLog(f"kafka://{self._settings.bootstrap}/{self._settings.prefix}", Place(self._settings, self._settings.topics, None)) as log:
-                for _ in habits.tap(log.read(from_offset, self._group)):
-                    pass
+                deque(tapped(log.read(from_offset, self._group), habits.take), maxlen=0)
         except EquipoiseError as error:
             self._screen.remark(f"predicted by what members measured last: {error}")
             return None

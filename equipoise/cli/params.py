@@ -16,7 +16,7 @@ import click
 
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import FieldError, InputError
-from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord
+from equipoise.events.records import BaseState, Entry, FactRecord
 from equipoise.events.settings import LEAST_PROBING_INTERVAL_MS, GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 from equipoise.kafka.declared_settings import variable
@@ -239,12 +239,13 @@ def is_address(text: str) -> bool:
     return bool(host) and port.isdecimal() and "/" not in text
 
 
-def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iterator[Entry]:
+def read(screen: Screen, log: Log, label: str, group: str | None = None, *, alone: bool = False) -> Iterator[Entry]:
     """Yields the records of `log` in stored order, with a progress bar. With `group`, of a log with
-    several partitions: only the records of the group's partition.
+    several partitions: only the records of the group's partition; `alone`: only those of the group,
+    which is there.
     """
-    records = log.read()
-    if group is not None and isinstance(log, PartitionedLog):
+    records = log.read(group=group) if alone else log.read()
+    if group is not None and not alone and isinstance(log, PartitionedLog):
         records = _known(log, group, log.read_beside(group))
     return _remarked(screen, screen.track(records, label, log.count()))
 
@@ -260,7 +261,7 @@ def _known(log: Log, group: str, records: Iterator[Entry]) -> Iterator[Entry]:
     if not is_there:
         from equipoise.replay.wording import groups_text
 
-        raise InputError(f"--group: the log holds no fact of group {group!r}; {groups_text({each.group for each in log.read() if each.group})}")
+        raise InputError(f"--group: the log holds no fact of group {group!r}; {groups_text(log.group_names())}")
 
 
 def _remarked(screen: Screen, records: Iterator[Entry]) -> Iterator[Entry]:
@@ -275,12 +276,11 @@ def _remarked(screen: Screen, records: Iterator[Entry]) -> Iterator[Entry]:
         yield entry
 
 
-def groups_of(screen: Screen, log: Log) -> list[str]:
+def groups_of(log: Log) -> list[str]:
     """Every group of the log, in rising order. Raises InputError for a group that the log does not
     have.
     """
-    entries = screen.track(log.read(), "looking for groups", log.count())
-    names = {entry.group for entry in entries if entry.group and not isinstance(entry, DecisionRecord)}
+    names = log.group_names()
     if not names:
         raise InputError("the log holds no fact of any group; import or simulate one")
     return sorted(names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -13,6 +13,7 @@ from equipoise.changed_settings import setting_value
 from equipoise.cli.params import read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.records import Entry
 from equipoise.events.settings import GroupSettings
 from equipoise.log import Log
 from equipoise.replay.wording import counted
@@ -54,31 +55,67 @@ def parse_change(text: str, config: GroupConfigured) -> PlannedChange:
     return Configure(config=attrs.evolve(config, knobs=knobs))
 
 
-def predict_changes(screen: Screen, log: Log, groups: Sequence[str], texts: Sequence[str], *, runs: int, restore_speed: int | None) -> None:
-    """Answers with the costs of each change of the groups at the end of the log. Raises InputError
-    for a change that one of them cannot have.
+def predict_changes(screen: Screen, log: Log, groups: Sequence[str], texts: Sequence[str], *, runs: int, restore_speed: int | None) -> int:
+    """Answers with the costs of each change of the groups at the end of the log. Returns 1 when one
+    of several groups cannot be answered, else 0. Raises InputError for a change that the only one
+    cannot have.
+    """
+    documents: list[dict[str, Any]] = []
+    failed: list[dict[str, str]] = []
+    parts: list[Part] = []
+    for group in groups:
+        try:
+            found = _predict_group(screen, log, group, texts, runs, restore_speed)
+        except EquipoiseError as error:
+            if len(groups) == 1:
+                raise
+            failed.append({"group": group, "error": str(error)})
+            continue
+        documents += [{"group": group, "name": text, "predicted": each.as_json()} for text, each in found]
+        parts += [*([""] if parts else []), *prediction_parts(group, found)]
+    parts += [not_answered(each) for each in failed]
+    screen.answer({"runs": runs, "predictions": documents, "failed": failed}, *parts)
+    return 1 if failed else 0
+
+
+def not_answered(failed: Mapping[str, str]) -> str:
+    """Returns a sentence on one of several groups."""
+    return f"{failed['group']} could not be answered: {failed['error']}"
+
+
+def _predict_group(
+    screen: Screen, log: Log, group: str, texts: Sequence[str], runs: int, restore_speed: int | None
+) -> list[tuple[str, Prediction]]:
+    """Returns the costs of each change of one group. Raises InputError for one that it cannot have.
     """
     from equipoise.log.kafka.kafka_log import KafkaLog
     from equipoise.replay.prediction.planned_change import check_change
     from equipoise.replay.prediction.predict import predict  # loads the solver
     from equipoise.replay.prediction.reading import read_present
 
-    documents: list[dict[str, Any]] = []
-    parts: list[Part] = []
-    for group in groups:
-        present, habits = read_present(read(screen, log, f"reading {group}", group), group=group, restore_records_per_s=restore_speed)
-        changes = [(text, parse_change(text, present.config)) for text in texts]
-        record_bytes = _record_bytes(screen, log.connection if isinstance(log, KafkaLog) else None, present)
-        for _, change in changes:
-            check_change(change, {each.member_id for each in present.members})
-        found: list[tuple[str, Prediction]] = []
-        for text, change in changes:
-            with screen.progress(f"{group}: {text}, {counted(runs, 'run')}") as advance:
-                answer = predict(present, habits, change, runs=runs, processes=os.cpu_count() or 1, progress=lambda done, of: advance(1))
-            found.append((text, answer.in_bytes(record_bytes)))
-        documents += [{"group": group, "name": text, "predicted": each.as_json()} for text, each in found]
-        parts += [*([""] if parts else []), *prediction_parts(group, found)]
-    screen.answer({"runs": runs, "predictions": documents}, *parts)
+    entries, state = read_to_end(screen, log, group)
+    present, habits = read_present(entries, group=group, restore_records_per_s=restore_speed, state=state)
+    changes = [(text, parse_change(text, present.config)) for text in texts]
+    record_bytes = _record_bytes(screen, log.connection if isinstance(log, KafkaLog) else None, present)
+    for _, change in changes:
+        check_change(change, {each.member_id for each in present.members})
+    found: list[tuple[str, Prediction]] = []
+    for text, change in changes:
+        with screen.progress(f"{group}: {text}, {counted(runs, 'run')}") as advance:
+            answer = predict(present, habits, change, runs=runs, processes=os.cpu_count() or 1, progress=lambda done, of: advance(1))
+        found.append((text, answer.in_bytes(record_bytes)))
+    return found
+
+
+def read_to_end(screen: Screen, log: Log, group: str) -> tuple[Iterator[Entry], GroupState | None]:
+    """Returns the group's records, and its state at their end, if a worker's checkpoint tells it,
+    so that nobody need fold the log.
+    """
+    from equipoise.log.kafka.kafka_log import KafkaLog
+    from equipoise.operations.follower import state_at_end
+
+    state = state_at_end(log.connection, log.topics, group) if isinstance(log, KafkaLog) else None
+    return read(screen, log, f"reading {group}", group, alone=state is not None), state
 
 
 def predict_dry(

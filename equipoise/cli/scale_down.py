@@ -140,10 +140,11 @@ def _picked(screen: Screen, log: Log, keep: Keep, at_offset: int | None, group: 
     """The members that would be asked, from a log."""
     from equipoise.operations.leaving import choose_members  # loads the solver
     from equipoise.replay.prediction.habits import HabitsReader
+    from equipoise.replay.prediction.reading import tapped
     from equipoise.replay.replayer import Replayer
 
     replayer, habits = Replayer(group), HabitsReader(group=group)
-    for _ in replayer.follow(habits.tap(read(screen, log, "folding", group)), until_offset=at_offset):
+    for _ in replayer.follow(tapped(read(screen, log, "folding", group), habits.take), until_offset=at_offset):
         pass
     state = replayer.machine.state
     found, drain = choose_members(state, keep)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import Number, WholeNumber, groups_of, log_argument, read
-from equipoise.cli.predicted import interval_text
+from equipoise.cli.params import Number, WholeNumber, groups_of, log_argument
+from equipoise.cli.predicted import interval_text, read_to_end
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.log import Log
@@ -50,11 +50,12 @@ def size(screen: Screen, log: Log, group: str | None, lag_s: float, per_s: float
     from equipoise.replay.sizing.size import read_sizable  # loads the solver
     from equipoise.replay.sizing.size import size as sized
 
-    names = [group] if group is not None else groups_of(screen, log)
+    names = [group] if group is not None else groups_of(log)
     if len(names) != 1:
         raise InputError(f"--group: the log holds {counted(len(names), 'group')}; name one of {', '.join(names[:10])}")
     (name,) = names
-    found = read_sizable(read(screen, log, f"reading {name}", name), group=name, restore_records_per_s=restore_speed)
+    entries, state = read_to_end(screen, log, name)
+    found = read_sizable(entries, group=name, restore_records_per_s=restore_speed, state=state)
     with screen.progress(f"{name}: simulated runs") as advance:
         answer = sized(
             found,

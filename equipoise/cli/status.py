@@ -77,7 +77,7 @@ def status(
     else:
         log = open_log(location, "r")
     with log:
-        names = [group] if group is not None else groups_of(screen, log)
+        names = [group] if group is not None else groups_of(log)
         if at_offset is not None and len(names) > 1:
             raise InputError(f"--at: name the group with --group; {groups_text(names)}")
         views = []

@@ -13,7 +13,7 @@ import click
 from equipoise.changed_settings import setting_value
 from equipoise.cli.command import command
 from equipoise.cli.params import NEW_LOG, F, Number, WholeNumber, groups_of, log_argument, read
-from equipoise.cli.predicted import FORMS, predict_changes
+from equipoise.cli.predicted import FORMS, not_answered, predict_changes
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.simulation import leader_value, write_simulation
 from equipoise.events.errors import EquipoiseError, InputError
@@ -132,8 +132,7 @@ def what_if(
     if changes:
         if files or dimensions or settings_given or svg_path is not None or location is not None:
             raise click.UsageError("--change: predicts from the end of LOG; leave out --config, --sweep, --set, --svg and --to")
-        predict_changes(screen, log, [group] if group is not None else groups_of(screen, log), changes, runs=runs, restore_speed=restore_speed)
-        return 0
+        return predict_changes(screen, log, [group] if group is not None else groups_of(log), changes, runs=runs, restore_speed=restore_speed)
     if location is not None:
         if files or dimensions or svg_path is not None:
             raise click.UsageError("--to: writes one simulation; name its settings with --set, and leave out --config, --sweep and --svg")
@@ -150,7 +149,7 @@ def what_if(
     from equipoise.replay.whatif.what_if_picture import render_what_if
 
     asked = configurations(files, settings_given, dimensions)
-    names = [group] if group is not None else groups_of(screen, log)
+    names = [group] if group is not None else groups_of(log)
     pictures = dict.fromkeys(names) if svg_path is None else _pictures(svg_path, names)
     check_files(*(("--svg", path, Kind.PICTURE) for path in pictures.values()))
     answers = []
@@ -193,7 +192,7 @@ def what_if(
     parts: list[Part] = []
     for answer, advice in answers:
         parts += [*([""] if parts else []), *answer_parts(answer, advice)]
-    parts += [f"{each['group']} could not be answered: {each['error']}" for each in failed]
+    parts += [not_answered(each) for each in failed]
     screen.answer({"seeds": seeds, "groups": [document(answer, advice) for answer, advice in answers], "failed": failed}, *parts)
     return 1 if failed else 0
 

@@ -106,6 +106,10 @@ class Log(Protocol):
         """Returns the number of records, facts and decisions, without decoding them."""
         ...
 
+    def group_names(self) -> set[str]:
+        """Returns the names of all groups that have records, without decoding them."""
+        ...
+
     def position(self) -> int:
         """Returns the offset of the next fact."""
         ...

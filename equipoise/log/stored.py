@@ -163,6 +163,11 @@ class StoredLog(abc.ABC):
         with self._as_damage():
             return self._count()
 
+    def group_names(self) -> set[str]:
+        """Returns the names of all groups that have records, without decoding them."""
+        self._must_be_open()
+        return {row.group for row, _ in self.checked_rows()} - {""}
+
     def position(self) -> int:
         """Returns the offset of the next fact."""
         self._must_be_open()

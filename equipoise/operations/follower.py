@@ -10,14 +10,16 @@ from collections.abc import Iterator, Mapping
 
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
-from equipoise.events.errors import DamagedError
+from equipoise.events.errors import DamagedError, EquipoiseError
 from equipoise.events.facts import GroupConfigured, LogOpened
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.started_clients import reaching
 from equipoise.log.kafka.envelope import partition_of, published
 from equipoise.log.kafka.log_opening import read_opening
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.partition import Folded, PartitionLead
+from equipoise.statemachine.state import GroupState
 from equipoise.worker.log_reading import PartitionReading, next_fact
 
 _EVENT_REJECTED = codec.kind_of(EventRejected)
@@ -121,3 +123,21 @@ class Follower:
         for partition, lead in sorted(found, key=lambda pair: pair[1].name):
             if self._group in (None, lead.name):
                 yield partition, lead
+
+
+def state_at_end(connection: Connection, topics: Topics, group: str) -> GroupState | None:
+    """Returns the group's state at the end of a log in Kafka, from a worker's checkpoint and what
+    follows it; None: it is halted, this user cannot read that, or there is no such group.
+    """
+
+    async def found() -> GroupLead | None:
+        follower = Follower(connection, topics, group)
+        await follower.catch_up()
+        return next((lead for _, lead in follower.groups()), None)
+
+    try:
+        with reaching(connection):
+            lead = asyncio.run(found())
+    except EquipoiseError:  # whoever reads the whole log finds out what it is
+        return None
+    return None if lead is None or lead.halted is not None else lead.machine.state

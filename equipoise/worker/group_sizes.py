@@ -154,14 +154,15 @@ class GroupSizes:
         followed = self._groups.get(group)
         if followed is None:
             last = lead.machine.state.last_offset
-            followed = _Followed(host.partition, FollowingReader(group), last, self._monotonic_s())
+            followed = _Followed(host.partition, FollowingReader(group, lead.machine.state), last, self._monotonic_s())
             self._groups[group] = followed
-            followed.reading = asyncio.ensure_future(self._read_back(host, group, followed, last + 1))
+            followed.reading = asyncio.ensure_future(self._read_back(host, lead, followed, last + 1))
         followed.wanted_s = self._monotonic_s()
         return followed, lead
 
-    async def _read_back(self, host: PartitionHost, group: str, followed: _Followed, end: int) -> None:
+    async def _read_back(self, host: PartitionHost, lead: GroupLead, followed: _Followed, end: int) -> None:
         """Reads what the log says of the time before the first question, which came at `end`."""
+        group = lead.name
         try:
             async for record, decisions in host.former(max(0, end - READ_BACK_FACTS), end):
                 if record.group == group:
@@ -170,7 +171,7 @@ class GroupSizes:
                         followed.reader.take(each)
         except Exception as error:  # noqa: BLE001 brokers may be away, records deleted: what comes from now on is followed
             _LOG.debug("group %s: its former loads are not read: %r", group, error)
-            followed.reader = FollowingReader(group)
+            followed.reader = FollowingReader(group, lead.machine.state)
         pending, followed.pending = followed.pending, None
         followed.take(pending or ())
 

@@ -13,7 +13,7 @@ import math
 import random
 import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -33,6 +33,7 @@ from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.replay.prediction.draw import DEFAULT_ERRORS, FEWEST, Draw, RestartSeries
 from equipoise.replay.whatif.fit import Fit, Fitting
 from equipoise.replay.whatif.restore_speeds import DEFAULT_RECORDS_PER_S
+from equipoise.statemachine.state import GroupState
 
 NORMAL_90 = 1.645
 """Standard deviations from the median to either end of an interval of 90 %."""
@@ -161,11 +162,11 @@ def habits_of(restore_records_per_s: int | None) -> Habits:
 
 
 class HabitsReader:
-    """Reads a log for `Habits`, one record at a time, in stored order."""
+    """Reads a log for `Habits`, one record at a time, in stored order. `state`: as of `Fitting`."""
 
-    def __init__(self, *, group: str | None = None) -> None:
+    def __init__(self, *, group: str | None = None, state: GroupState | None = None) -> None:
         self._group = group
-        self._fitting = Fitting(group=group)
+        self._fitting = Fitting(group=group, state=state)
         self._assigned_ms: dict[tuple[str, int, int], int] = {}
         """(member, incarnation, epoch) -> when it was decided."""
         self._heard_ms: dict[tuple[str, int], int] = {}
@@ -185,11 +186,11 @@ class HabitsReader:
         self._back_ms: int | None = None
         """When the last of its members came back; None: none has."""
 
-    def tap(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Yields the entries, each taken before. Raises as `take` does."""
-        for entry in entries:
-            self.take(entry)
-            yield entry
+    def afresh(self) -> HabitsReader:
+        """Returns a reader that goes on from here, and has seen no habits yet."""
+        fresh = HabitsReader(group=self._group)
+        fresh._fitting = self._fitting.afresh()
+        return fresh
 
     def take(self, entry: Entry) -> None:
         """Takes a record. Raises UnknownKindError for a kind that this build does not know."""

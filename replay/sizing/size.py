@@ -10,7 +10,7 @@ of what the draws need. Who would run which task is taken from the predictions o
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -22,7 +22,7 @@ from equipoise.replay.prediction.habits import Habits, HabitsReader, quantile
 from equipoise.replay.prediction.planned_change import Join, Leave, PlannedChange, new_name
 from equipoise.replay.prediction.predict import PredictedInterval, Prediction, predict_in_turn
 from equipoise.replay.prediction.present import PresentGroup, present_of
-from equipoise.replay.replayer import Replayer
+from equipoise.replay.prediction.reading import state_beside
 from equipoise.replay.sizing.demand import Demand, DemandReader
 from equipoise.replay.sizing.drawn_load import DrawnLoad, count_at, draw_load
 from equipoise.replay.sizing.member_queues import dealt
@@ -135,20 +135,14 @@ class Sizable:
     state: GroupState
 
 
-def read_sizable(entries: Iterable[Entry], *, group: str | None = None, restore_records_per_s: int | None = None) -> Sizable:
-    """Reads a log once. `restore_records_per_s`: a restore speed that is known otherwise. Raises as
-    `present_of` does, and what reading the log raises.
+def read_sizable(
+    entries: Iterable[Entry], *, group: str | None = None, restore_records_per_s: int | None = None, state: GroupState | None = None
+) -> Sizable:
+    """Reads a log once. `restore_records_per_s`: a restore speed that is known otherwise; `state`:
+    see `state_beside`. Raises as `present_of` does, and what reading the log raises.
     """
-    habits, demands, replayer = HabitsReader(group=group), DemandReader(group=group), Replayer(group)
-
-    def tapped() -> Iterator[Entry]:
-        for entry in habits.tap(entries):
-            demands.take(entry)
-            yield entry
-
-    for _ in replayer.follow(tapped()):
-        pass
-    state = replayer.machine.state
+    habits, demands = HabitsReader(group=group), DemandReader(group=group)
+    state = state_beside(entries, [habits.take, demands.take], group=group, state=state)
     return Sizable(present=present_of(state), habits=habits.habits(restore_records_per_s), demand=demands.demand(), state=state)
 
 

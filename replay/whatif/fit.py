@@ -29,12 +29,14 @@ from equipoise.events.facts import (
     TaskReady,
     TopologyDeclared,
 )
-from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord, from_the_start
+from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.history import FAR_BEHIND
 from equipoise.replay.inputs_reader import read_manifest
 from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.replay.whatif.restore_speeds import FEWEST_MEASURED, Observation, Speed, estimate_of, speed_of, without_openings
+from equipoise.statemachine import snapshots
+from equipoise.statemachine.state import GroupState
 
 LEAST_ROUND_MS = 2_500
 """A Kafka Streams task that changes hands waits for a heartbeat interval (3 s), which is nearly
@@ -120,10 +122,11 @@ class _Copies:
 
 class Fitting:
     """`fit` one record at a time, for callers that read the log for other purposes too: each record
-    once, in stored order. `group` None: records of every group.
+    once, in stored order. `group` None: records of every group. `state`: of the group at any later
+    time, for a reader that begins in the middle of the log, which does not see its settings.
     """
 
-    def __init__(self, *, group: str | None = None) -> None:
+    def __init__(self, *, group: str | None = None, state: GroupState | None = None) -> None:
         self.group = group
         self.observations: list[Observation] = []
         self.ends: dict[tuple[str, int], int] = {}
@@ -140,6 +143,22 @@ class Fitting:
         self._ordered: dict[tuple[str, int], dict[TaskId, int]] = {}
         """Member and incarnation -> copies that it was told to keep, and their lag then."""
         self._alone = self._together = 0
+        self._whole: set[tuple[str, int]] = set()
+        """Members of which everything on their disks is known: of others, only what they reported.
+        """
+        if state is not None:
+            self._settings(state)
+
+    def afresh(self) -> Fitting:
+        """Returns a fitting that knows what this one knows of now, and has observed nothing."""
+        fresh = Fitting(group=self.group)
+        fresh.acceptable, fresh.external, fresh.join_wait_ms = self.acceptable, self.external, self.join_wait_ms
+        fresh.changelogs, fresh.now_ms = self.changelogs, self.now_ms
+        fresh.ends, fresh.assigned, fresh.last = dict(self.ends), dict(self.assigned), dict(self.last)
+        fresh.lags = {key: dict(lags) for key, lags in self.lags.items()}
+        fresh._ordered = {key: dict(lags) for key, lags in self._ordered.items()}
+        fresh._whole = set(self._whole)
+        return fresh
 
     def take(self, record: Entry) -> None:
         """Takes a record. Raises UnknownKindError for a kind of the group that this build does not
@@ -150,12 +169,45 @@ class Fitting:
 
     def _known(self, records: Iterable[Entry]) -> None:
         for record in records:
-            if isinstance(record, UnreadRecord | BaseState):
-                raise from_the_start(record)
-            if isinstance(record, DecisionRecord):
+            if isinstance(record, UnreadRecord):
+                raise record.error()
+            if isinstance(record, BaseState):
+                self._begin(snapshots.load(record.state))
+            elif isinstance(record, DecisionRecord):
                 self._decision(record)
             else:
                 self._fact(record)
+
+    def _begin(self, state: GroupState) -> None:
+        """Goes on from the state at which the log begins. When its members reported last is not in
+        it, so the first report of each measures nothing.
+        """
+        self.now_ms = max(self.now_ms, state.now_ms)
+        self._settings(state)
+        self.ends |= {(topic, partition): end for topic, ends in state.end_offsets.items() for partition, end in ends.items()}
+        for member in state.members.values():
+            key = (member.member_id, member.incarnation)
+            self._joined(key, member.lags, member.session_timeout_ms)
+            self.assigned[key] = frozenset((*member.active, *member.standby, *member.warmup))
+
+    def _settings(self, state: GroupState) -> None:
+        if state.config is not None:
+            self._configured(state.config)
+        if state.topology is not None:
+            self._declared(state.topology)
+
+    def _configured(self, config: GroupConfigured) -> None:
+        self.acceptable = min(config.knobs.acceptable_recovery_lag, FAR_BEHIND)
+        self.external = config.led_by == "external"
+
+    def _declared(self, topology: TopologyDeclared) -> None:
+        self.changelogs = {each.subtopology: each.changelog_topics for each in topology.subtopologies}
+
+    def _joined(self, key: tuple[str, int], lags: Mapping[TaskId, Lag], session_timeout_ms: int) -> None:
+        if self.external:
+            self.join_wait_ms = max(self.join_wait_ms, session_timeout_ms // 3)
+        self.lags[key] = dict(lags)
+        self._whole.add(key)
 
     def _fact(self, record: FactRecord) -> None:
         event = record.event
@@ -163,20 +215,17 @@ class Fitting:
         if isinstance(event, LogOpened):
             self._restores(event.manifest)
         elif isinstance(event, GroupConfigured) and not record.refused:
-            self.acceptable = min(event.knobs.acceptable_recovery_lag, FAR_BEHIND)
-            self.external = event.led_by == "external"
+            self._configured(event)
         elif isinstance(event, TopologyDeclared):
-            self.changelogs = {each.subtopology: each.changelog_topics for each in event.subtopologies}
+            self._declared(event)
         elif isinstance(event, PartitionsObserved):
             for topic, ends in event.end_offsets.items():
                 for partition, end in ends.items():
                     self.ends[topic, partition] = end
                     self.samples.setdefault((topic, partition), []).append((self.now_ms, end))
         elif isinstance(event, MemberJoined):
-            if self.external:
-                self.join_wait_ms = max(self.join_wait_ms, event.session_timeout_ms // 3)
             key = (event.member_id, event.incarnation)
-            self.lags[key] = dict(event.lags)
+            self._joined(key, event.lags, event.session_timeout_ms)
             self.last[key] = self._copies(key)
         elif isinstance(event, LagReported):
             self._reported(event)
@@ -258,13 +307,16 @@ class Fitting:
     def _copies(self, key: tuple[str, int]) -> _Copies:
         assigned = self.assigned.get(key, frozenset())
         lags = self.lags.get(key, {})
-        tasks = sorted({*lags, *(task for task in assigned if self.changelogs.get(task.subtopology))})
+        missing = (task for task in assigned if self.changelogs.get(task.subtopology)) if key in self._whole else ()
+        tasks = sorted({*lags, *missing})
         ends = {task: self._end(task) for task in tasks}
         return _Copies(self.now_ms, {task: (lags.get(task, end or 0), end) for task, end in ends.items()}, assigned)
 
     def _reported(self, event: LagReported) -> None:
         key = (event.member_id, event.incarnation)
         lags = self.lags.setdefault(key, {}) if event.base is not None else {}
+        if event.base is None:
+            self._whole.add(key)
         lags.update(event.lags)
         for task in event.forgotten:
             lags.pop(task, None)
@@ -284,7 +336,7 @@ class Fitting:
         for task in self.assigned.get(key, frozenset()):
             lag = lags.get(task)
             if lag is None:
-                if self.changelogs.get(task.subtopology):
+                if key in self._whole and self.changelogs.get(task.subtopology):
                     return True
             elif isinstance(lag, int) and lag > self.acceptable:
                 return True

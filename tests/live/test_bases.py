@@ -115,7 +115,8 @@ async def test_worker_deletes_behind_bases_and_every_reader_begins_there(setting
         shown = await said("status", "--bootstrap", settings.bootstrap, "--prefix", settings.prefix, "--group", "a", "--json")
         assert shown.exit_code == 0, shown.output
         late = ("status", where, "--group", "idle", "--at", LATE)
-        for command in (("explain", where, "--group", "a", "--task", "0_1"), ("timeline", where, "--group", "a"), late):
+        predicted = ("what-if", where, "--group", "a", "--change", "leave=m2", "--runs", "8", "--restore-speed", "1000")
+        for command in (("explain", where, "--group", "a", "--task", "0_1"), ("timeline", where, "--group", "a"), late, predicted):
             answer = await said(*command)
             assert answer.exit_code == 0, answer.output
             assert "read from the base at offset" in answer.stderr

@@ -119,6 +119,11 @@ class KafkaLog:
         """The way to its brokers."""
         return self._place.connection
 
+    @property
+    def topics(self) -> Topics:
+        """Its topics."""
+        return self._place.topics
+
     # -------------------------------------------------------------------------------------- reading
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
@@ -368,6 +373,12 @@ class KafkaLog:
         topics = self._place.topics
         places = [(topic, partition) for topic in (topics.facts, topics.decisions) for partition in self._partitions(None)]
         return sum(self._loop.run(self._end(*place)) - self._loop.run(self._begin(*place)) for place in places)
+
+    def group_names(self) -> set[str]:
+        """Returns the names of all groups that have facts, without decoding them."""
+        self._must_be_open()
+        rows = (row for partition in self._partitions(None) for row in self.rows(partition) if not isinstance(row, StoredDecision))
+        return {row.group for row in rows} - {""}
 
     def position(self) -> int:
         """Returns the offset of the next fact."""

@@ -161,6 +161,10 @@ class ArchiveLog:
             return self._appended.count()
         return sum(self.part(partition).count() for partition in self.partitions())
 
+    def group_names(self) -> set[str]:
+        """Returns the names of all groups that have records."""
+        return set(self.groups())
+
     def position(self) -> int:
         """Returns the offset of the next fact. Raises InputError for an archive of several
         partitions.

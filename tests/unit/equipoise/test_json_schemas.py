@@ -88,6 +88,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             printed("what-if", log, "--sweep", "announce_closes=true", "--sweep", "behaviour_version=1", "--seeds", "1"),
             printed("what-if", log, "--change", "kill=m1", "--change", "restart=1", "--runs", "8"),
             printed("what-if", two_groups(folder / "two.db"), "--seeds", "1", code=1),
+            printed("what-if", folder / "two.db", "--change", "join=1", "--runs", "8", code=1),
         ],
         "verify": [printed("verify", path, code=code) for path, code in ((log, 0), (wrong, 1), (torn, 1), (strange, 2))],
         "status": [

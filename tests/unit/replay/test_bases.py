@@ -23,9 +23,12 @@ from equipoise.replay.bases import StoredBases, read_as_one, stored_bases
 from equipoise.replay.explanation import explain
 from equipoise.replay.group_view import show
 from equipoise.replay.inputs_reader import read_recorded_inputs
+from equipoise.replay.prediction.reading import read_present
+from equipoise.replay.sizing.size import read_sizable
 from equipoise.replay.timelines import build_timeline
 from equipoise.replay.verification import GroupVerifier, Verdict, verify
 from equipoise.replay.watch import Watch
+from equipoise.replay.whatif.fit import fit
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.snapshots import FORM
 from tests.unit.replay.lived import lived, write
@@ -154,6 +157,27 @@ def test_timeline_from_the_base_is_the_end_of_the_whole_one() -> None:
 def test_readers_that_need_the_first_record_say_so() -> None:
     with pytest.raises(InputError, match=r"begins at a base .* read the archive"):
         read_recorded_inputs(based())
+
+
+@pytest.mark.parametrize("begins_before", [0, 5])
+def test_predictions_begin_at_the_base(begins_before: int) -> None:
+    entries = based(begins=place()[0] + 1 - begins_before)
+    (whole, of_whole), (part, of_part) = read_present(lived()), read_present(entries)
+    assert part == whole
+    assert of_part.heartbeat_interval_ms == of_whole.heartbeat_interval_ms
+    measured = fit(based()).observations
+    assert measured
+    assert set(measured) < set(fit(lived()).observations)
+    assert read_sizable(entries).present == whole
+
+
+def test_state_that_is_known_is_not_folded() -> None:
+    machine = GroupMachine()
+    for entry in lived():
+        if isinstance(entry, FactRecord):
+            machine.step(entry)
+    without_facts = [entry for entry in based() if isinstance(entry, DecisionRecord)]
+    assert read_present(without_facts, group=machine.state.group, state=machine.state)[0] == read_present(lived())[0]
 
 
 def row_of(base: Entry) -> BaseRow:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, PartitionsObserved, Subtopology, TaskReady, TopologyDeclared
-from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import import_history
@@ -24,8 +24,10 @@ from equipoise.replay.inputs_reader import read_recorded_inputs
 from equipoise.replay.simulation import RestoreModel
 from equipoise.replay.simulation.run import Simulation, simulate
 from equipoise.replay.simulation.simulated_cluster import MemorySink
-from equipoise.replay.whatif.fit import Fit, fit
+from equipoise.replay.whatif.fit import Fit, Fitting, fit
 from equipoise.replay.whatif.restore_speeds import DEFAULT_RECORDS_PER_S, Estimate, Observation, estimate_of, most_likely, speed_of
+from equipoise.statemachine.machine import GroupMachine
+from tests.unit.replay.lived import lived
 from tools.import_check import MemoryLog
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
@@ -324,3 +326,40 @@ def test_fit_table_and_json() -> None:
     document = json.loads(json.dumps(found.as_json()))
     assert document["records_per_s"] == found.records_per_s
     assert len(document["observations"]) == found.overall.measured + found.overall.bounds
+
+
+def read_on(fitting: Fitting, entries: Iterable[Entry]) -> dict[tuple[str, int, int], int]:
+    """Member, begin and end of each stretch that it observes -> the records restored in it."""
+    for entry in entries:
+        fitting.take(entry)
+    return {(each.member_id, each.from_ms, each.to_ms): each.records for each in fitting.observations}
+
+
+@pytest.mark.parametrize("standbys", [0, 1])
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.3, 0.5, 0.9])
+def test_reader_that_begins_in_the_middle_observes_nothing_else(share: float, standbys: int) -> None:
+    """Without the settings, copies that are near enough would count as restored, slowly. It knows
+    no growth at first.
+    """
+    entries = lived(num_standbys=standbys)
+    machine = GroupMachine()
+    for entry in entries:
+        if isinstance(entry, FactRecord):
+            machine.step(entry)
+    whole = read_on(Fitting(), entries)
+    found = read_on(Fitting(group="orders", state=machine.state), entries[round(share * len(entries)) :])
+    assert set(found) <= set(whole)
+    assert all(records == pytest.approx(whole[place], rel=0.03) for place, records in found.items())
+    assert found or share > 0.5
+    assert len(whole) > 20
+
+
+def test_fresh_fitting_goes_on_as_the_one_before() -> None:
+    entries = lived(num_standbys=1)
+    fitting, half = Fitting(), len(entries) // 2
+    before = read_on(fitting, entries[:half])
+    fresh = fitting.afresh()
+    after = read_on(fitting, entries[half:])
+    assert read_on(fresh, entries[half:]) == {place: records for place, records in after.items() if place not in before}
+    assert before
+    assert len(after) > len(before)
