@@ -14,7 +14,20 @@ from hypothesis import strategies as st
 
 from equipoise.cli.predicted import parse_change, prediction_parts
 from equipoise.events.errors import InputError
-from equipoise.events.facts import Fact, GroupConfigured, LeaveIntended, MemberJoined, MemberLeft, RestartIntended, Subtopology, TopologyDeclared
+from equipoise.events.facts import (
+    Fact,
+    GroupConfigured,
+    GroupRejoined,
+    LeaveIntended,
+    MemberJoined,
+    MemberLeft,
+    MemberUnchanged,
+    PresentMember,
+    RestartIntended,
+    RoundAsked,
+    Subtopology,
+    TopologyDeclared,
+)
 from equipoise.events.records import Entry, FactRecord
 from equipoise.replay.prediction.draw import DEFAULT_ERRORS, RestartSeries
 from equipoise.replay.prediction.habits import Habits, HabitsReader, _errors, habits_of, quantile
@@ -221,6 +234,21 @@ def _habits(*told: tuple[int, Fact]) -> Habits:
     for number, (after_ms, event) in enumerate(told, start=1):
         reader.take(attrs.evolve(last, offset=last.offset + number, append_ms=last.append_ms + after_ms, event=event))
     return reader.habits()
+
+
+BY_STREAMS = RoundAsked(round_id="1", members=(PresentMember(member_id="m1", incarnation=1),))
+BY_CONSUMERS = GroupRejoined(generation=1, protocol="range", members=())
+
+
+@pytest.mark.parametrize(
+    ("told", "who"), [(BY_STREAMS, "Kafka Streams"), (attrs.evolve(BY_STREAMS, carrier="faust"), "Faust"), (BY_CONSUMERS, "its consumers")]
+)
+def test_group_whose_plans_others_carry_out_is_refused_until_members_report(told: Fact, who: str) -> None:
+    present, _ = read_present(lived()[0])
+    with pytest.raises(InputError, match=f"carried out by {who}, whose rebalances are not predicted"):
+        predict(present, _habits((0, told)), Join(members=1), runs=1)
+    reported = MemberUnchanged(member_id="m1", incarnation=1, report=1)
+    assert not _habits((0, told), (1_000, reported)).carried_by
 
 
 IN_TURN = list(zip((0, 500, 2_500, 42_500, 43_000, 45_000), (*_restart("m1"), *_restart("m2")), strict=True))
