@@ -82,14 +82,15 @@ class PresentGroup:
 
 
 def present_of(state: GroupState) -> PresentGroup:
-    """Returns the group of `state`. Raises InputError when it is not led by equipoise, has no
-    topology or no members, or when members are leaving or restarting.
+    """Returns the group of `state`. Raises InputError when its members are not equipoise's, it has
+    no topology or no members, or when members are leaving or restarting.
     """
     config, topology = state.config, state.topology
     if config is None or topology is None:
         raise InputError(f"group {state.group!r}: it has no {'configuration' if config is None else 'topology'} yet; nothing can be predicted")
     if config.led_by != "equipoise":
-        raise InputError(f"group {state.group!r}: something else leads it; `equipoise what-if` says what equipoise would have cost")
+        problem = "its members are not equipoise's, and their rebalances are not predicted"
+        raise InputError(f"group {state.group!r}: {problem}; `equipoise what-if` without --change says what equipoise would have cost")
     alive = [member for _, member in sorted(state.members.items())]
     if not alive:
         raise InputError(f"group {state.group!r}: it has no members; nothing can be predicted")
