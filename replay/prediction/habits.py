@@ -22,13 +22,11 @@ from equipoise.events.facts import (
     ChangePlanned,
     Fact,
     GroupConfigured,
-    GroupRejoined,
     LagReported,
     MemberJoined,
     MemberLeft,
     MemberUnchanged,
     RestartIntended,
-    RoundAsked,
     TasksRevoked,
 )
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
@@ -73,8 +71,6 @@ LEAST_ERROR = 0.07
 """Standard error of the logarithm of the median speed, however often it was measured: simulations
 of real groups were off by up to a tenth.
 """
-CARRIED_BY = {"kafka_streams": "Kafka Streams", "faust": "Faust"}
-CONSUMERS = "its consumers"
 MEASURED_LAST = "what its members measured last"
 
 
@@ -101,8 +97,6 @@ class Habits:
     """From orders to keep a copy to the first record of it."""
     in_turn: float = 0.5
     """The probability that a member restores one copy after the other."""
-    carried_by: str = ""
-    """Whose rebalances carry out the group's plans; "": members of equipoise do."""
 
     def draw(self, seed: int) -> Draw:
         """Returns the draw of this seed; equal seeds give equal draws."""
@@ -189,7 +183,6 @@ class HabitsReader:
         """
         self._seen_ms = 0
         """When something happened in the series."""
-        self._carried_by = ""
         self._back_ms: int | None = None
         """When the last of its members came back; None: none has."""
 
@@ -223,9 +216,7 @@ class HabitsReader:
             key = (event.member_id, event.incarnation)
             if key in self._heard_ms:
                 self._heartbeats_ms.append(self._now_ms - self._heard_ms[key])
-            self._heard_ms[key], self._carried_by = self._now_ms, ""
-        elif isinstance(event, RoundAsked | GroupRejoined):
-            self._carried_by = CARRIED_BY[event.carrier] if isinstance(event, RoundAsked) else CONSUMERS
+            self._heard_ms[key] = self._now_ms
         else:
             self._restart(event)
 
@@ -274,7 +265,6 @@ class HabitsReader:
             restarts=tuple(each for each in self._restarts if each.away_ms),
             opening_ms=fit.opening_ms[-MOST_SAMPLES:],
             in_turn=0.5 if fit.in_turn is None else fit.in_turn,
-            carried_by=self._carried_by,
         )
 
 

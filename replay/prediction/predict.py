@@ -135,10 +135,9 @@ def predict(
 ) -> Prediction:
     """Returns what `change` will cost. `progress` is called with (runs done, runs in total).
 
-    Raises InputError for a change that the group cannot have, when something else than members of
-    equipoise carries out the group's plans, and when something would be restored and neither the
-    log nor the caller says how fast; raises GroupHalted or InvariantBroken when a run finds a
-    defect.
+    Raises InputError for a change that the group cannot have, and when something would be restored
+    and neither the log nor the caller says how fast; raises GroupHalted or InvariantBroken when a
+    run finds a defect.
     """
     return predict_in_turn(present, habits, [change], runs=runs, processes=processes, progress=progress)[0]
 
@@ -158,9 +157,6 @@ def predict_in_turn(
     """
     if runs < 1:
         raise InputError("runs: at least one")
-    if habits.carried_by:
-        problem = f"its plans are carried out by {habits.carried_by}, whose rebalances are not predicted"
-        raise InputError(f"group {present.group!r}: {problem}; `equipoise timeline` shows what each has cost")
     members = {each.member_id for each in present.members}
     for change in changes:
         check_change(change, members)

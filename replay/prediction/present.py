@@ -16,6 +16,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured, TopologyDeclared
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.world import ChangelogGrowth, PartitionKey
+from equipoise.statemachine.rejoining import SESSION_MS
 from equipoise.statemachine.state import GroupState, known_lag
 
 START_MS = 10_000_000
@@ -88,7 +89,8 @@ def present_of(state: GroupState) -> PresentGroup:
     config, topology = state.config, state.topology
     if config is None or topology is None:
         raise InputError(f"group {state.group!r}: it has no {'configuration' if config is None else 'topology'} yet; nothing can be predicted")
-    if config.led_by != "equipoise":
+    consumers = any(member.session_timeout_ms == SESSION_MS for member in state.members.values())
+    if config.led_by != "equipoise" or consumers:
         problem = "its members are not equipoise's, and their rebalances are not predicted"
         raise InputError(f"group {state.group!r}: {problem}; `equipoise what-if` without --change says what equipoise would have cost")
     alive = [member for _, member in sorted(state.members.items())]

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.cli.predicted import parse_change, prediction_parts
+from equipoise.events.codec import make_record
 from equipoise.events.errors import InputError
 from equipoise.events.facts import (
     Fact,
@@ -21,10 +22,8 @@ from equipoise.events.facts import (
     LeaveIntended,
     MemberJoined,
     MemberLeft,
-    MemberUnchanged,
-    PresentMember,
+    RejoinedMember,
     RestartIntended,
-    RoundAsked,
     Subtopology,
     TopologyDeclared,
 )
@@ -33,11 +32,13 @@ from equipoise.replay.prediction.draw import DEFAULT_ERRORS, RestartSeries
 from equipoise.replay.prediction.habits import Habits, HabitsReader, _errors, habits_of, quantile
 from equipoise.replay.prediction.planned_change import Configure, Join, Kill, Leave, PlannedChange, RestartAll
 from equipoise.replay.prediction.predict import METRICS, PredictedInterval, Prediction, predict
-from equipoise.replay.prediction.present import PresentGroup
+from equipoise.replay.prediction.present import PresentGroup, present_of
 from equipoise.replay.prediction.reading import read_present
 from equipoise.replay.recorded_inputs import Curve, GroupStart, Happening, ProcessEnded, ProcessStarted, RecordedInputs, Window
 from equipoise.replay.simulation import MemorySink, RestoreModel
 from equipoise.replay.simulation.run import Simulation, simulate
+from equipoise.statemachine.machine import GroupMachine
+from tests.unit.replay.lived import configured
 
 START_MS = 1_700_000_000_000
 CHANGED_MS = START_MS + 240_000
@@ -236,19 +237,17 @@ def _habits(*told: tuple[int, Fact]) -> Habits:
     return reader.habits()
 
 
-BY_STREAMS = RoundAsked(round_id="1", members=(PresentMember(member_id="m1", incarnation=1),))
-BY_CONSUMERS = GroupRejoined(generation=1, protocol="range", members=())
-
-
-@pytest.mark.parametrize(
-    ("told", "who"), [(BY_STREAMS, "Kafka Streams"), (attrs.evolve(BY_STREAMS, carrier="faust"), "Faust"), (BY_CONSUMERS, "its consumers")]
-)
-def test_group_whose_plans_others_carry_out_is_refused_until_members_report(told: Fact, who: str) -> None:
-    present, _ = read_present(lived()[0])
-    with pytest.raises(InputError, match=f"carried out by {who}, whose rebalances are not predicted"):
-        predict(present, _habits((0, told)), Join(members=1), runs=1)
-    reported = MemberUnchanged(member_id="m1", incarnation=1, report=1)
-    assert not _habits((0, told), (1_000, reported)).carried_by
+def test_group_of_consumers_is_refused_by_its_state_alone() -> None:
+    """Their sessions are the broker's, and they rebalance by their own protocol."""
+    machine = GroupMachine()
+    joined = RejoinedMember(member_id="m1", client="m1-1", incarnation=1, topology_epoch=1)
+    topology = TopologyDeclared(epoch=1, subtopologies=(Subtopology(subtopology=0, partitions=2, stateful=False, source_topics=("in",)),))
+    facts: tuple[Fact, ...] = (configured(), topology, GroupRejoined(generation=1, protocol="range", members=(joined,)))
+    for number, event in enumerate(facts):
+        machine.step(make_record("orders", number, START_MS, event))
+    assert machine.state.members
+    with pytest.raises(InputError, match=r"its members are not equipoise's.*`equipoise what-if` without --change"):
+        present_of(machine.state)
 
 
 IN_TURN = list(zip((0, 500, 2_500, 42_500, 43_000, 45_000), (*_restart("m1"), *_restart("m2")), strict=True))
