@@ -106,7 +106,7 @@ async def check_topics(admin: Admin, topics: Topics) -> None:
 
 
 async def _check_settings(admin: Admin, topics: Topics, must_be: Mapping[str, Mapping[str, str]]) -> None:
-    found = await admin.topic_configs([topics.name_of(what) for what in must_be])
+    found = await _settings_of(admin, [topics.name_of(what) for what in must_be])
     for what, must in must_be.items():
         name = topics.name_of(what)
         for key, value in must.items():
@@ -115,6 +115,20 @@ async def _check_settings(admin: Admin, topics: Topics, must_be: Mapping[str, Ma
         most_bytes = found[name].get(MOST_BYTES)
         if most_bytes is not None and int(most_bytes) < NEEDED_BYTES:
             raise WrongSettingsError(name, MOST_BYTES, most_bytes, f"needs at least {NEEDED_BYTES}", str(NEEDED_BYTES))
+
+
+async def _settings_of(admin: Admin, names: list[str]) -> dict[str, dict[str, str]]:
+    """Returns the settings of topics that are there. Of several brokers, the one that is asked may
+    not know a new topic yet that another has described.
+    """
+    from aiokafka.errors import UnknownTopicOrPartitionError
+
+    while True:
+        try:
+            return await admin.topic_configs(names)
+        except UnknownTopicOrPartitionError:
+            await asyncio.sleep(WAIT_S)
+            await described_topics(admin, names)
 
 
 async def _has_records(connection: Connection, topic: str) -> bool:
