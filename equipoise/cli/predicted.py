@@ -111,10 +111,13 @@ def read_to_end(screen: Screen, log: Log, group: str) -> tuple[Iterator[Entry], 
     """Returns the group's records, and its state at their end, if a worker's checkpoint tells it,
     so that nobody need fold the log.
     """
+    from equipoise.log.kafka.envelope import partition_of
     from equipoise.log.kafka.kafka_log import KafkaLog
     from equipoise.operations.follower import state_at_end
 
-    state = state_at_end(log.connection, log.topics, group) if isinstance(log, KafkaLog) else None
+    state = None
+    if isinstance(log, KafkaLog) and partition_of(group, log.opened.partitions) in log.partitions():
+        state = state_at_end(log.connection, log.topics, group)
     return read(screen, log, f"reading {group}", group, alone=state is not None), state
 
 
