@@ -68,6 +68,8 @@ TASK_STATES: Mapping[TaskState, frozenset[TaskState]] = {
     TaskState.CLOSED: frozenset(),
 }
 """State -> those that may follow it."""
+BUSY_S = 0.005
+"""Handlers that took longer since then let tasks that open or close go first."""
 _ABORTABLE = frozenset((TaskState.OPENING, TaskState.RUNNING, TaskState.PARKED, TaskState.RETRYING))
 """States with something to abort. The others end by themselves, without another record."""
 
@@ -146,6 +148,8 @@ class TaskRunner:
         """Number of commits. Any thread may read it."""
         self.busy_s = 0.0
         """Seconds spent in the handler, waits included. Any thread may read it."""
+        self._gave_way_s = 0.0
+        """As `busy_s`, when it let others go first."""
 
     @property
     def parked(self) -> ParkedTask | None:
@@ -182,6 +186,8 @@ class TaskRunner:
         another write.
         """
         self._stopping.set()
+        if self.state not in (TaskState.CLOSING, TaskState.CLOSED):
+            self._turns.hurry(self)
         if self._commits is not None:
             self._commits.come()
         if abort and not self._called_off and self.state in _ABORTABLE and self._job is not None:
@@ -212,11 +218,13 @@ class TaskRunner:
                 await self._stop_writing()  # otherwise the last commit has waited for all sends
             if self._assigned is not None and self._on_revoked is not None:
                 error = await self._call_on_revoked(self._on_revoked, self._assigned) or error
+            self._turns.hurried(self)
             self._permit.stopped(self.task)  # the next owner need not wait for the rest
             await self._close(in_order=in_order)
         except Exception as raised:  # noqa: BLE001  # a store failed to close; the member must still hear the end
             error = error or raised
         finally:
+            self._turns.hurried(self)
             self._go_to(TaskState.CLOSED)
             self._permit.ended(self.task, error)
 
@@ -226,6 +234,8 @@ class TaskRunner:
 
         while not self._stopping.is_set():
             self._go_to(TaskState.OPENING)
+            if self._assigned is None:
+                self._turns.hurry(self)
             try:
                 await self._open()
                 self._go_to(TaskState.RUNNING)
@@ -336,6 +346,8 @@ class TaskRunner:
                     await self._stopping.wait()
                     break
                 found = await self._next_batch()
+                if found and not self.processed and not self._stopping.is_set():
+                    self._turns.hurried(self)
                 commits.tell(CommitInput.LOOKED)
                 goes_on = True
                 for tp, records in found:
@@ -377,6 +389,8 @@ class TaskRunner:
         opened, commits = self._open_task
         found = opened.reading.runs(self._most_at_once)
         if not found:
+            if opened.behind == 0 and not self._stopping.is_set():
+                self._turns.hurried(self)
             await commits.at(CommitInput.NOTHING_TO_READ)
             times_s = [each for each in (self._timers.wait_s(), opened.reading.look_again_s) if each is not None]
             await commits.wait(min(times_s, default=None))
@@ -397,6 +411,9 @@ class TaskRunner:
                 await commits.at(CommitInput.BATCH_OVER)
                 await self._run_timers()
                 await asyncio.sleep(0)  # a handler that never waits would hold up all other tasks
+                if self.busy_s - self._gave_way_s > BUSY_S:
+                    self._gave_way_s = self.busy_s
+                    await self._turns.give_way(self)
                 self._begun_s = self._monotonic_s()
                 if self._stopping.is_set() or processing.parked is not None or not self._held.ask():
                     break

@@ -10,16 +10,23 @@ from equipoise.member.commit_schedule import CommitTicks
 
 MOST_RECORDS = 500
 """Records that tasks process before the loop looks for what has arrived."""
+MOST_HURRY_S = 1.0
+"""The busy tasks of a member let one that opens or closes go first for so long at most."""
 
 
 class Turns:
     """Turns of tasks that have much to do. After some of them the loop looks for what has arrived:
     otherwise each answer of a broker would wait for a turn of all tasks. Belongs to the
     application's loop.
+
+    A task that opens or closes asks brokers a dozen times, one after the other, and nobody runs it
+    meanwhile. Each answer would wait for a handler of every other task, so these let it go first.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._hurried: dict[object, asyncio.TimerHandle] = {}
+        self._giving_way: dict[object, asyncio.Future[None]] = {}
 
     async def next(self, records: int) -> None:
         """Returns when the task may go on. `records`: how many it has just processed, as it is
@@ -31,6 +38,31 @@ class Turns:
             loop.call_soon(self._begin)
         self._waiting.append((records, turn))
         await turn
+
+    def hurry(self, task: object) -> None:
+        """Until `hurried`, for MOST_HURRY_S at most, busy tasks let this one go first."""
+        if task not in self._hurried:
+            self._hurried[task] = asyncio.get_running_loop().call_later(MOST_HURRY_S, self.hurried, task)
+            self._go_on(task)
+
+    def hurried(self, task: object) -> None:
+        """The task opens or closes no longer."""
+        timer = self._hurried.pop(task, None)
+        if timer is not None:
+            timer.cancel()
+            for each in () if self._hurried else list(self._giving_way):
+                self._go_on(each)
+
+    async def give_way(self, task: object) -> None:
+        """Lets those that hurry go first, unless the task is one of them."""
+        if self._hurried and task not in self._hurried:
+            self._giving_way[task] = asyncio.get_running_loop().create_future()
+            await self._giving_way[task]
+
+    def _go_on(self, task: object) -> None:
+        waiting = self._giving_way.pop(task, None)
+        if waiting is not None and not waiting.done():  # it was not cancelled
+            waiting.set_result(None)
 
     def _begin(self) -> None:
         records = 0

@@ -58,6 +58,7 @@ class Bench:
         self.clients = MemberClients(connection, "group", self.options, lambda: "m1/1")
         self.ticks = new_ticks(self.monotonic_s, 0.0)
         self.uncommitted = Uncommitted(MOST_OF_MEMBER)
+        self.turns = Turns()
         self.runners: list[TaskRunner] = []
         self.lease_ends_ms = LONG_MS
         self.permit_ms = PERMIT_MS
@@ -99,8 +100,8 @@ class Bench:
         new_clients = partial(TaskClients, self.clients, "group", task, self.options, sources=("in",), changelogs=())
         runtime: Any = self
         runner = TaskRunner(
-            runtime, runtime, "log", "group", task, 1, ticks=self.new_ticks(), uncommitted=self.uncommitted, turns=Turns(), new_clients=new_clients,
-            connected=None, stateful=False, options=self.options, processor=Processor(handler, sources="in", **processor),
+            runtime, runtime, "log", "group", task, 1, ticks=self.new_ticks(), uncommitted=self.uncommitted, turns=self.turns,
+            new_clients=new_clients, connected=None, stateful=False, options=self.options, processor=Processor(handler, sources="in", **processor),
             on_assigned=on_assigned, on_revoked=None,
         )  # fmt: skip
         self.runners.append(runner)
@@ -875,5 +876,39 @@ def test_markers_of_transactions_are_no_records_to_read(guarantee: str, aborts: 
         await asyncio.sleep(5)
         assert runner.behind == 0
         await producer.stop()
+
+    simulate(test, guarantee=guarantee)
+
+
+@BOTH
+def test_task_opens_and_closes_while_the_handlers_of_another_compute(guarantee: str) -> None:
+    """Nobody runs a task meanwhile: no answer that it gets waits for a handler of the other."""
+
+    async def test(bench: Bench) -> None:
+        handled_ms: dict[int, list[int]] = {0: [], 1: []}
+
+        def compute(record: Any, context: TaskContext) -> None:
+            bench.scheduler.now_us += 50 * MS_US
+            handled_ms[context.task.partition].append(bench.boot_ms())
+            answer(record, context)
+
+        for partition in handled_ms:
+            bench.send(partition, 1_000)
+        bench.start(0, compute)
+        await asyncio.sleep(10)
+        began_ms = bench.boot_ms()
+        late = bench.start(1, compute)
+        while not handled_ms[1]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert handled_ms[1][0] - began_ms < 300
+        await asyncio.sleep(5)
+        asked_ms = bench.boot_ms()
+        late.stop(abort=False)
+        while not bench.stopped_ms:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert bench.stopped_ms[0] - asked_ms < 300
+        meanwhile = len(handled_ms[0])
+        await asyncio.sleep(5)
+        assert len(handled_ms[0]) > meanwhile + 80, "the other one goes on"
 
     simulate(test, guarantee=guarantee)

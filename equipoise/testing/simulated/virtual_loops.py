@@ -78,11 +78,11 @@ class Scheduler:
                     callback, item.callback = item.callback, None
                     if callback is None:
                         continue
-                    self.now_us = due_us
+                    self.now_us = max(self.now_us, due_us)  # a callback that computes moves it
                     self.steps += 1
                     callback(*item.arguments)
                 elif item.due_us == due_us:
-                    self.now_us = due_us
+                    self.now_us = max(self.now_us, due_us)
                     self.steps += 1
                     item.step()
                 else:

@@ -55,3 +55,56 @@ async def test_task_that_was_cancelled_takes_no_turn() -> None:
     async with asyncio.timeout(5):
         await waiting[2]
     assert all(each.cancelled() for each in waiting[:2])
+
+
+async def test_busy_tasks_let_one_that_hurries_go_first() -> None:
+    turns, handled = Turns(), 0
+
+    async def busy() -> None:
+        nonlocal handled
+        while True:
+            await turns.give_way("busy")
+            handled += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(5):
+        job = asyncio.ensure_future(busy())
+        for each in ("opens", "closes"):
+            turns.hurry(each)
+        for _ in range(20):
+            await turns.give_way("opens")
+            await asyncio.sleep(0)
+        assert handled == 0
+        turns.hurried("opens")
+        await asyncio.sleep(0)
+        assert handled == 0, "the other one still closes"
+        turns.hurried("closes")
+        turns.hurried("closes")
+        while handled < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        job.cancel()
+
+
+async def test_task_that_is_stopped_while_it_gives_way_goes_on() -> None:
+    turns = Turns()
+    turns.hurry("opens")
+    first, second, cancelled = (asyncio.ensure_future(turns.give_way(each)) for each in ("first", "second", "cancelled"))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    turns.hurry("first")
+    async with asyncio.timeout(5):
+        await first
+    assert not second.done()
+    turns.hurried("first")
+    turns.hurried("opens")
+    async with asyncio.timeout(5):
+        await second
+
+
+async def test_nobody_goes_first_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that opens waits for brokers that do not answer: the others go on."""
+    monkeypatch.setattr("equipoise.member.turns.MOST_HURRY_S", 0.01)
+    turns = Turns()
+    turns.hurry("opens")
+    async with asyncio.timeout(5):
+        await turns.give_way("busy")
