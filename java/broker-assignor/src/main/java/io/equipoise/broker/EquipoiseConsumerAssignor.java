@@ -121,17 +121,19 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
         }
         final Placing placing = new Placing(
             members.length, topics.stream().map(each -> each.readers).toArray(BitSet[]::new), topics.stream().mapToInt(each -> each.count).toArray());
-        for (int member = 0; member < members.length; member++) {
-            final String rack = readersByRack.getOrDefault(members[member], "");
+        final Iterator<String> racks = readersByRack.values().iterator();
+        for (int at = 0; at < members.length; at++) {
+            final int member = at;
+            final String rack = racks.hasNext() ? racks.next() : "";
             if (!rack.isEmpty()) {
                 placing.inRack(member, rack);
             }
-            for (final Map.Entry<Uuid, Set<Integer>> had : group.memberAssignment(members[member]).partitions().entrySet()) {
-                final Topic topic = known.get(had.getKey());
-                for (final int partition : had.getValue()) {
-                    placing.has(member, topic == null ? -1 : topic.position, partition);
-                }
-            }
+            // With forEach, as most time goes here: no objects for each of so many small maps and sets.
+            group.memberAssignment(members[member]).partitions().forEach((id, partitions) -> {
+                final Topic topic = known.get(id);
+                final int position = topic == null ? -1 : topic.position;
+                partitions.forEach(partition -> placing.has(member, position, partition));
+            });
         }
         final Plan plan = Plan.newest(carriersByPlan.values());
         if (plan != null && plan.madeFor().equals(Plan.hash(members, consumers, names))) {
@@ -144,26 +146,21 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
         if (consumers == members.length) {
             placing.balance(near);
         }
-        return answer(group, members, topics, placing);
+        return answer(group, members, known, topics, placing);
     }
 
-    private static GroupAssignment answer(final GroupSpec group, final String[] members, final List<Topic> topics, final Placing placing) {
+    private static GroupAssignment answer(
+        final GroupSpec group, final String[] members, final Map<Uuid, Topic> known, final List<Topic> topics, final Placing placing) {
         // New maps and sets only for those who have other partitions now: most have the same, and many.
-        final List<Map<Uuid, Set<Integer>>> has = new ArrayList<>();
+        final List<Map<Uuid, Set<Integer>>> has = new ArrayList<>(members.length);
         final Map<String, MemberAssignment> answer = new HashMap<>(2 * members.length);
         for (int member = 0; member < members.length; member++) {
-            has.add(placing.changed.get(member) ? new HashMap<>() : group.memberAssignment(members[member]).partitions());
+            final Map<Uuid, Set<Integer>> had = group.memberAssignment(members[member]).partitions();
+            has.add(placing.changed.get(member) ? unchanged(had, member, known, placing) : had);
             answer.put(members[member], new Partitions(has.get(member)));
         }
-        for (int topic = 0; topic < (placing.changed.isEmpty() ? 0 : topics.size()); topic++) {
-            final Uuid id = topics.get(topic).id;
+        for (int topic = 0; topic < topics.size(); topic++) {
             final BitSet changed = placing.changedIn[topic];
-            for (int member = placing.changed.nextSetBit(0); member >= 0; member = placing.changed.nextSetBit(member + 1)) {
-                final Set<Integer> had = changed.get(member) ? null : group.memberAssignment(members[member]).partitions().get(id);
-                if (had != null && !had.isEmpty()) {
-                    has.get(member).put(id, had);
-                }
-            }
             if (changed.isEmpty()) {
                 continue;
             }
@@ -179,13 +176,26 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
                 if (member >= 0 && counts[member] > 0) {
                     if (ofTopic[member] == null) {
                         ofTopic[member] = new Numbers(new int[counts[member]]);
-                        has.get(member).put(id, ofTopic[member]);
+                        has.get(member).put(topics.get(topic).id, ofTopic[member]);
                     }
                     ofTopic[member].add(partition);
                 }
             }
         }
         return new GroupAssignment(answer);
+    }
+
+    /** What the member has in topics in which it has what it had. */
+    private static Map<Uuid, Set<Integer>> unchanged(
+        final Map<Uuid, Set<Integer>> had, final int member, final Map<Uuid, Topic> known, final Placing placing) {
+        final Map<Uuid, Set<Integer>> unchanged = new HashMap<>(2 * had.size());
+        for (final Map.Entry<Uuid, Set<Integer>> each : had.entrySet()) {
+            final Topic topic = known.get(each.getKey());
+            if (topic != null && topic.position >= 0 && !placing.changedIn[topic.position].get(member) && !each.getValue().isEmpty()) {
+                unchanged.put(each.getKey(), each.getValue());
+            }
+        }
+        return unchanged;
     }
 
     /** Everybody keeps what he has: the answer where there is no other. */
