@@ -63,8 +63,10 @@ UNKNOWN_AWAY_MS = 500, 20_000
 """From the end of a process to the join of the next one, where the log shows no restart. Drawn
 between these, evenly in logarithms: equally long for all, as one machine or cluster starts them.
 """
-MOST_HAND_MS = 2_000
-"""A change that is written down is made within so long: meanwhile members are heard again."""
+UNKNOWN_HAND_MS = 100, 2_000
+"""From the record that a change is planned until a hand or a script makes it: meanwhile members are
+heard again. Drawn between these, evenly in logarithms.
+"""
 MOST_TURN_MS = 120_000
 """Members that restart further apart are no restart of all in turn."""
 LEAST_ERROR = 0.07
@@ -117,7 +119,7 @@ class Habits:
             in_turn=dice.random() < self.in_turn,
             delay_ms=_between(dice, UNKNOWN_DELAY_MS),
             away_ms=_between(dice, UNKNOWN_AWAY_MS),
-            hand_ms=round(dice.uniform(0, MOST_HAND_MS)),
+            hand_ms=_between(dice, UNKNOWN_HAND_MS),
             is_brisk=dice.random() < 0.5,
             restarts=self.restarts,
         )

@@ -295,6 +295,14 @@ def test_restart_takes_as_long_as_the_restarts_of_the_log() -> None:
     assert long["unavailable_task_seconds"].low_95 - short["unavailable_task_seconds"].high_95 > TASKS * 3, "some are lent meanwhile"
 
 
+def test_change_is_made_soon_after_it_is_planned() -> None:
+    """A script makes it at once, a hand later: half of the runs are a script's."""
+    drawn = sorted(present()[1].draw(seed).hand_ms for seed in range(400))
+    assert 100 <= drawn[0] < 120
+    assert 400 < drawn[200] < 500
+    assert 1_700 < drawn[-1] <= 2_000
+
+
 def test_members_of_one_restart_are_away_as_those_of_one_series() -> None:
     """A slow machine makes all of them slow: their times do not average out."""
     of = attrs.evolve(present()[1], restarts=tuple(RestartSeries((away_ms,) * 3) for away_ms in (1_000, 2_000, 4_000, 8_000, 16_000)))
