@@ -101,7 +101,7 @@ async def test_task_that_is_stopped_while_it_gives_way_goes_on() -> None:
         await second
 
 
-async def test_nobody_goes_first_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_that_opens_goes_first_for_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that opens waits for brokers that do not answer: the others go on."""
     monkeypatch.setattr("equipoise.member.turns.MOST_HURRY_S", 0.01)
     turns = Turns()
