@@ -85,14 +85,16 @@ WAYS: dict[str, tuple[str, Way]] = {
 
 
 class LiveGroup:
-    """A group of member processes that do MEMBER_PER_S each. `load`: seconds since its begin ->
-    records that arrive in a second.
+    """A group of member processes that do `member_per_s` records a second each. `load`: seconds
+    since its begin -> records that arrive in a second.
     """
 
-    def __init__(self, bootstrap: str, folder: Path, name: str, load: Callable[[float], Mapping[TaskId, float]]) -> None:
+    def __init__(
+        self, bootstrap: str, folder: Path, name: str, load: Callable[[float], Mapping[TaskId, float]], member_per_s: float = MEMBER_PER_S
+    ) -> None:
         config = configured(initial_delay_ms=3_000, acceptable_recovery_lag=1_000)
         self.application = Application(
-            connection=Connection(bootstrap=bootstrap), name=name, partitions=len(TASKS), config=config, work_s=1 / MEMBER_PER_S
+            connection=Connection(bootstrap=bootstrap), name=name, partitions=len(TASKS), config=config, work_s=1 / member_per_s
         )
         self.backlog = Backlog(TASKS)
         self.members: dict[str, MemberProcess] = {}
@@ -107,7 +109,7 @@ class LiveGroup:
 
     @asynccontextmanager
     async def begun(self, members: int) -> AsyncIterator[Consumer]:
-        """It runs so many members, and begins to get its load. Yields what `look` needs."""
+        """It runs so many members, and gets its load from then on. Yields what `look` needs."""
         application = self.application
         await application.make_topics()
         async with writer(application.connection) as producer:
@@ -118,7 +120,8 @@ class LiveGroup:
             self.start()
         feeding: asyncio.Task[None] | None = None
         try:
-            await until_running(self.members.values(), len(TASKS))
+            if members:
+                await until_running(self.members.values(), len(TASKS))
             feeding = asyncio.create_task(self._feed())
             async with reader(application.connection) as ends:
                 yield ends
@@ -129,9 +132,9 @@ class LiveGroup:
             for member in self.members.values():
                 member.kill()
 
-    def start(self) -> None:
+    def start(self, name: str = "") -> None:
         """Starts one more member."""
-        name = f"pod-{next(self._numbers):04}"
+        name = name or f"pod-{next(self._numbers):04}"
         self.members[name] = MemberProcess(
             self.application, name, prefix=PREFIX, state_directory=self._folder, restore_records_per_s=RESTORE_PER_S,
             session_timeout_ms=SESSION_MS, lease_margin_ms=2_000,
