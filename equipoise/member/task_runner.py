@@ -232,10 +232,9 @@ class TaskRunner:
         """Returns at the end of the grant whether the task has written all that it had."""
         from aiokafka.errors import KafkaError, OffsetOutOfRangeError, ProducerFenced
 
+        self._turns.hurry(self)  # once: a task that brokers keep from opening must not hold up the others again and again
         while not self._stopping.is_set():
             self._go_to(TaskState.OPENING)
-            if self._assigned is None:
-                self._turns.hurry(self)
             try:
                 await self._open()
                 self._go_to(TaskState.RUNNING)
