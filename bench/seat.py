@@ -121,7 +121,7 @@ class Run:
     """One group with its clients, and seats if it is led."""
 
     def __init__(self, bootstrap: str, kind: str, leader: str, folder: Path) -> None:
-        self.bootstrap, self.topic, self.folder = bootstrap, f"seat-{uuid.uuid4().hex[:8]}", folder
+        self.bootstrap, self.topic, self.folder = bootstrap, self.new_name(bootstrap), folder
         self.topics = self.topic
         """That clients read, with commas."""
         self.seat_bootstraps: Sequence[str] = ()
@@ -136,6 +136,11 @@ class Run:
         self.seats: list[subprocess.Popen[bytes]] = []
         self.logs: list[Path] = []
         asyncio.run(self._make_topic())
+
+    @staticmethod
+    def new_name(bootstrap: str) -> str:
+        """A name for a group and its topic."""
+        return f"seat-{uuid.uuid4().hex[:8]}"
 
     async def _make_topic(self) -> None:
         from aiokafka.admin import NewTopic

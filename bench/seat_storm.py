@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import shutil
 import signal
@@ -109,6 +110,15 @@ class Storm(Run):
         self.topics = f"{self.topic},{self.beside}"
         self.is_led = leader != "stock"
         asyncio.run(self.make(self.beside, BESIDE))
+
+    @staticmethod
+    def new_name(bootstrap: str) -> str:
+        """A name of a group whose coordinator is the first broker, then the second, in any cluster:
+        faults of brokers are then the same for groups of two clusters.
+        """
+        replicas = asyncio.run(coordinators(bootstrap))
+        names = (Run.new_name(bootstrap) for _ in itertools.count())
+        return next(name for name in names if replicas[java_hash(name) % len(replicas)] == sorted(replicas[0]))
 
     async def make(self, name: str, partitions: int) -> None:
         from aiokafka.admin import NewTopic
@@ -286,6 +296,26 @@ class Network:
 
     def do(self, what: Callable[[str], None], name: str) -> None:
         self._loop.call_soon_threadsafe(what, name)
+
+
+def java_hash(text: str) -> int:
+    """By which Kafka spreads groups over the partitions of __consumer_offsets."""
+    found = 0
+    for each in text:
+        found = (31 * found + ord(each)) % 2**32
+    return found if found < 2**31 else 2**32 - found
+
+
+async def coordinators(bootstrap: str) -> list[list[int]]:
+    """Of each partition of __consumer_offsets: its brokers, the preferred one first."""
+    while True:
+        with contextlib.suppress(KafkaError):
+            await coordinator_of(bootstrap, "any")  # makes the topic
+            async with admin_client(Connection(bootstrap=bootstrap)) as admin:
+                (about,) = await admin.describe_topics(["__consumer_offsets"])
+            if about["partitions"]:
+                return [each["replicas"] for each in sorted(about["partitions"], key=lambda each: each["partition"])]
+        await asyncio.sleep(0.5)
 
 
 async def coordinator_of(bootstrap: str, group: str) -> int:
