@@ -2,9 +2,9 @@
 in a real Kubernetes, which follows what a worker recommends (docs/change.md).
 
 Pods are member processes: this command is the kubelet. The objects are those of deploy/keda, with
-the addresses of this machine. The load rises to that of six members, and falls to that of two.
-Seen: that KEDA has as many members run as the worker says, that the pods which end are those that
-it has marked, and what that cost. Ends with 1 when one of it is not so.
+the addresses of this machine. The load rises to that of five members, and falls to that of two.
+Seen: that KEDA has at least five pods run then, at most three in the end, that the pods which end
+are those that the worker has marked, and what that cost. Ends with 1 when one of it is not so.
 """
 
 from __future__ import annotations

@@ -54,10 +54,17 @@ class Turns:
                 self._go_on(each)
 
     async def give_way(self, task: object) -> None:
-        """Lets those that hurry go first, unless the task is one of them."""
+        """Lets those that hurry go first, unless the task is one of them; for MOST_HURRY_S at most,
+        also when one after the other hurries.
+        """
         if self._hurried and task not in self._hurried:
-            self._giving_way[task] = asyncio.get_running_loop().create_future()
-            await self._giving_way[task]
+            loop = asyncio.get_running_loop()
+            self._giving_way[task] = waiting = loop.create_future()
+            timer = loop.call_later(MOST_HURRY_S, self._go_on, task)
+            try:
+                await waiting
+            finally:
+                timer.cancel()
 
     def _go_on(self, task: object) -> None:
         waiting = self._giving_way.pop(task, None)

@@ -108,3 +108,12 @@ async def test_task_that_opens_goes_first_for_a_second_at_most(monkeypatch: pyte
     turns.hurry("opens")
     async with asyncio.timeout(5):
         await turns.give_way("busy")
+
+
+async def test_task_goes_on_while_one_after_the_other_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns()
+    turns.hurry("first")  # for a second
+    monkeypatch.setattr("equipoise.member.turns.MOST_HURRY_S", 0.01)
+    async with asyncio.timeout(0.9):
+        await turns.give_way("busy")
+    turns.hurried("first")
