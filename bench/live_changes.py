@@ -209,7 +209,7 @@ async def _right(group: LiveChanges, changes: Iterator[int], results: Path) -> N
 
     async def tell() -> None:
         change_id, members, standbys, kind, since = unjudged.pop(0)
-        found = _made(await group.judged(change_id), group.shape, members, standbys, kind, _busy_since(since))
+        found = _made(await group.judged(change_id), group.shape, members, standbys, kind, busy_since(since))
         with results.open("a") as file:
             file.write(json.dumps(attrs.asdict(found)) + "\n")
         for line in (f"{group.shape.name}: {found.text}: {found.verdict}", *(f"    {each}" for each in compared(found))):
@@ -218,7 +218,7 @@ async def _right(group: LiveChanges, changes: Iterator[int], results: Path) -> N
     for act in itertools.cycle(CYCLE):
         if next(changes, None) is None:
             break
-        members, standbys, since, began = len(group.members), group.standbys, _cpu_s(), time.monotonic()
+        members, standbys, since, began = len(group.members), group.standbys, cpu_s(), time.monotonic()
         change_id = await act(group)
         if not change_id:
             click.echo(f"{group.shape.name}: {act.__name__} was not written down", err=True)
@@ -243,15 +243,15 @@ def _made(found: KnownChange, shape: Shape, members: int, standbys: int, kind: s
     )  # fmt: skip
 
 
-def _cpu_s() -> tuple[float, float]:
+def cpu_s() -> tuple[float, float]:
     """Returns for how long this machine's processors were busy so far, and in all."""
     with open("/proc/stat") as file:
         ticks = [float(each) for each in file.readline().split()[1:9]]
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
 
-def _busy_since(since: tuple[float, float]) -> float:
-    busy, whole = _cpu_s()
+def busy_since(since: tuple[float, float]) -> float:
+    busy, whole = cpu_s()
     return (busy - since[0]) / max(1.0, whole - since[1])
 
 

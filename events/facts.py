@@ -378,9 +378,14 @@ class DealRequested:
     """
 
 
-CHANGE_KINDS = ("configure", "deal", "scale_down", "join", "restart", "other")
+MEASURED_KINDS = ("lead", "migrate", "adopt")
+"""Changes of who leads or reads, which the members of a group do not report: equipoise begins to
+lead it, its broker takes it over, or members take the place of consumers, and back. Who makes the
+change measures it (`ChangeMeasured`).
+"""
+CHANGE_KINDS = ("configure", "deal", "scale_down", "join", "restart", "other", *MEASURED_KINDS)
 """What is changed: the settings, the deal of partitions, members that are asked to leave, members
-that join, members that restart, or something that the log does not show.
+that join, members that restart, something that the log does not show, or one of MEASURED_KINDS.
 """
 MOST_QUIET_MS = 3_600_000
 JUDGED_METRICS = ("unavailable_task_ms", "moves", "rest_ms")
@@ -440,6 +445,20 @@ class ChangePlanned:
             raise FieldError("ChangePlanned.or_undo", f"a change of kind {self.kind!r} cannot be undone; only 'configure' can")
         if self.or_undo and not self.expected and self.most_unavailable_task_ms is None:
             raise FieldError("ChangePlanned.or_undo", "needs what is too much: expected, or most_unavailable_task_ms")
+
+
+@attrs.frozen(kw_only=True)
+class ChangeMeasured:
+    """The cost of a planned change of MEASURED_KINDS, by who made it (docs/protocol.md#d14)."""
+
+    change_id: str = attrs.field(validator=fields.text())
+    unavailable_task_ms: int = attrs.field(validator=fields.integer())
+    """Milliseconds that nobody read a task or partition, over all of them."""
+    moves: int = attrs.field(validator=fields.integer())
+    rest_ms: int = attrs.field(validator=fields.integer())
+    """From the plan until the group was at rest."""
+    is_over: bool = attrs.field(default=True, validator=fields.boolean)
+    """False: it was not waited for any longer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -672,6 +691,7 @@ Fact = (
     | LeaveRequested
     | DealRequested
     | ChangePlanned
+    | ChangeMeasured
     | MemberLeft
     | MemberEnded
     | RestartIntended

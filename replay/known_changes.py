@@ -13,7 +13,7 @@ import attrs
 from equipoise.events.decisions import ChangeJudged, Decision, EventRejected
 from equipoise.events.facts import ChangePlanned, GroupConfigured
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
-from equipoise.replay.wording import METRIC_TEXTS, interval_text, metric_text, setting_text, setting_values, span_text
+from equipoise.replay.wording import METRIC_TEXTS, costs_text, interval_text, metric_text, setting_text, setting_values, span_text
 from equipoise.statemachine.state import GroupState
 
 UNDER_WAY, NOT_PLANNED = "under way", "not planned"
@@ -112,7 +112,7 @@ def expected_text(change: KnownChange) -> str:
     """Returns the intervals of 95 % and the limit; "": nothing was expected."""
     if change.planned is None:
         return ""
-    shown = [interval_text(each.metric, each.low_95, each.high_95) for each in change.planned.expected]
+    shown = [costs_text(change.planned.expected)] * bool(change.planned.expected)
     most_ms = change.planned.most_unavailable_task_ms
     return ", ".join(shown + ([] if most_ms is None else [f"at most {metric_text('unavailable_task_ms', most_ms)}"]))
 

@@ -13,7 +13,7 @@ import attrs
 from equipoise.assignors import REASONS
 from equipoise.assignors.common.plan import records_text, traffic_text
 from equipoise.events.decisions import ChangeJudged, MemberWarned, RestartPlanned
-from equipoise.events.facts import ChangePlanned, GroupConfigured
+from equipoise.events.facts import ChangePlanned, ExpectedCost, GroupConfigured
 from equipoise.events.tasks import Lag, LagSentinel
 
 MOST_NAMED = 10
@@ -169,10 +169,15 @@ def interval_text(metric: str, low: float, high: float) -> str:
     return f"{'rest after ' if metric == 'rest_ms' else ''}{first if first == last else f'{first} to {last}'}"
 
 
+def costs_text(expected: Iterable[ExpectedCost]) -> str:
+    """Returns the intervals of 95 %."""
+    return ", ".join(interval_text(each.metric, each.low_95, each.high_95) for each in expected)
+
+
 def planned_text(planned: ChangePlanned) -> str:
     """Returns what is going to be changed, why, and what that is expected to cost."""
     why = f", because {planned.why}" if planned.why else ""
-    costs = [interval_text(each.metric, each.low_95, each.high_95) for each in planned.expected]
+    costs = [costs_text(planned.expected)] * bool(planned.expected)
     limit = [] if planned.most_unavailable_task_ms is None else [f"at most {metric_text('unavailable_task_ms', planned.most_unavailable_task_ms)}"]
     else_ = "; else the settings of before come back" if planned.or_undo else ""
     return f"{planned.what}{why}; expected: {', '.join([*costs, *limit]) or 'nothing was predicted'}{else_}"

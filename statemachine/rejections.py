@@ -62,6 +62,7 @@ REJECTIONS: dict[str, str] = {
     "nobody_asked": "none of these members is asked to leave, or all of them are released already",
     "deals_nothing": "its assignor does not deal partitions by lag, so it has no new deal; lag_aware does",
     "not_dealt_yet": "nothing is dealt yet: the group has no members, or its first round is still to come and deals everything",
+    "not_watched": "no change with this id is waiting to be measured; it was judged, or another one came",
     "being_undone": "the change before is being undone; plan this one again when the settings of before are in force",
     "handing_over": "tasks still being handed over: {0}; ask again when that is done",
     "silence_outdated": "it was measured after offset {0}, and the group's last fact is {1}",

@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 from equipoise.assignors import MovementState
 from equipoise.events.decisions import MemberAsked
 from equipoise.events.facts import (
+    MEASURED_KINDS,
     AssignmentObserved,
     BaseRequested,
+    ChangeMeasured,
     ChangePlanned,
     DealRequested,
     Fact,
@@ -554,6 +556,21 @@ def change_planned(context: StepContext, fact: ChangePlanned) -> None:
     actions.watch_change(state, watched_change.begin(state, fact, state.last_offset))
 
 
+def change_planned_outside(context: StepContext, fact: ChangePlanned) -> None:
+    """Members of a group that something else leads report nothing to judge by."""
+    if fact.kind not in MEASURED_KINDS:
+        raise Rejected("external")
+    change_planned(context, fact)
+
+
+def change_measured(context: StepContext, fact: ChangeMeasured) -> None:
+    state, change = context.state, context.state.change
+    if change is None or change.planned.change_id != fact.change_id or change.planned.kind not in MEASURED_KINDS:
+        raise Rejected("not_watched")
+    context.emitted.append(watched_change.measured(change, fact))
+    actions.watch_change(state, None)
+
+
 def _external(context: StepContext, fact: TaskReady | TasksRevoked | TaskParked | LeaveIntended | RestartIntended | LeaveCancelled) -> None:
     """Rejects a fact that only a leading equipoise answers, while something else leads the group.
     It still shows that the member lives.
@@ -591,6 +608,7 @@ _LED: dict[type, Transition] = {
     LeaveRequested: leave_requested,
     DealRequested: deal_requested,
     ChangePlanned: change_planned,
+    ChangeMeasured: change_measured,
     SilenceObserved: silence_observed,
     AssignmentObserved: _reject("not_external"),
     RoundAsked: _reject("not_external"),
@@ -607,7 +625,8 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
         **dict.fromkeys((TaskReady, TasksRevoked, TaskParked, LeaveIntended, RestartIntended, LeaveCancelled), _external),
         LeaveRequested: _reject("external"),
         DealRequested: _reject("external"),
-        ChangePlanned: _reject("external"),
+        ChangePlanned: change_planned_outside,
+        ChangeMeasured: change_measured,
         SilenceObserved: _reject("external"),
         GroupRejoined: _reject("external"),
         MemberJoined: member_joined,

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from equipoise.events.decisions import ChangeJudged, EventRejected, MemberExpired
 from equipoise.events.facts import (
     JUDGED_METRICS,
+    MEASURED_KINDS,
+    ChangeMeasured,
     ChangePlanned,
     DealRequested,
     Fact,
@@ -39,6 +41,7 @@ BEGINS_WITH: dict[str, tuple[type, ...]] = {
     "join": (MemberJoined,),
     "restart": (RestartIntended, MemberLeft),
     "other": (),
+    **dict.fromkeys(MEASURED_KINDS, ()),
 }
 """Kind of a change -> the facts of which the first one begins it; none: it begins when it is
 planned.
@@ -67,13 +70,22 @@ def begin(state: GroupState, planned: ChangePlanned, offset: int) -> WatchedChan
     change = WatchedChange(planned=planned, former=state.config, offset=offset, planned_ms=state.now_ms, begun_ms=begun_ms)
     for member_id, member in sorted(state.members.items()):
         change.hear(member_id, member.last_heard_ms)
-    _look(state, change, state.tasks(), ())
+    if planned.kind not in MEASURED_KINDS:
+        _look(state, change, state.tasks(), ())
     return change
 
 
 def replaced(change: WatchedChange, now_ms: int) -> ChangeJudged:
     """Returns the verdict on a change that another one replaces."""
-    return _verdict(change, "replaced", now_ms)
+    return _verdict(change, "replaced", change.costs(now_ms))
+
+
+def measured(change: WatchedChange, fact: ChangeMeasured) -> ChangeJudged:
+    """Returns the verdict on a change by what who made it has measured."""
+    costs = {metric: getattr(fact, metric) for metric in JUDGED_METRICS}
+    outcome = "at_rest" if fact.is_over else "late"
+    exceeds = _exceeds(change, costs)
+    return _verdict(change, "too_much" if exceeds else outcome, costs)
 
 
 def watch(context: StepContext, record: FactRecord) -> None:
@@ -84,6 +96,9 @@ def watch(context: StepContext, record: FactRecord) -> None:
     if change is None or change.undoes or record.offset == change.offset:
         return
     now_ms = state.now_ms
+    if change.planned.kind in MEASURED_KINDS:
+        _watch_measured(context, change, event)
+        return
     expired = tuple(each.member_id for each in context.emitted if isinstance(each, MemberExpired))
     if change.begun_ms is None and expired and change.planned.kind in ENDS_MEMBERS:
         change.restart_at(max(change.planned_ms, min(change.heard_ms.get(each, now_ms) for each in expired)))
@@ -108,6 +123,17 @@ def watch(context: StepContext, record: FactRecord) -> None:
             actions.watch_change(state, None)
 
 
+def _watch_measured(context: StepContext, change: WatchedChange, event: Fact) -> None:
+    """Its cost comes as a fact. Without one it ends with other settings, or late, at no known cost.
+    """
+    is_refused = any(isinstance(each, EventRejected) for each in context.emitted)
+    is_late = context.state.now_ms - change.planned_ms >= change.planned.judge_within_ms
+    outcome = "replaced" if isinstance(event, GroupConfigured) and not is_refused else "late" if is_late else ""
+    if outcome:
+        context.emitted.append(_verdict(change, outcome, dict.fromkeys(JUDGED_METRICS, 0), is_whole=False))
+        actions.watch_change(context.state, None)
+
+
 def _begins(kind: str, state: GroupState, event: Fact) -> bool:
     return isinstance(event, BEGINS_WITH[kind]) or (kind == "scale_down" and any(member.leaving for member in state.members.values()))
 
@@ -117,18 +143,20 @@ def _judged(state: GroupState, change: WatchedChange, context: StepContext, even
     planned, now_ms = change.planned, state.now_ms
     if isinstance(event, GroupConfigured):
         if any(isinstance(each, EventRejected) for each in context.emitted):
-            return _verdict(change, "refused", now_ms) if planned.kind == "configure" and change.configured == 0 else None
+            return _verdict(change, "refused", change.costs(now_ms)) if planned.kind == "configure" and change.configured == 0 else None
         if change.configure() > (planned.kind == "configure"):
-            return _verdict(change, "replaced", now_ms)
+            return _verdict(change, "replaced", change.costs(now_ms))
+    costs = change.costs(now_ms)
     if change.begun_ms is None:
-        return _verdict(change, "late", now_ms) if now_ms - change.planned_ms >= planned.judge_within_ms else None
+        return _verdict(change, "late", costs) if now_ms - change.planned_ms >= planned.judge_within_ms else None
     if not context.is_untouched() or now_ms >= change.looked_ms + REST_LOOK_MS:
         change.rest(_is_at_rest(state, change), now_ms)
-    if _exceeds(change, now_ms):
-        return _verdict(change, "too_much", now_ms)
+        costs = change.costs(now_ms)
+    if _exceeds(change, costs):
+        return _verdict(change, "too_much", costs)
     if change.rest_since_ms is not None and _rested(state, change.rest_since_ms + planned.quiet_ms):
-        return _verdict(change, "at_rest", now_ms)
-    return _verdict(change, "late", now_ms) if now_ms - change.planned_ms >= planned.judge_within_ms else None
+        return _verdict(change, "at_rest", costs)
+    return _verdict(change, "late", costs) if now_ms - change.planned_ms >= planned.judge_within_ms else None
 
 
 def _rested(state: GroupState, until_ms: int) -> bool:
@@ -136,13 +164,14 @@ def _rested(state: GroupState, until_ms: int) -> bool:
     return all(member.last_heard_ms >= until_ms for member in state.members.values())
 
 
-def _verdict(change: WatchedChange, outcome: str, now_ms: int) -> ChangeJudged:
+def _verdict(change: WatchedChange, outcome: str, costs: dict[str, int], *, is_whole: bool | None = None) -> ChangeJudged:
+    """`is_whole`: whether less than expected can be told; None: by the outcome."""
     planned = change.planned
-    costs = change.costs(now_ms)
     above = [each.metric for each in planned.expected if costs[each.metric] > each.high_95]
     if _is_over_the_limit(change, costs):
         above.append("limit")
-    is_whole = outcome in ("at_rest", "late")
+    if is_whole is None:
+        is_whole = outcome in ("at_rest", "late")
     return ChangeJudged(
         change_id=planned.change_id,
         outcome=outcome,
@@ -153,8 +182,7 @@ def _verdict(change: WatchedChange, outcome: str, now_ms: int) -> ChangeJudged:
     )
 
 
-def _exceeds(change: WatchedChange, now_ms: int) -> bool:
-    costs = change.costs(now_ms)
+def _exceeds(change: WatchedChange, costs: dict[str, int]) -> bool:
     return _is_over_the_limit(change, costs) or any(costs[each.metric] > each.high_95 + ALLOWANCE[each.metric] for each in change.planned.expected)
 
 

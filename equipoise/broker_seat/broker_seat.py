@@ -95,6 +95,11 @@ class BrokerSeat:
         """Has `run` leave the group and return."""
         self._stopped.set()
 
+    @property
+    def is_settled(self) -> bool:
+        """Returns whether it stands by, or has decided for the members that there are."""
+        return self._led is not None and (not self._leads or self._wanted is not None)
+
     async def run(self) -> None:
         """Takes part until `stop`. Raises NoBrokerSeatError, and EquipoiseError when the log fails;
         the seat has left the group then.

@@ -66,6 +66,11 @@ class DescribedConsumers:
     consumers: tuple[DescribedConsumer, ...]
     carriers: tuple[DescribedConsumer, ...]
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Returns whether each member has answered the newest epoch, and has what it is to have."""
+        return self.assigned_epoch >= self.epoch and all(each.epoch >= self.epoch and each.has == each.target for each in self.consumers)
+
     def targets(self) -> dict[TopicPartition, str]:
         """Partition -> the member that is to have it."""
         return {place: each.member_id for each in self.consumers for place in each.target}

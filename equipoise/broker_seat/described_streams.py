@@ -76,6 +76,16 @@ def processes_of(group: DescribedStreamsGroup) -> dict[str, list[DescribedStream
     return found
 
 
+def active_tasks(group: DescribedStreamsGroup) -> dict[str, str]:
+    """Task -> the process that says that it runs it."""
+    return {str(task): each.process_id for each in group.members for task in _tasks(each.assignment.active_tasks)}
+
+
+def is_at_rest(group: DescribedStreamsGroup) -> bool:
+    """Returns whether each member has what it is to have, of the newest epoch."""
+    return group.assignment_epoch >= group.group_epoch and all(each.assignment == each.target_assignment for each in group.members)
+
+
 def _process(name: str, threads: Process, known: set[TaskId], records: Mapping[TaskId, int], unkept_lag: int) -> AskedProcess:
     """`records`: of tasks with state. `unkept_lag`: the least of a copy that nobody keeps up."""
     active = {task for each in threads for task in _tasks(each.target_assignment.active_tasks)} & known

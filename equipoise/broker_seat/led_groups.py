@@ -15,6 +15,8 @@ from urllib.parse import quote
 import attrs
 
 from equipoise.broker_seat.broker_seat import BrokerSeat
+from equipoise.broker_seat.first_plan import first_plan
+from equipoise.broker_seat.judged_lead import LeadMeasuring, planned_lead
 from equipoise.broker_seat.seat_queue import PREFIX
 from equipoise.broker_seat.streams_seat import StreamsSeat
 from equipoise.broker_seat.ways import check_way, way_of
@@ -23,6 +25,7 @@ from equipoise.events.facts import GroupConfigured
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import repeated
 from equipoise.kafka.listed_groups import ListedGroup, listed_groups
+from equipoise.runtime import DEPLOYED
 from equipoise.seat.generation import SeatSettings
 from equipoise.seat.group_seat import Seat
 from equipoise.seat.seat_log import SeatLog
@@ -85,11 +88,20 @@ async def lead_group(how: HowToLead, group: str, log_file: Path, stopped: asynci
             seat = BrokerSeat(connection, group, book, settings, together=way.together)
         else:
             seat = Seat(connection, group, book, settings, evict=how.evict)
-        stopping = asyncio.create_task(_stop(seat, stopped))
+        config = book.state.config
+        assert config is not None, "the group is configured"
+        planned = await _unless_stopped(
+            planned_lead(group, book, way, lambda: first_plan(connection, group, way, settings, config), evicts=how.evict), stopped
+        )
+        beside = [asyncio.create_task(_stop(seat, stopped))]
+        if planned is not None:
+            beside.append(asyncio.create_task(LeadMeasuring(connection, group, book, way, planned, DEPLOYED).run(seat)))
         try:
             await seat.run()
         finally:
-            stopping.cancel()
+            for each in beside:
+                each.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
         _LOG.info("group %s: not led here any more", group)
 
 
@@ -106,6 +118,15 @@ async def _unless_stopped(asked: Coroutine[Any, Any, T], stopped: asyncio.Event)
 async def _stop(seat: Seat | BrokerSeat | StreamsSeat, stopped: asyncio.Event) -> None:
     await stopped.wait()
     seat.stop()
+
+
+def log_in(folder: Path, group: str) -> Path:
+    """The log of a group in this folder, which is made. Raises InputError when that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: the logs of groups cannot be there: {error.strerror}; name another folder") from None
+    return folder / f"{quote(group, safe='')}.db"
 
 
 class LedGroups:
@@ -129,10 +150,7 @@ class LedGroups:
         """Returns when `stopped` is set, and the seats have left their groups. Raises InputError
         when the folder cannot be made.
         """
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{self._folder}: the logs of groups cannot be there: {error.strerror}; name another folder") from None
+        log_in(self._folder, "")
         waiting = asyncio.create_task(stopped.wait())
         try:
             while not stopped.is_set():
@@ -159,10 +177,7 @@ class LedGroups:
                 del self._seats[name]
                 self._ended(name, seat, now_s)
             if name not in self._seats and now_s >= self._again_s.get(name, now_s):
-                self._seats[name] = asyncio.create_task(lead_group(self._how, name, self._log_of(name), stopped, is_named=False))
-
-    def _log_of(self, group: str) -> Path:
-        return self._folder / f"{quote(group, safe='')}.db"
+                self._seats[name] = asyncio.create_task(lead_group(self._how, name, log_in(self._folder, name), stopped, is_named=False))
 
     def _ended(self, group: str, seat: asyncio.Task[None], now_s: float) -> None:
         self._again_s[group] = now_s + AGAIN_S

@@ -10,12 +10,13 @@ import contextlib
 import logging
 from collections.abc import Set
 
+import attrs
 from aiokafka import errors
 
 from equipoise.bridge.mapping import facts_of, names_of, racks_of
 from equipoise.bridge.question import Question
 from equipoise.broker_seat.broker_plan import MARK, MOST_FOLLOWED, BrokerPlan, newest, write_plan
-from equipoise.broker_seat.described_streams import caught_up_copies, processes_of, question_of, streams_plan, topics_of_streams
+from equipoise.broker_seat.described_streams import caught_up_copies, is_at_rest, processes_of, question_of, streams_plan, topics_of_streams
 from equipoise.broker_seat.extra_member import ASSIGNOR, CLIENT_ID, REQUEST_TIMEOUT_MS, ExtraMember, NoBrokerSeatError
 from equipoise.broker_seat.seat_queue import PREFIX, SeatQueue
 from equipoise.broker_watch import BrokerWatch
@@ -40,6 +41,15 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_S, RETRY_S = 0.5, 1.0
 TAGS, NAME = "streams.rack.aware.assignment.tags", "streams.assignor.name"
+
+
+@attrs.frozen(kw_only=True)
+class FirstRound:
+    """`is_led`: the group has equipoise's assignor already."""
+
+    question: Question
+    planned: RoundPlanned
+    is_led: bool
 
 
 class StreamsSeat:
@@ -71,6 +81,11 @@ class StreamsSeat:
     def stop(self) -> None:
         """Has `run` give the group back and return."""
         self._stopped.set()
+
+    @property
+    def is_settled(self) -> bool:
+        """Returns whether it stands by, or the group has what was decided and waits for nothing."""
+        return self._stands_by or (self._is_in and not self._hands_over and self._due_s is None)
 
     async def run(self) -> None:
         """Leads until `stop`. Raises NoBrokerSeatError, and EquipoiseError when the log fails; the
@@ -156,7 +171,7 @@ class StreamsSeat:
         that moved is handed over, a copy that is waited for has caught up, or the time has come.
         """
         if self._hands_over:
-            return group.group_epoch >= self._epoch and all(each.assignment == each.target_assignment for each in group.members)
+            return group.group_epoch >= self._epoch and is_at_rest(group)
         return self._due_s is not None and (self._runtime.monotonic_s() >= self._due_s or not caught_up <= self._caught_up)
 
     def _stand_by(self) -> None:
@@ -183,26 +198,19 @@ class StreamsSeat:
         acceptable_lag = self._log.state.settings.acceptable_recovery_lag
         return question_of(group, asked.metadata, ends, {}, f"{group.group_epoch}-{self._runtime.unique()[:12]}", acceptable_lag=acceptable_lag)
 
-    async def first_moves(self) -> list[str]:
-        """Returns what would happen first, a line each; the log gets the round. Raises
-        EquipoiseError, KafkaError, OSError.
+    async def first_round(self) -> FirstRound:
+        """Decides once, and changes nothing but the log. Raises EquipoiseError, KafkaError,
+        OSError.
         """
         try:
+            admin = await self._described.admin()
             async with self._topics:
                 group = await self._describe()
+                own = await own_group_settings(admin, self.group)
                 question = await self._question(group)
         finally:
             await self._described.close()
-        planned, names = self._decide(question), names_of(question)
-        runs = {task: process.id for process in question.processes for task in process.active}
-        named = {process: name for name, process in names.items()}
-        holds = {(task, process.id) for process in question.processes for task in process.standby}
-        lines = []
-        for each in planned.members:
-            process = names[each.member_id]
-            lines += [f"{task}: {named.get(runs.get(task, ''), 'nobody')} -> {each.member_id}" for task in each.active if runs.get(task) != process]
-            lines += [f"{task}: a copy on {each.member_id}" for task in sorted({*each.standby, *each.warmup}) if (task, process) not in holds]
-        return lines
+        return FirstRound(question=question, planned=self._decide(question), is_led=own.get(NAME) == ASSIGNOR)
 
     def _decide(self, question: Question) -> RoundPlanned:
         """Appends the round's facts, and returns what was decided. Raises EquipoiseError."""

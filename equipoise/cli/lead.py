@@ -142,13 +142,15 @@ async def _say(screen: Screen, how: HowToLead, group: str) -> None:
     """Says how the group would be led. Raises InputError where it cannot be."""
     from aiokafka import errors
 
-    from equipoise.broker_seat.ways import check_way, first_moves, way_of
+    from equipoise.broker_seat.first_plan import first_plan
+    from equipoise.broker_seat.ways import check_way, way_of
+    from equipoise.replay.wording import costs_text
     from equipoise.seat.group_seat import Seat
     from equipoise.seat.seat_log import SeatLog
 
     try:
         way = await way_of(how.connection, group, convert=how.convert)
-        moves = await first_moves(how.connection, group, way, how.settings, how.streams_config if way.name == "streams" else how.config)
+        first = await first_plan(how.connection, group, way, how.settings, how.streams_config if way.name == "streams" else how.config)
     except (errors.KafkaError, OSError) as error:
         raise InputError(f"group {group}: cannot be looked at: {type(error).__name__} {error}") from None
     check_way(way, group)
@@ -156,9 +158,13 @@ async def _say(screen: Screen, how: HowToLead, group: str) -> None:
         with tempfile.TemporaryDirectory() as folder, SeatLog(Path(folder) / "dry-run.db", group) as book:
             await Seat(how.connection, group, book, how.settings).examine()
     screen.line(way.said(group))
+    moves = [] if first is None else first.lines()
     screen.line("nothing would move first" if not moves else "would move first:")
     for line in moves:
         screen.line(f"  {line}")
+    expected = () if first is None or first.is_led else first.expected(way, evicts=how.evict)
+    if expected:
+        screen.line(f"expected: {costs_text(expected)}")
 
 
 async def _lead(how: HowToLead, group: str, place: Path, *, several: bool) -> None:

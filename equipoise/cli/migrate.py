@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from equipoise.operations.migrating.asking_groups import JudgedGroup
     from equipoise.operations.migrating.cost import ActionCost
     from equipoise.operations.migrating.taking_over import GivenBack, TakenOver, TakingOver
+    from equipoise.seat.seat_log import SeatLog
 
 EXIT_NOT_DONE = 1
 LOOK_S = 1.0
@@ -37,6 +39,10 @@ _TO_APPLY = ("yes", "taken over")
 @click.option("--back", is_flag=True, help="Give the groups back to their clients; with --to members, the application to the consumers.")
 @click.option("--to", "to", type=click.Choice(("consumer", "members")), default="consumer", show_default=True, help="KIP-848, or members.")
 @click.option("--consumers", metavar="CONSUMERS", help="With --to members: the consumer group that they adopt.")
+@click.option(
+    "--logs", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+    help="With --apply: write what it is expected to cost, and what it has cost, to a log of each group.",
+)  # fmt: skip
 @click.option("--timeout", "timeout_s", type=Number(min=0), metavar="SECONDS", help="Stop waiting after this time. Default: 120 with --apply.")
 @settings_options(LiveSettings)
 def migrate(
@@ -48,6 +54,7 @@ def migrate(
     back: bool,
     to: Literal["consumer", "members"],
     consumers: str | None,
+    logs: Path | None,
     timeout_s: float | None,
 ) -> int:
     """Say of each consumer group whether its broker takes it over to the new protocol (KIP-848)
@@ -74,11 +81,13 @@ def migrate(
     if to == "members":
         from equipoise.cli import to_members
 
-        if consumers is None or len(groups) != 1 or applies:
-            raise InputError("--to members: name the members' --group, once, and their --consumers; --apply has no meaning there")
+        if consumers is None or len(groups) != 1 or applies or logs is not None:
+            raise InputError("--to members: name the members' --group, once, and their --consumers; --apply and --logs have no meaning there")
         return to_members.move(screen, settings, groups[0], consumers, timeout_s, words, back=back)
     if consumers is not None or words:
         raise InputError("--consumers and COMMAND: only with --to members")
+    if logs is not None and not applies:
+        raise InputError("--logs: only with --apply")
     if applies and back:
         raise InputError("--apply and --back: name one of them")
     if back and not groups:
@@ -87,10 +96,12 @@ def migrate(
         import aiokafka  # noqa: F401
     except ImportError:
         raise InputError(MISSING) from None
-    return asyncio.run(_run(screen, settings, groups, applies=applies, back=back, timeout_s=timeout_s))
+    return asyncio.run(_run(screen, settings, groups, applies=applies, back=back, logs=logs, timeout_s=timeout_s))
 
 
-async def _run(screen: Screen, settings: LiveSettings, patterns: Sequence[str], *, applies: bool, back: bool, timeout_s: float | None) -> int:
+async def _run(
+    screen: Screen, settings: LiveSettings, patterns: Sequence[str], *, applies: bool, back: bool, logs: Path | None, timeout_s: float | None
+) -> int:
     from aiokafka import errors
 
     from equipoise.operations.migrating.asking_groups import GroupsAsking
@@ -109,12 +120,12 @@ async def _run(screen: Screen, settings: LiveSettings, patterns: Sequence[str], 
     except (errors.KafkaError, OSError) as error:
         raise InputError(f"--bootstrap {settings.bootstrap}: {type(error).__name__} {error}") from None
     if applies:
-        return await _apply(screen, settings, found, within_s)
+        return await _apply(screen, settings, found, within_s, logs)
     _answer(screen, found, named=bool(patterns))
     return 0
 
 
-async def _apply(screen: Screen, settings: LiveSettings, found: Sequence[JudgedGroup], within_s: float) -> int:
+async def _apply(screen: Screen, settings: LiveSettings, found: Sequence[JudgedGroup], within_s: float, logs: Path | None) -> int:
     """Takes over what can be, and stays."""
     from equipoise.operations.migrating.taking_over import TakingOver
 
@@ -122,7 +133,10 @@ async def _apply(screen: Screen, settings: LiveSettings, found: Sequence[JudgedG
     for which in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(which, stopped.set)
     async with contextlib.AsyncExitStack() as stack:
-        taking = [await stack.enter_async_context(TakingOver(settings, each.group)) for each in found if each.verdict.takes in _TO_APPLY]
+        wanted = [each for each in found if each.verdict.takes in _TO_APPLY]
+        logged = [each.group.name for each in wanted if each.verdict.takes == "yes"] if logs is not None else []
+        log = {name: stack.enter_context(_log(logs, name)) for name in logged if logs is not None}
+        taking = [await stack.enter_async_context(TakingOver(settings, each.group, log=log.get(each.group.name))) for each in wanted]
         done = await asyncio.gather(*(each.take_over(within_s) for each in taking))
         refused = [each for each in found if each.verdict.takes in ("no", "unknown")]
         lines: list[Part] = [Line(Styled(each.said(), colour="green" if each.is_done else "red")) for each in done]
@@ -139,6 +153,18 @@ async def _apply(screen: Screen, settings: LiveSettings, found: Sequence[JudgedG
         left = "left; nothing of this process is in it any more" if each.left else "could not leave; the broker ends its session (45 s by default)"
         screen.remark(f"{each.before.name}: {left}")
     return 0 if all(each.is_done for each in done) and not refused else EXIT_NOT_DONE
+
+
+def _log(folder: Path, group: str) -> SeatLog:
+    """The group's log, as `equipoise lead` writes it. Raises InputError when it cannot be."""
+    from equipoise.broker_seat.led_groups import log_in
+    from equipoise.cli.lead import configuration
+    from equipoise.seat.seat_log import SeatLog
+
+    log = SeatLog(log_in(folder, group), group)
+    if log.state.config is None:
+        log.configure(configuration((), streams=True))
+    return log
 
 
 async def _is_over(screen: Screen, group: TakingOver) -> bool:

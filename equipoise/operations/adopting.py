@@ -8,7 +8,10 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
+import attrs
+
 from equipoise.events.errors import InputError
+from equipoise.events.facts import ChangeMeasured, ChangePlanned, ExpectedCost
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.started_clients import NotAllowedError, admin_client, reaching
 from equipoise.live_settings import LiveSettings
@@ -16,6 +19,8 @@ from equipoise.member.fencing import SOURCES_KEY, ChangelogFence
 from equipoise.member.positions import PositionsReader, positions_topic
 from equipoise.member.task_context import unpack_sources
 from equipoise.operations.live_group import LiveGroup
+from equipoise.operations.planned_changes import ChangeWish
+from equipoise.replay.wording import planned_text
 from equipoise.runtime import DEPLOYED
 from equipoise.seat.held_group import RELEASE, HeldGroup, Holders
 from equipoise.statemachine.state import GroupState
@@ -27,6 +32,10 @@ FIRST_LOOK_BACK = 10_000
 commit has them.
 """
 READ_S = 1.0
+PAUSES_MS = {"median": 500, "low_50": 200, "high_50": 1_000, "low_95": 0, "high_95": 1_500}
+"""Nobody reads for so long when members take over, by what was measured (docs/adopt.md). How long
+consumers take to start is theirs.
+"""
 Say = Callable[[str], None]
 Ends = Callable[[], Awaitable[None]]
 """Has the application start or stop, or asks somebody for it."""
@@ -45,6 +54,8 @@ class Adopting:
         self._held = HeldGroup(settings, consumers, RELEASE, DEPLOYED.boot_ms)
         self._left_s: float | None = None
         """When the last one who read was seen to have left."""
+        self._planned: ChangePlanned | None = None
+        self._planned_s = 0.0
 
     async def __aenter__(self) -> Adopting:
         await self._live.__aenter__()
@@ -96,6 +107,7 @@ class Adopting:
                 raise InputError(f"--consumers {self.consumers}: its consumers read {', '.join(missing)}, which no task of {self.group} reads")
             before = await self._committed(self.consumers, places)
             self._say(f"group {self.consumers}: {_counted(len(holders.others), 'consumer')}, offsets of {_counted(len(before), 'partition')}")
+            await self._plan(state, f"members take the place of the consumers of {self.consumers}", predicts_pause=True)
             await stop()
             left_s = await self._until(lambda now: not now.others, "consumer")
             handed = await self._committed(self.consumers, places)
@@ -103,7 +115,7 @@ class Adopting:
             entered_s = _now_s()
             self._say(f"the members hold group {self.consumers}, {entered_s - left_s:.1f} s after its last consumer has left")
             await self._first_commit(handed, places)
-        return _now_s() - left_s
+        return await self._done(state, left_s)
 
     async def _ready_members(self) -> GroupState:
         """The group, once its leader has granted every task."""
@@ -146,6 +158,7 @@ class Adopting:
         """
         state = await self._live.state()
         await self._check_there(_sources(state))
+        await self._plan(state, f"consumers of {self.consumers} take the place of the members", predicts_pause=False)
         holding = asyncio.ensure_future(self._hold())
         try:
             with self._allowed():
@@ -166,7 +179,7 @@ class Adopting:
         with self._allowed():
             while not (await self._held.consumers()).reads:  # noqa: ASYNC110  # the broker tells nobody
                 await asyncio.sleep(LOOK_S)
-        return _now_s() - left_s
+        return await self._done(state, left_s)
 
     async def _hold(self) -> None:
         from aiokafka.errors import InconsistentGroupProtocolError, KafkaError
@@ -267,6 +280,42 @@ class Adopting:
             await asyncio.sleep(LOOK_S)
 
     # Both ways
+
+    async def _plan(self, state: GroupState, what: str, *, predicts_pause: bool) -> None:
+        """Writes down what is going to be changed, unless it is from an earlier run, or cannot be.
+        """
+        from equipoise.operations.worker_builds import check_workers_read
+
+        self._planned_s = _now_s()
+        before = None if state.change is None else state.change.planned
+        if before is not None and (before.kind, before.what) == ("adopt", what):
+            self._planned = before
+            return
+        tasks = len(state.tasks())
+        pause = ExpectedCost(metric="unavailable_task_ms", **{name: tasks * each for name, each in PAUSES_MS.items()})
+        moves = ExpectedCost(metric="moves", **dict.fromkeys(PAUSES_MS, tasks))
+        planned = ChangeWish().planned("adopt", what, state.last_offset, None)
+        planned = attrs.evolve(planned, expected=(pause, moves) if predicts_pause else (moves,))
+        try:
+            problem = await check_workers_read(self._settings, ChangeMeasured)
+            if before is not None and before.kind != "adopt":
+                problem = f"{before.change_id} is not over"
+            if not problem:
+                await self._live.append(planned)
+                self._planned = planned
+        except InputError as error:
+            problem = str(error)
+        self._say(f"not judged: {problem}" if problem else f"{planned.change_id}: {planned_text(planned)}")
+
+    async def _done(self, state: GroupState, left_s: float) -> float:
+        """Says what it has cost. Returns for how many seconds nobody read."""
+        now_s = _now_s()
+        if self._planned is not None:
+            tasks, rest_ms = len(state.tasks()), int((now_s - self._planned_s) * 1_000)
+            unavailable_ms = tasks * int((now_s - left_s) * 1_000)
+            change_id = self._planned.change_id
+            await self._live.append(ChangeMeasured(change_id=change_id, unavailable_task_ms=unavailable_ms, moves=tasks, rest_ms=rest_ms))
+        return now_s - left_s
 
     async def _until(self, done: Callable[[Holders], bool], what: str) -> float:
         """Waits until those in the consumers' group are as wanted. When that was seen."""

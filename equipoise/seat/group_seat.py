@@ -93,6 +93,11 @@ class Seat:
         """Has `run` leave the group and return."""
         self._stopped.set()
 
+    @property
+    def is_settled(self) -> bool:
+        """Returns whether it is in the group, and takes nobody out of it."""
+        return self.status.generation >= 0 and not self._evict and not self._evicted
+
     async def run(self) -> None:
         """Takes part until `stop`. Raises NoSeatError, and EquipoiseError when the log fails; the
         seat has left the group then.

@@ -188,7 +188,7 @@ def _predicted(present: PresentGroup, habits: Habits, change: PlannedChange, cos
         sensitive_to={name: found for name, values in outcomes.items() if (found := _most_sensitive(values, draws))},
         as_now=round(sum(each.before.get(task) == owner for each in costs for task, owner in now) / len(costs) / max(1, len(now)), 3),
         restore_basis=habits.restore_basis,
-        expected=_expected([each.judged for each in costs]),
+        expected=expected_costs([each.judged for each in costs]),
         owners=tuple(each.owners for each in costs),
     )
 
@@ -222,8 +222,8 @@ def _interval(values: Sequence[float]) -> PredictedInterval:
     return PredictedInterval(*(round(quantile(ordered, share), 3) for share in (0.5, 0.25, 0.75, 0.025, 0.975)))
 
 
-def _expected(judged: Sequence[Mapping[str, int]]) -> tuple[ExpectedCost, ...]:
-    """Returns the intervals of what the leader counts in each run."""
+def expected_costs(judged: Sequence[Mapping[str, int]]) -> tuple[ExpectedCost, ...]:
+    """Returns the intervals of what is counted in each run; (): in one nothing was."""
     found = []
     for metric in JUDGED_METRICS if all(judged) else ():
         ordered = sorted(float(each[metric]) for each in judged)

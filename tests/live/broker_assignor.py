@@ -26,7 +26,7 @@ def assignor_jar_classes() -> Path:
     call on this machine. Raises NoBrokerError.
     """
     tried = JAVA / "src/test/java/io/equipoise/broker"
-    sources = [*sorted((JAVA / "src/main").rglob("*.java")), *(tried / f"{name}.java" for name in ("Cases", "Speed", "TaskCases"))]
+    sources = [*sorted((JAVA / "src/main").rglob("*.java")), *(tried / f"{name}.java" for name in ("Cases", "TaskCases"))]
     libraries = f"{api_jars()}/*"
 
     def compile_into(part: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from equipoise.log import open_log
+from equipoise.replay.known_changes import KnownChange, known_changes
 from equipoise.replay.verification import Verdict, verify
 from tests.live.group_clients import ROOT
 
@@ -35,6 +36,11 @@ class SeatProcess:
         if self.process.poll() is None:
             self.process.send_signal(how)
         return self.process.wait(90)
+
+    def changes(self) -> list[KnownChange]:
+        """Returns the changes in its log."""
+        with open_log(self.log) as log:
+            return known_changes(log.read())
 
     def verified(self) -> bool:
         with open_log(self.log) as log:

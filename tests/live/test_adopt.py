@@ -23,9 +23,11 @@ from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.settings import GroupSettings
 from equipoise.kafka.connection import Connection
+from equipoise.log import open_log
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.operations.doctor.access import Acl, needs
 from equipoise.operations.doctor.access import Application as Parts
+from equipoise.replay.known_changes import known_changes
 from tests.live.group_clients import ROOT, GroupClient, confluent_kafka_command
 from tests.live.kafka import admin_client, reader, writer
 from tests.live.leader import leading
@@ -271,6 +273,10 @@ async def test_application_moves_to_members_and_back_and_each_record_counts_once
             application.stop_load()
             await loading
             await application.check_each_once()
+            with open_log(f"kafka://{application.bootstrap}/{application.prefix}") as log:
+                found = known_changes(log.read())
+            assert [(each.kind, each.judged.moves if each.judged else None) for each in found] == 4 * [("adopt", PARTITIONS)]
+            assert all(each.judged.unavailable_task_ms > 0 for each in found if each.judged), "nobody read for a while"
         finally:
             application.stop_load()
             await asyncio.gather(loading, *(each.stop() for each in consumers))

@@ -20,6 +20,7 @@ from aiokafka.admin import NewTopic
 from equipoise.broker_seat.extra_member import ExtraMember
 from equipoise.broker_seat.led_groups import LOOK_S
 from equipoise.broker_seat.ways import CLASS, SETTING
+from equipoise.events.facts import JUDGED_METRICS
 from equipoise.kafka.connection import Connection
 from equipoise.log import open_log
 from equipoise.operations.doctor.access import Acl
@@ -280,6 +281,24 @@ async def test_dry_run_says_the_way_and_the_first_moves(broker: Brokers, start: 
     assert "led from inside the brokers (KIP-848)" in said
     assert said.count("-> third") == 2, said
     assert await assignor_of(broker, prefix) == "uniform", "nothing was changed"
+
+
+async def test_that_it_begins_to_lead_is_planned_and_judged(broker: Brokers, start: Start, lead: Any, prefix: str) -> None:
+    clients = [start(name) for name in ("first", "second", "third")]
+    await until_shared(*clients)
+    assert "expected: 0.0 task-s" in said_dry(broker, prefix, "--capacity", "third=2")
+    seat = lead("--capacity", "third=2")
+    await until(lambda: "2 of 12 partitions move" in seat.said)
+    second = lead("--capacity", "third=2")
+    await until(lambda: "lead-2 is over" in seat.said)
+    assert seat.end() == 0, seat.said
+    assert seat.verified()
+    ((known,), others) = seat.changes(), second.changes()
+    assert known.judged is not None
+    assert (known.kind, known.judged.outcome, known.judged.moves) == ("lead", "at_rest", 2), seat.said
+    assert {each.metric for each in known.planned.expected} == set(JUDGED_METRICS)
+    assert "moves" not in (*known.judged.above, *known.judged.below)
+    assert others == [], "the second one changes nothing"
 
 
 @pytest.mark.slow

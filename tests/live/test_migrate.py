@@ -18,8 +18,10 @@ import pytest
 from aiokafka.admin import NewTopic
 
 from equipoise.kafka.connection import Connection
+from equipoise.log import open_log
 from equipoise.operations.migrating.asking_groups import GroupsAsking, JudgedGroup
 from equipoise.operations.migrating.taking_over import TakenOver, TakingOver
+from equipoise.replay.known_changes import known_changes
 from equipoise.seat.group_client import GroupClient as Asked
 from tests.json_schemas import Coverage
 from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command, java_command, kafka_python_command
@@ -144,7 +146,7 @@ def started(broker: Brokers, group: str, *options: str) -> subprocess.Popen[str]
 
 @pytest.mark.smoke
 @pytest.mark.new_kafka
-async def test_group_is_migrated_one_client_at_a_time_and_given_back(broker: Brokers, start: Start, prefix: str) -> None:
+async def test_group_is_migrated_one_client_at_a_time_and_given_back(broker: Brokers, start: Start, prefix: str, tmp_path: Path) -> None:
     coverage = Coverage("migrate")
     clients = [start("librdkafka", "range"), start("librdkafka", "range")]
     await until_shared(*clients)
@@ -154,11 +156,15 @@ async def test_group_is_migrated_one_client_at_a_time_and_given_back(broker: Bro
     assert (found["verdict"], len(found["clients"]), len(found["cost"])) == ("yes", 2, 3)
     assert f"{prefix}" in ran(broker)
     assert "taken over: yes" in ran(broker, "--group", f"{prefix}*")
-    applying = started(broker, prefix)
+    applying = started(broker, prefix, "--logs", str(tmp_path))
     try:
         assert applying.stdout is not None
         first = await asyncio.to_thread(applying.stdout.readline)
-        assert "at rest with 2 clients, 0 of 6 partitions moved" in first
+        assert "at rest with 2 clients, 0 of 6 partitions moved; it is over: 0.0 task-s, 0 moves" in first
+        with open_log(tmp_path / f"{prefix}.db") as log:
+            (known,) = known_changes(log.read())
+        assert known.planned is not None
+        assert (known.kind, known.verdict, len(known.planned.expected)) == ("migrate", "at_rest", 3)
         for number in range(2):
             clients[number].signal(signal.SIGTERM)
             clients[number].ended()

@@ -99,6 +99,20 @@ async def test_seat_takes_the_lead_holds_and_gives_it_back(start: Start, lead: A
     assert seat.verified()
 
 
+@pytest.mark.slow
+async def test_that_it_takes_the_lead_is_planned_and_judged(start: Start, lead: Any) -> None:
+    clients = [start(name, aiokafka_command) for name in ("first", "second", "third")]
+    await until_shared(*clients)
+    seat = lead("--evict")
+    await until(lambda: "lead-2 is over" in seat.said)
+    assert seat.end() == 0, seat.said
+    (known,) = seat.changes()
+    assert known.judged is not None
+    assert (known.kind, known.judged.outcome, known.judged.moves) == ("lead", "at_rest", 0), seat.said
+    assert known.judged.unavailable_task_ms > 0, "an eager group stops"
+    assert seat.verified()
+
+
 async def test_waiting_seat_takes_nothing_from_java_cooperative(start: Start, lead: Any) -> None:
     """Java's cooperative leader would assign partitions to a member without topics that comes first
     in its table.

@@ -126,6 +126,7 @@ async def test_streams_group_is_led_state_first_and_given_back(broker: Brokers, 
             own = await own_settings(broker, prefix)
             assert (own[NAME], own[TAGS].split(",")[0]) == ("equipoise", "zone"), "what the group had is kept"
             assert await until_running(broker, prefix, 2) == before, "nothing moves because equipoise leads"
+            assert [(each.kind, each.verdict) for each in seat.changes()] == [("lead", "under way")]
             with application("i3") as third:
                 await until(lambda: "1 copies begin" in seat.said)
                 assert await until_copied(broker, prefix), seat.said
@@ -156,7 +157,10 @@ async def test_group_goes_on_without_its_seat_and_the_next_one_leads(broker: Bro
         seat = SeatProcess(broker.bootstrap, prefix, tmp_path / "first.db")
         later: SeatProcess | None = None
         try:
-            await until(lambda: "0 tasks move" in seat.said)
+            await until(lambda: "lead-2 is over" in seat.said)
+            (known,) = seat.changes()
+            assert known.judged is not None
+            assert (known.judged.outcome, known.judged.moves, known.judged.unavailable_task_ms) == ("at_rest", 0, 0)
             seat.end(signal.SIGKILL)
             second.end("leave")
             alone = await until_running(broker, prefix, 1)

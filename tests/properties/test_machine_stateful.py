@@ -20,9 +20,11 @@ from equipoise.assignors.cooperative.options import CooperativeOptions
 from equipoise.events.decisions import AssignmentIssued, ChangeJudged, Checkpointed, EventRejected
 from equipoise.events.facts import (
     CHANGE_KINDS,
+    MEASURED_KINDS,
     READINESS,
     AssignmentObserved,
     BaseRequested,
+    ChangeMeasured,
     ChangePlanned,
     DealRequested,
     Fact,
@@ -385,6 +387,15 @@ class Storm(RuleBasedStateMachine):
         or_undo = kind == "configure" and most_ms is not None
         limits: dict[str, Any] = {"judge_within_ms": within_ms, "quiet_ms": 5_000, "most_unavailable_task_ms": most_ms}
         self.group.fact(ChangePlanned(change_id="c", kind=kind, what="a change", or_undo=or_undo, **limits))
+
+    @rule(is_over=st.booleans(), unavailable_task_ms=st.sampled_from([0, 20_000]))
+    def is_measured(self, is_over: bool, unavailable_task_ms: int) -> None:
+        change = self.group.state.change
+        waits = change is not None and not change.undoes and change.planned.kind in MEASURED_KINDS
+        fact = ChangeMeasured(change_id="c", unavailable_task_ms=unavailable_task_ms, moves=0, rest_ms=1_000, is_over=is_over)
+        decided = self.group.fact(fact)
+        verdicts = [each for each in decided if isinstance(each, ChangeJudged)]
+        assert (len(verdicts), bool(rejections(decided))) == ((1, False) if waits else (0, True))
 
     @rule(silent_ms=st.dictionaries(st.sampled_from(LIARS), st.integers(0, 50_000), max_size=3), late=st.integers(0, 2))
     def is_told_of_silence(self, silent_ms: dict[str, int], late: int) -> None:

@@ -5,6 +5,7 @@ the broker's own assignor, and give it back.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import attrs
 from aiokafka import errors
@@ -12,12 +13,20 @@ from aiokafka import errors
 from equipoise.broker_seat.described_group import DescribedConsumer, DescribedConsumers
 from equipoise.broker_seat.extra_member import CLIENT_ID as SEAT_CLIENT_ID
 from equipoise.broker_seat.extra_member import ExtraMember, NoBrokerSeatError, OutOfGroupError
+from equipoise.events.decisions import ChangeJudged
 from equipoise.events.errors import InputError
+from equipoise.events.facts import ChangeMeasured
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup, repeated
+from equipoise.operations.migrating.cost import MOST_PARTITIONS, SESSION_MS
 from equipoise.operations.migrating.verdict import MigratedGroup
-from equipoise.replay.wording import counted
+from equipoise.operations.planned_changes import ChangeWish
+from equipoise.replay.prediction.described_cost import DescribedCost
+from equipoise.replay.prediction.predict_deal import predict_deal
+from equipoise.replay.simulation.kafka.consumers import ConsumerSettings
+from equipoise.replay.wording import counted, judged_text
 from equipoise.runtime import DEPLOYED, Runtime
+from equipoise.seat.seat_log import SeatLog
 from equipoise.seat.seat_protocol import TopicPartition
 
 CLIENT_ID = "equipoise-migrate"
@@ -46,15 +55,15 @@ class TakenOver:
     moves: int
     took_s: float
     problem: str = ""
+    judged: str | None = None
+    """What the log says of it; None: it is not in a log."""
 
     def said(self) -> str:
         """Says it to an operator, on one line."""
         if self.problem:
             return f"{self.group}: {self.problem}"
-        return (
-            f"{self.group}: taken over in {self.took_s:.1f} s: at rest with {counted(self.clients, 'client')},"
-            f" {self.moves} of {counted(self.partitions, 'partition')} moved"
-        )
+        took = f"{self.group}: taken over in {self.took_s:.1f} s: at rest with {counted(self.clients, 'client')}"
+        return f"{took}, {self.moves} of {counted(self.partitions, 'partition')} moved{f'; it {self.judged}' if self.judged else ''}"
 
 
 class TakingOver:
@@ -63,9 +72,12 @@ class TakingOver:
     its end the member leaves.
     """
 
-    def __init__(self, connection: Connection, before: MigratedGroup, runtime: Runtime = DEPLOYED) -> None:
+    def __init__(self, connection: Connection, before: MigratedGroup, runtime: Runtime = DEPLOYED, log: SeatLog | None = None) -> None:
+        """`log`: where it is written down what this is expected to cost, and what it has cost."""
         self.before = before
-        self._runtime = runtime
+        self._runtime, self._log = runtime, log
+        self._began_s = 0.0
+        self._cost = DescribedCost[TopicPartition](0)
         several = len({topic for each in before.clients for topic in each.topics}) > 1
         assignor = TOGETHER if before.protocol == TOGETHER and several else None  # equal numbers stay together
         self._member = ExtraMember(connection, before.name, f"{CLIENT_ID}-{runtime.unique()}", assignor=assignor, client_id=CLIENT_ID)
@@ -89,8 +101,37 @@ class TakingOver:
         await self._member.__aexit__(None, None, None)
 
     async def take_over(self, within_s: float) -> TakenOver:
-        """Joins, and waits until the group is at rest. What the broker refuses is in the answer."""
-        began_s = self._runtime.monotonic_s()
+        """Joins, and waits until the group is at rest. What the broker refuses is in the answer.
+        Raises EquipoiseError when the log fails.
+        """
+        self._began_s = self._runtime.monotonic_s()
+        self._look({place: each.member_id for each in self.before.clients for place in each.held}, is_at_rest=False)
+        change_id = None if self._log is None else self._plan(self._log)
+        done = await self._taken_over(self._began_s, within_s)
+        if self._log is not None and change_id is not None:
+            costs = self._cost.costs(self._now_ms())
+            for each in self._log.append(ChangeMeasured(change_id=change_id, **costs, is_over=done.is_done)):
+                if isinstance(each.decision, ChangeJudged):
+                    return attrs.evolve(done, judged=judged_text(each.decision))
+        return done
+
+    def _plan(self, log: SeatLog) -> str:
+        """Returns the id of the change in the log."""
+        has = {f"{topic}-{number}": each.member_id for each in self.before.clients for topic, number in each.held}
+        settings = ConsumerSettings(session_timeout_ms=SESSION_MS, is_broker_led=True)
+        idle = [each.member_id for each in self.before.clients if not each.held]
+        expected = predict_deal(has, has, settings, idle=idle) if 0 < len(has) <= MOST_PARTITIONS else ()
+        planned = ChangeWish().planned("migrate", "the broker takes the group over", log.state.last_offset, None)
+        log.append(attrs.evolve(planned, expected=expected))
+        return planned.change_id
+
+    def _look(self, has: Mapping[TopicPartition, str], *, is_at_rest: bool) -> None:
+        self._cost.look(has, self._now_ms(), is_at_rest=is_at_rest)
+
+    def _now_ms(self) -> int:
+        return int((self._runtime.monotonic_s() - self._began_s) * 1_000)
+
+    async def _taken_over(self, began_s: float, within_s: float) -> TakenOver:
         try:
             await repeated(self._member.beat, ASKED_S)
         except NoBrokerSeatError as error:
@@ -111,7 +152,9 @@ class TakingOver:
                 found = await self._member.describe()
             except (errors.KafkaError, OSError):
                 continue
-            looks = looks + 1 if found is not None and _is_at_rest(found) else 0
+            if found is not None:
+                self._look({place: each.member_id for each in found.consumers for place in each.has}, is_at_rest=found.is_at_rest)
+            looks = looks + 1 if found is not None and found.is_at_rest else 0
         assert found is not None
         return self._verdict(found, began_s)
 
@@ -163,11 +206,6 @@ class TakingOver:
                     raise InputError("its member was taken out of the group (`equipoise migrate --back`)") from None
             except (errors.KafkaError, OSError):
                 continue  # a coordinator that takes over knows the member
-
-
-def _is_at_rest(group: DescribedConsumers) -> bool:
-    """Returns whether each member has answered the newest epoch, and has what it is to have."""
-    return group.assigned_epoch >= group.epoch and all(each.epoch >= group.epoch and each.has == each.target for each in group.consumers)
 
 
 def _waits_for(group: DescribedConsumers | None) -> str:

@@ -17,6 +17,7 @@ from equipoise.events.facts import (
     AbsentMember,
     AssignmentObserved,
     BaseRequested,
+    ChangeMeasured,
     ChangePlanned,
     DealRequested,
     GroupConfigured,
@@ -492,6 +493,17 @@ def plan_change(context: Context, parsed: ParsedDirective) -> None:
         context.append(ChangePlanned(change_id=change_id, kind=kind, what=f"{kind} {change_id}", **given))
     except FieldError as error:
         raise parsed.error(str(error)) from None
+
+
+@directive(
+    "measure-change", "ID", "ChangeMeasured: who made a change says what it cost ([D14](protocol.md#d14)).",
+    unavailable_task_ms=Argument(WHOLE, "0"), moves=Argument(WHOLE, "0"), rest_ms=Argument(WHOLE, "0"), is_over=Argument(YES_NO, "yes"), **TIME,
+)  # fmt: skip
+def measure_change(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    (change_id,) = parsed.members()
+    zeros = {"unavailable_task_ms": 0, "moves": 0, "rest_ms": 0}
+    context.append(ChangeMeasured(change_id=change_id, **zeros | parsed.given("unavailable_task_ms", "moves", "rest_ms", "is_over")))
 
 
 @directive("left", "MEMBER...", "MemberLeft: the member has stopped everything.", incarnation=INCARNATION, **TIME)

@@ -31,6 +31,7 @@ class BrokerLedGroup(SimulatedGroup):
         """Task -> process that keeps a copy of its state -> when the copy is complete, ms."""
         self._promoted: dict[tuple[str, str], int] = dict.fromkeys(owners.items(), engine.now_ms)
         """Task and process that got it and had a copy -> when that one is complete, ms."""
+        self._dealt_ms: int | None = None
         super().__init__(engine, owners, settings, idle)
         self._target = {member: frozenset(key for key, owner in owners.items() if owner == self._process[member]) for member in self._owned}
         self._place_copies(ready_ms=engine.now_ms)
@@ -63,6 +64,15 @@ class BrokerLedGroup(SimulatedGroup):
             self._remove(member)
         else:
             self.engine.at(self._heard_ms[member] + self.settings.session_timeout_ms, self._expire, member)
+
+    def described(self) -> tuple[dict[str, str], bool]:
+        has = {key: self._process[member] for member, mine in self._owned.items() for key in mine}
+        is_answered = self._dealt_ms is None or all(self._heard_ms[member] > self._dealt_ms for member in self._owned)
+        return has, is_answered and all(self._target.get(member, frozenset()) == mine for member, mine in self._owned.items())
+
+    def wants(self, wanted: Mapping[str, str]) -> None:
+        self._target = {member: frozenset(key for key, to in wanted.items() if to == self._process[member]) for member in self._owned}
+        self._dealt_ms = self.engine.now_ms
 
     def _expire(self, member: str) -> None:
         if member in self._owned and self._heard_ms[member] + self.settings.session_timeout_ms <= self.engine.now_ms:

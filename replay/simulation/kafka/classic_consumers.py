@@ -21,6 +21,8 @@ class ClassicConsumers(SimulatedGroup):
         """Who stopped -> its partitions, which wait for it under `hold_ms`."""
         self._missed_ms: dict[str, int] = {}
         """The same -> when the leader first saw that it was gone."""
+        self._wanted: Mapping[str, str] | None = None
+        """Partition -> process, as the leader deals; None: by the group's strategy."""
         super().__init__(engine, owners, settings, idle)
 
     @property
@@ -51,6 +53,19 @@ class ClassicConsumers(SimulatedGroup):
         else:
             self.coordinator.fell_silent(consumer, consumer.heard_ms)
 
+    def described(self) -> tuple[dict[str, str], bool]:
+        is_stable = self.coordinator.is_stable
+        if not is_stable and not self.is_cooperative:
+            return {}, False
+        return {key: name for name, each in self._consumers.items() if each.alive for key in each.owned}, is_stable
+
+    def deal(self, wanted: Mapping[str, str]) -> None:
+        self.wants(wanted)
+        self.coordinator.rebalance("asked")
+
+    def wants(self, wanted: Mapping[str, str]) -> None:
+        self._wanted = wanted
+
     def _hold_over(self, name: str) -> None:
         leader = next((each for each in self._consumers.values() if each.alive), None)
         if name in self._missed_ms and leader is not None:
@@ -59,8 +74,11 @@ class ClassicConsumers(SimulatedGroup):
     def _lead(self, joined: Sequence[Joined], leader: str) -> Mapping[str, Partitions]:
         if self.coordinator.generation == 1:
             return {each.member: frozenset(key for key, owner in self.first_owners.items() if owner == each.name) for each in joined}
-        held = self._held({each.name for each in joined})
-        given = assign(self.settings.assignor, joined, [key for key in self.partitions if key not in held])
+        if self._wanted is not None:
+            given = {each.member: frozenset(key for key, to in self._wanted.items() if to == each.name) for each in joined}
+        else:
+            held = self._held({each.name for each in joined})
+            given = assign(self.settings.assignor, joined, [key for key in self.partitions if key not in held])
         if self.is_cooperative:  # what another one still has is given in the next round
             owner = {key: each.member for each in joined for key in each.owned}
             given = {member: frozenset(key for key in keys if owner.get(key, member) == member) for member, keys in given.items()}

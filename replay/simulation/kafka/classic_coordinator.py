@@ -99,6 +99,16 @@ class Coordinator(Generic[Subscription, Assignment]):
         """Returns whether it left, or was removed."""
         return consumer.name not in self._members
 
+    @property
+    def is_stable(self) -> bool:
+        """Returns whether no rebalance is under way."""
+        return self._phase is _Phase.STABLE
+
+    def rebalance(self, cause: str) -> None:
+        """Has every member join again: one that reads nothing has joined."""
+        if self._members:
+            self._prepare(cause)
+
     def leave(self, consumer: GroupConsumer[Assignment]) -> None:
         """LeaveGroup."""
         self._remove(consumer.name, "leave")

@@ -120,6 +120,20 @@ class SimulatedGroup(abc.ABC):
     def start(self, name: str) -> None: ...
 
     @abc.abstractmethod
+    def described(self) -> tuple[dict[str, str], bool]:
+        """Returns who has each partition, as a coordinator describes it, and whether the group is
+        at rest.
+        """
+
+    def deal(self, wanted: Mapping[str, str]) -> None:
+        """Deals the partitions so from now on: partition -> process."""
+        self.wants(wanted)
+
+    @abc.abstractmethod
+    def wants(self, wanted: Mapping[str, str]) -> None:
+        """Whoever leads deals so the next time."""
+
+    @abc.abstractmethod
     def stop(self, name: str, *, leaves: bool) -> None:
         """A static member never says that it leaves, so that it may come back."""
 

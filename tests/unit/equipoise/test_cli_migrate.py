@@ -51,7 +51,11 @@ async def test_consumer_group_that_is_not_there_is_said_at_once(monkeypatch: pyt
     async def wait() -> None:
         raise RuntimeError("it goes on")
 
+    async def plan(*_: Any, **__: Any) -> None:
+        return
+
     monkeypatch.setattr(moving, "_committed", committed)
+    monkeypatch.setattr(moving, "_plan", plan)
     monkeypatch.setattr(moving, "_live", SimpleNamespace(state=state, until_next_look=wait))
     monkeypatch.setattr(moving, "_held", SimpleNamespace(look=look, hold=lambda said: wait(), leave=wait))
     monkeypatch.setattr(moving, "_members_left", lambda holding: wait())

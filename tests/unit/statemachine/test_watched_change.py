@@ -9,9 +9,20 @@ from typing import Any
 import attrs
 import pytest
 
+from equipoise.events import codec
 from equipoise.events.decisions import ChangeJudged, Decision, EventRejected
 from equipoise.events.errors import FieldError
-from equipoise.events.facts import ChangePlanned, ExpectedCost, GroupConfigured, LeaveRequested, Load, MemberLeft, TaskParked
+from equipoise.events.facts import (
+    MEASURED_KINDS,
+    ChangeMeasured,
+    ChangePlanned,
+    ExpectedCost,
+    GroupConfigured,
+    LeaveRequested,
+    Load,
+    MemberLeft,
+    TaskParked,
+)
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import snapshots
 from equipoise.statemachine.group_lead import GroupLead
@@ -262,3 +273,50 @@ def test_tasks_that_the_topology_has_no_more_do_not_stand() -> None:
     gone = max(group.state.change.standing)
     group.fact(topology(2, stateful=gone.partition))
     assert gone not in group.state.change.standing
+
+
+def measured(change_id: str = "c1", **costs: Any) -> ChangeMeasured:
+    return ChangeMeasured(change_id=change_id, **{"unavailable_task_ms": 0, "moves": 0, "rest_ms": 1_000, **costs})
+
+
+@pytest.mark.parametrize("kind", MEASURED_KINDS)
+def test_change_that_members_do_not_report_is_judged_by_who_made_it(kind: str) -> None:
+    group = led()
+    group.fact(planned(kind, expected=(expected("unavailable_task_ms", 0, 2_000), expected("moves", 1, 2))))
+    group.join("m4")
+    for _ in range(20):
+        assert verdicts(group.cycle()) == [], "what members report does not count"
+    (found,) = verdicts(group.fact(measured(unavailable_task_ms=2_500, moves=3)))
+    assert (found.outcome, found.unavailable_task_ms, found.moves, found.rest_ms) == ("too_much", 2_500, 3, 1_000)
+    assert (found.above, found.below) == (("unavailable_task_ms", "moves"), ())
+    assert group.state.change is None
+
+
+def test_account_of_what_it_cost_is_beside_what_was_expected() -> None:
+    group = led()
+    group.fact(planned("lead", expected=(expected("moves", 2, 3),)))
+    (found,) = verdicts(group.fact(measured(moves=1, rest_ms=70_000)))
+    assert (found.outcome, found.above, found.below, found.rest_ms) == ("at_rest", (), ("moves",), 70_000)
+    group.fact(planned("lead", expected=(expected("moves", 2, 3),)))
+    (found,) = verdicts(group.fact(measured(moves=2, is_over=False)))
+    assert (found.outcome, found.above, found.below) == ("late", (), ())
+
+
+@pytest.mark.parametrize("kind", ["join", "lead"])
+def test_account_of_another_change_is_refused(kind: str) -> None:
+    group = led()
+    refused = [EventRejected(kind=codec.kind_of(ChangeMeasured), code="not_watched")]
+    assert group.fact(measured()) == refused
+    group.fact(planned(kind))
+    assert group.fact(measured("c2")) == refused
+    assert group.fact(measured()) == refused or kind == "lead"
+
+
+def test_other_settings_and_time_end_a_change_that_nobody_measures() -> None:
+    group = led()
+    group.fact(planned("lead", expected=(expected("moves", 2, 3),), judge_within_ms=3_600_000))
+    (found,) = verdicts(group.fact(with_settings(group, probing_interval_ms=120_000)))
+    assert (found.outcome, found.moves, found.below) == ("replaced", 0, ())
+    group.fact(planned("lead", expected=(expected("moves", 2, 3),), judge_within_ms=20_000))
+    found = until_judged(group)
+    assert (found.outcome, found.moves, found.below) == ("late", 0, ()), "what it cost is not known"

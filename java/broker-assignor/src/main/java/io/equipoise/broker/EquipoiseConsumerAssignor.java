@@ -1,12 +1,9 @@
 package io.equipoise.broker;
 
 import java.util.*;
+import java.util.stream.Stream;
 import org.apache.kafka.common.Uuid;
-import org.apache.kafka.coordinator.group.api.assignor.ConsumerGroupPartitionAssignor;
-import org.apache.kafka.coordinator.group.api.assignor.GroupAssignment;
-import org.apache.kafka.coordinator.group.api.assignor.GroupSpec;
-import org.apache.kafka.coordinator.group.api.assignor.MemberAssignment;
-import org.apache.kafka.coordinator.group.api.assignor.SubscribedTopicDescriber;
+import org.apache.kafka.coordinator.group.api.assignor.*;
 
 /**
  * Assigns a consumer group (KIP-848) by the plan that `equipoise lead` has put into the rack id of its own member. On brokers:
@@ -16,8 +13,7 @@ import org.apache.kafka.coordinator.group.api.assignor.SubscribedTopicDescriber;
  * <p>It answers from what the broker hands in, by that alone, and never throws.
  */
 public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAssignor {
-    private record Partitions(Map<Uuid, Set<Integer>> partitions) implements MemberAssignment {
-    }
+    private record Partitions(Map<Uuid, Set<Integer>> partitions) implements MemberAssignment {}
 
     /** Numbers in rising order, which are added once each. A tenth of the objects of a HashSet. */
     private static final class Numbers extends AbstractSet<Integer> {
@@ -50,6 +46,8 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
 
     private static final class Topic {
         final Uuid id;
+        /** Has the order of the id's bytes. */
+        final String name;
         final int count;
         final BitSet readers = new BitSet();
         int position = -1;
@@ -57,12 +55,7 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
         Topic(final Uuid id, final int count) {
             this.id = id;
             this.count = count;
-        }
-
-        /** The order of the ids' bytes. */
-        int compareIds(final Topic other) {
-            final int high = Long.compareUnsigned(id.getMostSignificantBits(), other.id.getMostSignificantBits());
-            return high != 0 ? high : Long.compareUnsigned(id.getLeastSignificantBits(), other.id.getLeastSignificantBits());
+            name = HexFormat.of().toHexDigits(id.getMostSignificantBits()) + HexFormat.of().toHexDigits(id.getLeastSignificantBits());
         }
     }
 
@@ -88,20 +81,11 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
             (rack.startsWith(Plan.MARK) ? carriersByPlan : readersByRack).put(member, rack);
         }
         final int consumers = readersByRack.size();
-        final String[] members = new String[consumers + carriersByPlan.size()];
-        readersByRack.keySet().toArray(members);
-        int next = consumers;
-        for (final String carrier : carriersByPlan.keySet()) {
-            members[next++] = carrier;
-        }
+        final String[] members = Stream.concat(readersByRack.keySet().stream(), carriersByPlan.keySet().stream()).toArray(String[]::new);
         final Map<Uuid, Topic> known = new HashMap<>();
         for (int member = 0; member < members.length; member++) {
             for (final Uuid id : group.memberSubscription(members[member]).subscribedTopicIds()) {
-                Topic topic = known.get(id);
-                if (topic == null) {
-                    topic = new Topic(id, describer.numPartitions(id));
-                    known.put(id, topic);
-                }
+                final Topic topic = known.computeIfAbsent(id, each -> new Topic(each, describer.numPartitions(each)));
                 if (member < consumers || topic.readers.isEmpty() || topic.readers.nextSetBit(0) >= consumers) {
                     topic.readers.set(member);
                 }
@@ -109,22 +93,16 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
         }
         final List<Topic> topics = new ArrayList<>(known.values());
         topics.removeIf(each -> each.count <= 0);
-        final int carried = consumers;
-        topics.sort(Comparator.comparing((Topic each) -> each.readers.nextSetBit(0) >= carried).thenComparing(Topic::compareIds));
-        final List<String> names = new ArrayList<>();
+        topics.sort(Comparator.comparing((Topic each) -> each.readers.nextSetBit(0) >= consumers).thenComparing(each -> each.name));
         for (int at = 0; at < topics.size(); at++) {
             topics.get(at).position = at;
-            if (topics.get(at).readers.nextSetBit(0) < consumers) {
-                final Uuid id = topics.get(at).id;
-                names.add(HexFormat.of().toHexDigits(id.getMostSignificantBits()) + HexFormat.of().toHexDigits(id.getLeastSignificantBits()));
-            }
         }
+        final List<String> names = topics.stream().filter(each -> each.readers.nextSetBit(0) < consumers).map(each -> each.name).toList();
         final Placing placing = new Placing(
             members.length, topics.stream().map(each -> each.readers).toArray(BitSet[]::new), topics.stream().mapToInt(each -> each.count).toArray());
-        final Iterator<String> racks = readersByRack.values().iterator();
         for (int at = 0; at < members.length; at++) {
             final int member = at;
-            final String rack = racks.hasNext() ? racks.next() : "";
+            final String rack = readersByRack.getOrDefault(members[member], "");
             if (!rack.isEmpty()) {
                 placing.inRack(member, rack);
             }

@@ -2,12 +2,7 @@ package io.equipoise.broker;
 
 import java.nio.charset.StandardCharsets;
 import java.util.*;
-import org.apache.kafka.coordinator.group.api.streams.assignor.GroupAssignment;
-import org.apache.kafka.coordinator.group.api.streams.assignor.GroupSpec;
-import org.apache.kafka.coordinator.group.api.streams.assignor.MemberAssignment;
-import org.apache.kafka.coordinator.group.api.streams.assignor.MemberAssignmentState;
-import org.apache.kafka.coordinator.group.api.streams.assignor.TaskAssignor;
-import org.apache.kafka.coordinator.group.api.streams.assignor.TopologyDescriber;
+import org.apache.kafka.coordinator.group.api.streams.assignor.*;
 
 /**
  * Assigns a group of Kafka Streams (KIP-1071) by a plan among the group's own `streams.rack.aware.assignment.tags`. On brokers of 4.4 or later:

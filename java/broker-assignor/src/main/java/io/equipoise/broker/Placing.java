@@ -70,22 +70,20 @@ final class Placing {
 
     /** Carries out all of a plan, or nothing when one of its entries does not fit. `members`, `topics`: how many a plan can name. */
     void apply(final Plan plan, final int members, final int topics) {
-        final BitSet[] seen = new BitSet[topics];
+        final BitSet[] seen = Stream.generate(BitSet::new).limit(topics).toArray(BitSet[]::new);
         for (final int[] entry : plan.entries()) {
             final int kind = entry[0], member = entry[1], topic = entry[2], first = entry[3], last = entry[4];
             final boolean fits = (kind < Plan.COPY || copies != null) && topic < topics && last < owner[topic].length;
             if (!fits || kind != Plan.HOLD && (member >= members || !readers[topic].get(member))) {
                 return;
             }
-            if (kind >= Plan.COPY) {
-                continue;
+            if (kind < Plan.COPY) {
+                final int before = seen[topic].nextSetBit(first);
+                if (before >= 0 && before <= last) {
+                    return;
+                }
+                seen[topic].set(first, last + 1);
             }
-            seen[topic] = seen[topic] == null ? new BitSet() : seen[topic];
-            final int before = seen[topic].nextSetBit(first);
-            if (before >= 0 && before <= last) {
-                return;
-            }
-            seen[topic].set(first, last + 1);
         }
         for (final int[] entry : plan.entries()) {
             for (int partition = entry[3]; partition <= entry[4]; partition++) {
@@ -170,8 +168,7 @@ final class Placing {
         refill(among);
         int best = -1;
         for (final String rack : racks) {
-            final BitSet near = inRack.get(rack);
-            final BitSet both = near == null ? new BitSet() : (BitSet) near.clone();
+            final BitSet both = (BitSet) inRack.getOrDefault(rack, new BitSet()).clone();
             both.and(least);
             final int found = both.nextSetBit(0);
             best = found >= 0 && (best < 0 || found < best) ? found : best;

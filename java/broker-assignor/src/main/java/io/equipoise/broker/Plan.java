@@ -18,6 +18,8 @@ record Plan(long number, boolean holds, String madeFor, List<int[]> entries) {
     /** Begins every plan of every version, and the rack id of each member that carries one. */
     static final String MARK = "equipoise/";
     static final int MOVE = 0, HOLD = 1, COPY = 2, DROP = 3;
+    /** Of the kinds from HOLD on. */
+    private static final String SIGNS = "-+~";
     /** Partitions that one plan may name: a forged one must not take long. */
     static final int MOST_NAMED = 200_000;
 
@@ -35,10 +37,7 @@ record Plan(long number, boolean holds, String madeFor, List<int[]> entries) {
 
     /** Returns the plan; null: the text is none of this version. */
     static Plan read(final String text) {
-        if (text == null || !text.startsWith(MARK + "1;")) {
-            return null;
-        }
-        final String[] fields = text.split(";", -1);
+        final String[] fields = text == null || !text.startsWith(MARK + "1;") ? new String[0] : text.split(";", -1);
         if (fields.length < 4) {
             return null;
         }
@@ -64,8 +63,7 @@ record Plan(long number, boolean holds, String madeFor, List<int[]> entries) {
         if (colon < 1 || equals < 0) {
             return Integer.MIN_VALUE;
         }
-        final char sign = text.charAt(0);
-        final int kind = sign == '-' ? HOLD : sign == '+' ? COPY : sign == '~' ? DROP : MOVE;
+        final int kind = SIGNS.indexOf(text.charAt(0)) + 1;
         final String who = text.substring(kind == MOVE ? 0 : 1, colon);
         final long member = kind == HOLD ? (who.isEmpty() ? 0 : -1) : digits(who, 9), topic = digits(text.substring(colon + 1, equals), 9);
         if (member < 0 || topic < 0) {

@@ -14,8 +14,8 @@ import org.apache.kafka.coordinator.group.api.assignor.SubscribedTopicDescriber;
 import org.apache.kafka.coordinator.group.api.assignor.SubscriptionType;
 
 /**
- * Groups as lines of JSON, as tests/data/broker_plans.jsonl and broker_tasks.jsonl have them. Without arguments: answers each line of its input with what each member is
- * assigned. With "speed": how long `assign` takes.
+ * Groups as lines of JSON, as tests/data/broker_plans.jsonl and broker_tasks.jsonl have them: answers each line of its input with what each member is
+ * assigned.
  */
 public final class Cases {
     private Cases() {
@@ -23,14 +23,10 @@ public final class Cases {
 
     public static void main(final String[] arguments) throws Exception {
         final PrintStream out = new PrintStream(new java.io.FileOutputStream(java.io.FileDescriptor.out), false, StandardCharsets.UTF_8);
-        if (arguments.length > 0 && arguments[0].equals("speed")) {
-            Speed.measure(out, Integer.parseInt(arguments[1]), Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]));
-        } else {
-            final BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-            for (String line = in.readLine(); line != null; line = in.readLine()) {
-                final Map<String, Object> given = map(read(line));
-                out.println(given.containsKey("parts") ? new TaskCases(given).answer() : answer(new Group(given)));
-            }
+        final BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            final Map<String, Object> given = map(read(line));
+            out.println(given.containsKey("parts") ? new TaskCases(given).answer() : answer(new Group(given)));
         }
         out.flush();
     }

@@ -1,0 +1,77 @@
+"""`predict_deal`: what it costs that a group's partitions are dealt otherwise, by simulation of its
+protocol from who has what now. Each run has its own phases of heartbeats, and its own time until
+the new deal is in effect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from equipoise.events.facts import ExpectedCost
+from equipoise.replay.prediction.described_cost import DescribedCost
+from equipoise.replay.prediction.predict import expected_costs
+from equipoise.replay.simulation.engine import Engine
+from equipoise.replay.simulation.kafka.broker_led import BrokerLedGroup
+from equipoise.replay.simulation.kafka.classic_consumers import ClassicConsumers
+from equipoise.replay.simulation.kafka.consumers import ConsumerSettings
+
+RUNS = 100
+LOOK_MS, QUIET_MS, LONGEST_MS = 250, 15_000, 240_000
+"""Between two looks; at rest for so long it is over; and counted no longer than this."""
+_BEGIN_MS = 60_000
+_BEGINS_WITHIN_MS = (200, 1_500)
+"""From the record of the change to the request that begins it: some requests, and a look."""
+
+
+def predict_deal(
+    owners: Mapping[str, str], wanted: Mapping[str, str], settings: ConsumerSettings, *, idle: Iterable[str] = (), evicted: str | None = None
+) -> tuple[ExpectedCost, ...]:
+    """Returns the expected costs when partitions go from `owners` to `wanted`, both partition ->
+    member, in RUNS runs. A classic group is rebalanced for that. `idle`: members that have
+    nothing. `evicted`: of a classic group, the member that is taken out first, and joins again; the
+    others are dealt as before until then.
+    """
+    alike = Counter((owner, wanted.get(place, owner)) for place, owner in owners.items())
+    weights = {f"p-{number}": count for number, count in enumerate(alike.values())}
+    had, to = ({name: pair[side] for name, pair in zip(weights, alike, strict=True)} for side in (0, 1))
+    members = {*owners.values(), *wanted.values(), *idle}
+    return expected_costs([_DealRun(seed, had, to, settings, members, evicted, weights).costs() for seed in range(RUNS)])
+
+
+class _DealRun:
+    def __init__(
+        self, seed: int, owners: Mapping[str, str], wanted: Mapping[str, str], settings: ConsumerSettings, members: Iterable[str],
+        evicted: str | None, weights: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        self._engine = Engine(seed=seed)
+        kind = BrokerLedGroup if settings.is_broker_led else ClassicConsumers
+        self._group = kind(self._engine, owners, settings, sorted(members))
+        self._owners, self._wanted, self._evicted = owners, wanted, evicted
+        self._cost = DescribedCost(_BEGIN_MS, weights)
+
+    def costs(self) -> dict[str, int]:
+        engine, group = self._engine, self._group
+        engine.run_until(_BEGIN_MS)
+        steps: list[Callable[[], None]] = [lambda: group.deal(self._wanted)]
+        if self._evicted is not None:
+            steps = [lambda: group.deal(self._owners), self._evict]
+        until_ms = _BEGIN_MS + LONGEST_MS
+        next_ms = _BEGIN_MS + engine.between(*_BEGINS_WITHIN_MS)
+        while engine.now_ms < until_ms:
+            has, is_at_rest = group.described()
+            self._cost.look(has, engine.now_ms, is_at_rest=is_at_rest and not steps)
+            if steps and is_at_rest and engine.now_ms >= next_ms:
+                steps.pop(0)()
+            if self._cost.rested_ms(engine.now_ms) >= QUIET_MS:
+                break
+            engine.run_until(engine.now_ms + LOOK_MS)
+        return self._cost.costs(engine.now_ms)
+
+    def _evict(self) -> None:
+        """It learns it with its next heartbeat."""
+        assert self._evicted is not None, "a member is evicted"
+        group, engine = self._group, self._engine
+        group.stop(self._evicted, leaves=True)
+        engine.after(engine.between(1, group.settings.heartbeat_interval_ms), group.start, self._evicted)
+        group.wants(self._wanted)
