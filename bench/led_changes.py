@@ -6,6 +6,7 @@ a process that plans, measures and judges; half of them with a client that is to
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
 import tempfile
@@ -28,7 +29,9 @@ from tests.live.kafka import admin_client
 from tests.live.seat_process import SeatProcess
 from tools.brokers import Brokers
 
-WITHIN_S, SETTLED_S = 90.0, 6.0
+WITHIN_S = 90.0
+SETTLED_S = (6.0, 12.0)
+"""Between these, so that heartbeats are at any place."""
 LOOK_S = 0.2
 
 
@@ -56,29 +59,34 @@ WAYS = (
 @click.option("--groups", default=40, show_default=True, help="How many are led, in each way equally many.")
 @click.option("--at-once", default=4, show_default=True)
 @click.option("--seed", default=1, show_default=True)
-def main(groups: int, at_once: int, seed: int) -> None:
+@click.option("--results", type=click.Path(path_type=Path), default=Path("out/led-changes.jsonl"), show_default=True, help="File to write.")
+def main(groups: int, at_once: int, seed: int, results: Path) -> None:
     """Leads groups, and tells how well it was predicted what that costs."""
     settings = {SETTING: f"uniform,range,{CLASS}", "group.initial.rebalance.delay.ms": "0"}
     with Brokers(classpath=str(assignor_jar_classes()), **settings) as brokers, tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(_led(brokers, Path(folder), groups, at_once, random.Random(seed)))
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.write_text("".join(json.dumps(attrs.asdict(each)) + "\n" for each in found))
     raise SystemExit(0 if told(found) else 1)
 
 
 async def _led(brokers: Brokers, folder: Path, groups: int, at_once: int, draw: random.Random) -> list[MadeChange]:
     slots = asyncio.Semaphore(at_once)
 
-    async def one(number: int, members: int, partitions: int, *, moves: bool) -> MadeChange:
+    async def one(number: int, members: int, partitions: int, settled_s: float, *, moves: bool) -> MadeChange:
         async with slots:
-            made = await _lead(brokers, folder, WAYS[number % len(WAYS)], f"led-{number}", members, partitions, moves=moves)
+            made = await _lead(brokers, folder, WAYS[number % len(WAYS)], f"led-{number}", members, partitions, settled_s, moves=moves)
         for line in (f"{made.text}: {made.verdict}", *(f"    {each}" for each in compared(made))):
             click.echo(line, err=True)
         return made
 
-    drawn = [(number, draw.randint(2, 5), draw.choice((6, 12, 24)), draw.random() < 0.5) for number in range(groups)]
-    return list(await asyncio.gather(*(one(number, members, partitions, moves=moves) for number, members, partitions, moves in drawn)))
+    drawn = [(draw.randint(2, 5), draw.choice((6, 12, 24)), draw.uniform(*SETTLED_S), draw.random() < 0.5) for _ in range(groups)]
+    return list(await asyncio.gather(*(one(number, *each[:3], moves=each[3]) for number, each in enumerate(drawn))))
 
 
-async def _lead(brokers: Brokers, folder: Path, way: LedWay, group: str, members: int, partitions: int, *, moves: bool) -> MadeChange:
+async def _lead(
+    brokers: Brokers, folder: Path, way: LedWay, group: str, members: int, partitions: int, settled_s: float, *, moves: bool
+) -> MadeChange:
     async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
         await admin.create_topics([NewTopic(group, partitions, 1)])
     clients = [
@@ -90,7 +98,7 @@ async def _lead(brokers: Brokers, folder: Path, way: LedWay, group: str, members
         async with asyncio.timeout(WITHIN_S):
             while not _is_shared(clients, partitions):  # noqa: ASYNC110  # processes
                 await asyncio.sleep(LOOK_S)
-        await asyncio.sleep(SETTLED_S)
+        await asyncio.sleep(settled_s)
         since = cpu_s()
         seat = SeatProcess(brokers.bootstrap, group, folder / f"{group}.db", *way.options, *(("--capacity", "c0=2") if moves else ()))
         async with asyncio.timeout(WITHIN_S):

@@ -146,9 +146,9 @@ class LeadMeasuring:
 
     async def _classic(self, client: GroupClient) -> Described:
         """While a classic group is rebalanced, members of an eager protocol stop, each at a time
-        that nobody is told: all of them count as stopped.
+        that nobody is told: all of them count as stopped. Nobody is told the protocol then, either.
         """
         found = await client.describe()
         if found.state == "Stable":
             return has_of(classic_consumers(found), self._named), True
-        return (self._has if found.protocol == COOPERATIVE else {}), False
+        return (self._has if self._first.strategy == COOPERATIVE else {}), False

@@ -314,7 +314,10 @@ class Adopting:
             tasks, rest_ms = len(state.tasks()), int((now_s - self._planned_s) * 1_000)
             unavailable_ms = tasks * int((now_s - left_s) * 1_000)
             change_id = self._planned.change_id
-            await self._live.append(ChangeMeasured(change_id=change_id, unavailable_task_ms=unavailable_ms, moves=tasks, rest_ms=rest_ms))
+            try:
+                await self._live.append(ChangeMeasured(change_id=change_id, unavailable_task_ms=unavailable_ms, moves=tasks, rest_ms=rest_ms))
+            except InputError as error:
+                self._say(f"{change_id} is not judged: {error}")  # what was asked for is done
         return now_s - left_s
 
     async def _until(self, done: Callable[[Holders], bool], what: str) -> float:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+import attrs
+
 from equipoise.events.facts import ExpectedCost
 from equipoise.replay.prediction.described_cost import DescribedCost
 from equipoise.replay.prediction.predict import expected_costs
@@ -17,10 +19,12 @@ from equipoise.replay.simulation.kafka.classic_consumers import ClassicConsumers
 from equipoise.replay.simulation.kafka.consumers import ConsumerSettings
 
 RUNS = 100
-LOOK_MS, QUIET_MS, LONGEST_MS = 250, 15_000, 240_000
-"""Between two looks; at rest for so long it is over; and counted no longer than this."""
+QUIET_MS, LONGEST_MS = 15_000, 240_000
+"""At rest for so long it is over; and counted no longer than this."""
+_LOOK_MS = (252, 290)
+"""Between two looks, with what they take."""
 _BEGIN_MS = 60_000
-_BEGINS_WITHIN_MS = (200, 1_500)
+_BEGINS_WITHIN_MS = (50, 600)
 """From the record of the change to the request that begins it: some requests, and a look."""
 
 
@@ -28,15 +32,17 @@ def predict_deal(
     owners: Mapping[str, str], wanted: Mapping[str, str], settings: ConsumerSettings, *, idle: Iterable[str] = (), evicted: str | None = None
 ) -> tuple[ExpectedCost, ...]:
     """Returns the expected costs when partitions go from `owners` to `wanted`, both partition ->
-    member, in RUNS runs. A classic group is rebalanced for that. `idle`: members that have
-    nothing. `evicted`: of a classic group, the member that is taken out first, and joins again; the
-    others are dealt as before until then.
+    member, in RUNS runs. In half of them the members beat in step, as those do that were started
+    together, or rebalanced not long ago. A classic group is rebalanced for the new deal. `idle`:
+    members that have nothing. `evicted`: of a classic group, the member that is taken out first,
+    and joins again; the others are dealt as before until then.
     """
     alike = Counter((owner, wanted.get(place, owner)) for place, owner in owners.items())
     weights = {f"p-{number}": count for number, count in enumerate(alike.values())}
     had, to = ({name: pair[side] for name, pair in zip(weights, alike, strict=True)} for side in (0, 1))
     members = {*owners.values(), *wanted.values(), *idle}
-    return expected_costs([_DealRun(seed, had, to, settings, members, evicted, weights).costs() for seed in range(RUNS)])
+    both = [attrs.evolve(settings, in_step=in_step) for in_step in (True, False)]
+    return expected_costs([_DealRun(seed, had, to, both[seed % 2], members, evicted, weights).costs() for seed in range(RUNS)])
 
 
 class _DealRun:
@@ -58,6 +64,7 @@ class _DealRun:
             steps = [lambda: group.deal(self._owners), self._evict]
         until_ms = _BEGIN_MS + LONGEST_MS
         next_ms = _BEGIN_MS + engine.between(*_BEGINS_WITHIN_MS)
+        look_ms = engine.between(*_LOOK_MS)
         while engine.now_ms < until_ms:
             has, is_at_rest = group.described()
             self._cost.look(has, engine.now_ms, is_at_rest=is_at_rest and not steps)
@@ -65,13 +72,11 @@ class _DealRun:
                 steps.pop(0)()
             if self._cost.rested_ms(engine.now_ms) >= QUIET_MS:
                 break
-            engine.run_until(engine.now_ms + LOOK_MS)
+            engine.run_until(engine.now_ms + look_ms)
         return self._cost.costs(engine.now_ms)
 
     def _evict(self) -> None:
-        """It learns it with its next heartbeat."""
+        assert isinstance(self._group, ClassicConsumers), "brokers evict nobody"
         assert self._evicted is not None, "a member is evicted"
-        group, engine = self._group, self._engine
-        group.stop(self._evicted, leaves=True)
-        engine.after(engine.between(1, group.settings.heartbeat_interval_ms), group.start, self._evicted)
-        group.wants(self._wanted)
+        self._group.evict(self._evicted)
+        self._group.wants(self._wanted)

@@ -101,7 +101,8 @@ async def test_seat_takes_the_lead_holds_and_gives_it_back(start: Start, lead: A
 
 @pytest.mark.slow
 async def test_that_it_takes_the_lead_is_planned_and_judged(start: Start, lead: Any) -> None:
-    clients = [start(name, aiokafka_command) for name in ("first", "second", "third")]
+    usual = {"heartbeat_interval_ms": "3000", "session_timeout_ms": "10000"}
+    clients = [start(name, aiokafka_command, **usual) for name in ("first", "second", "third")]
     await until_shared(*clients)
     seat = lead("--evict")
     await until(lambda: "lead-2 is over" in seat.said)

@@ -53,7 +53,7 @@ class BrokerLedGroup(SimulatedGroup):
         self._heard_ms[member] = self.engine.now_ms
         self._compute()
         is_first = not self._target
-        self.engine.after(self.engine.between(1, self.settings.heartbeat_interval_ms) if is_first else 0, self._heartbeat, member)
+        self.engine.after(self.first_heartbeat_ms() if is_first else 0, self._heartbeat, member)
 
     def stop(self, name: str, *, leaves: bool) -> None:
         member = self._alive.pop(name, None)

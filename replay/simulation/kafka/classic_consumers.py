@@ -23,6 +23,8 @@ class ClassicConsumers(SimulatedGroup):
         """The same -> when the leader first saw that it was gone."""
         self._wanted: Mapping[str, str] | None = None
         """Partition -> process, as the leader deals; None: by the group's strategy."""
+        self._described: dict[str, str] = {}
+        """What was so when the group was stable last: a coordinator tells no more."""
         super().__init__(engine, owners, settings, idle)
 
     @property
@@ -54,10 +56,18 @@ class ClassicConsumers(SimulatedGroup):
             self.coordinator.fell_silent(consumer, consumer.heard_ms)
 
     def described(self) -> tuple[dict[str, str], bool]:
-        is_stable = self.coordinator.is_stable
-        if not is_stable and not self.is_cooperative:
-            return {}, False
-        return {key: name for name, each in self._consumers.items() if each.alive for key in each.owned}, is_stable
+        if self.coordinator.is_stable:
+            self._described = {key: name for name, each in self._consumers.items() if self._is_in(each) for key in each.owned}
+            return self._described, True
+        return (self._described if self.is_cooperative else {}), False
+
+    def _is_in(self, consumer: ClassicConsumer) -> bool:
+        return consumer.alive and not self.coordinator.is_gone(consumer)
+
+    def evict(self, name: str) -> None:
+        """Somebody takes the member out. It learns that with its next heartbeat, and joins again.
+        """
+        self.coordinator.leave(self._consumers[name])
 
     def deal(self, wanted: Mapping[str, str]) -> None:
         self.wants(wanted)
@@ -136,7 +146,7 @@ class ClassicConsumer:
             engine.after(engine.between(1, protocol.rejoin_ms), self._rejoin, self._tag)
         interval_ms = protocol.heartbeat_interval_ms
         is_first = self._group.coordinator.generation == 1  # it is long ago, so that heartbeats come at any time
-        engine.after(engine.between(1, interval_ms) if is_first else interval_ms, self._heartbeat, self._tag)
+        engine.after(self._group.first_heartbeat_ms() if is_first else interval_ms, self._heartbeat, self._tag)
 
     def join_again(self) -> None:
         self._tag += 1

@@ -79,7 +79,7 @@ class Coordinator(Generic[Subscription, Assignment]):
         first = not self._members
         self._members[consumer.name] = _Member(consumer, self._engine.now_ms, subscription)
         if self._phase is not _Phase.PREPARING:
-            self._prepare(cause if known is not None else "join")
+            self._prepare(cause if known is not None else "join", joins=consumer.name)
             self._members[consumer.name].joined = True
             if first:
                 self._hold()
@@ -143,14 +143,16 @@ class Coordinator(Generic[Subscription, Assignment]):
         else:
             self._prepare(cause)
 
-    def _prepare(self, cause: str) -> None:
-        """Begins a rebalance. Members that wait for the last assignment join again."""
+    def _prepare(self, cause: str, joins: str = "") -> None:
+        """Begins a rebalance. Members that wait for the last assignment join again, but for the one
+        that `joins`.
+        """
         waiting = self._phase is _Phase.COMPLETING
         self._phase = _Phase.PREPARING
         self._cause = cause
-        for member in self._members.values():
+        for name, member in self._members.items():
             member.joined = False
-            if waiting:
+            if waiting and name != joins:
                 member.consumer.join_again()
 
     def _hold(self) -> None:

@@ -15,6 +15,8 @@ from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
 
 LEAST_SILENCE_MS = 1_000
 """Shorter times without a reader do not count, as in recordings."""
+STEP_MS = 200
+"""Members that beat in step do so within this time."""
 COOPERATIVE = "cooperative-sticky"
 Partitions = frozenset[str]
 
@@ -26,7 +28,8 @@ class ConsumerSettings:
     `equipoise lead --hold`. `is_broker_led`: KIP-848 and KIP-1071, where neither `assignor` nor
     `hold_ms` matters. `begin_ms`: from being given a partition to its first record. `restore_ms`:
     of KIP-1071, task with state -> how long a process that has no copy of it restores it before.
-    `num_standbys`: how many processes keep a copy.
+    `num_standbys`: how many processes keep a copy. `in_step`: at first all send their heartbeats
+    within STEP_MS, as after a rebalance not long ago.
     """
 
     session_timeout_ms: int
@@ -38,6 +41,7 @@ class ConsumerSettings:
     begin_ms: int = KafkaProtocol().position_ms
     restore_ms: Mapping[str, int] = attrs.field(factory=dict)
     num_standbys: int = 0
+    in_step: bool = False
 
 
 @attrs.frozen(order=True)
@@ -104,8 +108,15 @@ class SimulatedGroup(abc.ABC):
         self.partitions = sorted(owners)
         self.readers = Readers(engine, self.partitions)
         self.started = 0
+        self._first_ms = engine.between(1, settings.heartbeat_interval_ms) if settings.in_step else None
         for name in sorted({*owners.values(), *idle}):
             self.start(name)
+
+    def first_heartbeat_ms(self) -> int:
+        """Returns after how long a member that is long there beats first."""
+        if self._first_ms is None:
+            return self.engine.between(1, self.settings.heartbeat_interval_ms)
+        return self._first_ms + self.engine.between(0, STEP_MS)
 
     def happens(self, event: ConsumerEvent) -> None:
         match event.kind:

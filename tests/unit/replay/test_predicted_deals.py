@@ -47,11 +47,10 @@ def by_metric(expected: tuple[ExpectedCost, ...]) -> Mapping[str, ExpectedCost]:
 def test_broker_moves_a_partition_in_the_heartbeats_of_both_members() -> None:
     found = by_metric(predict_deal(HAS, MOVED, BROKER))
     assert (found["moves"].low_95, found["moves"].high_95) == (3, 3)
-    assert 0 < found["unavailable_task_ms"].median <= 3 * 5_000
-    assert found["unavailable_task_ms"].high_95 <= 3 * 5_250
+    assert 0 < found["unavailable_task_ms"].median < found["unavailable_task_ms"].high_95 <= 3 * 5_500
     assert 2_000 < found["rest_ms"].median <= 5_000 * 2 + 1_750
     faster = by_metric(predict_deal(HAS, MOVED, ConsumerSettings(session_timeout_ms=45_000, is_broker_led=True, heartbeat_interval_ms=1_000)))
-    assert faster["unavailable_task_ms"].high_95 < found["unavailable_task_ms"].median
+    assert faster["unavailable_task_ms"].high_95 < found["unavailable_task_ms"].high_95 / 3
 
 
 @pytest.mark.parametrize("settings", [BROKER, EAGER, ConsumerSettings(session_timeout_ms=45_000, assignor=COOPERATIVE)])
@@ -68,7 +67,8 @@ def test_members_of_an_eager_group_stop_twice_when_its_leader_is_taken_out() -> 
     assert once["moves"] == twice["moves"]
     assert once["moves"].median == 3, "who was taken out has its partitions again"
     assert twice["unavailable_task_ms"].median > once["unavailable_task_ms"].median
-    assert twice["rest_ms"].median > once["rest_ms"].median
+    assert once["rest_ms"].median < twice["rest_ms"].median
+    assert twice["rest_ms"].high_95 < 15_000, "one that joins while the leader assigns begins one generation more, and not one after the other"
 
 
 def test_partitions_alike_count_each() -> None:
