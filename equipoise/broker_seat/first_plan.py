@@ -68,10 +68,12 @@ class FirstPlan:
             return ()
         if way.name != "seat":
             interval_ms = CLASSIC_HEARTBEAT_MS if self.is_classic else way.heartbeat_ms or BROKER_HEARTBEAT_MS
-            settings = ConsumerSettings(session_timeout_ms=SESSION_MS, is_broker_led=True, heartbeat_interval_ms=interval_ms)
+            settings = ConsumerSettings(
+                session_timeout_ms=SESSION_MS, is_broker_led=True, heartbeat_interval_ms=interval_ms, in_step=self.is_classic
+            )
             expected = predict_deal(self.has, self.wanted, settings, idle=self.idle)
             return tuple(each for each in expected if each.metric != "rest_ms" or not self.waits)
-        settings = ConsumerSettings(session_timeout_ms=SESSION_MS, assignor=self.strategy)
+        settings = ConsumerSettings(session_timeout_ms=SESSION_MS, assignor=self.strategy, in_step=True)  # each rebalance has them so
         evicted = min(self.has.values()) if evicts else None
         return predict_deal(self.has, self.wanted if evicts else self.has, settings, idle=self.idle, evicted=evicted)
 

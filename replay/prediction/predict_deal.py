@@ -16,13 +16,17 @@ from equipoise.replay.prediction.predict import expected_costs
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.kafka.broker_led import BrokerLedGroup
 from equipoise.replay.simulation.kafka.classic_consumers import ClassicConsumers
-from equipoise.replay.simulation.kafka.consumers import ConsumerSettings
+from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerSettings
 
 RUNS = 100
 QUIET_MS, LONGEST_MS = 15_000, 240_000
 """At rest for so long it is over; and counted no longer than this."""
 _LOOK_MS = (252, 290)
 """Between two looks, with what they take."""
+_AHEAD_PER_MILLION = {False: 62_500, True: 400_000}
+"""How often another member is taken out with the leader, as it would lead next: one in sixteen, and
+more where the seat has to be behind the first member (docs/seat.md).
+"""
 _BEGIN_MS = 60_000
 _BEGINS_WITHIN_MS = (50, 600)
 """From the record of the change to the request that begins it: some requests, and a look."""
@@ -33,15 +37,15 @@ def predict_deal(
 ) -> tuple[ExpectedCost, ...]:
     """Returns the expected costs when partitions go from `owners` to `wanted`, both partition ->
     member, in RUNS runs. In half of them the members beat in step, as those do that were started
-    together, or rebalanced not long ago. A classic group is rebalanced for the new deal. `idle`:
-    members that have nothing. `evicted`: of a classic group, the member that is taken out first,
-    and joins again; the others are dealt as before until then.
+    together; in all, if the settings say so. A classic group is rebalanced for the new deal.
+    `idle`: members that have nothing. `evicted`: of a classic group, the leader that is taken out
+    first, and joins again; all are dealt as before until then.
     """
     alike = Counter((owner, wanted.get(place, owner)) for place, owner in owners.items())
     weights = {f"p-{number}": count for number, count in enumerate(alike.values())}
     had, to = ({name: pair[side] for name, pair in zip(weights, alike, strict=True)} for side in (0, 1))
     members = {*owners.values(), *wanted.values(), *idle}
-    both = [attrs.evolve(settings, in_step=in_step) for in_step in (True, False)]
+    both = (settings, attrs.evolve(settings, in_step=True))
     return expected_costs([_DealRun(seed, had, to, both[seed % 2], members, evicted, weights).costs() for seed in range(RUNS)])
 
 
@@ -52,7 +56,8 @@ class _DealRun:
     ) -> None:  # fmt: skip
         self._engine = Engine(seed=seed)
         kind = BrokerLedGroup if settings.is_broker_led else ClassicConsumers
-        self._group = kind(self._engine, owners, settings, sorted(members))
+        self._members = sorted(members)
+        self._group = kind(self._engine, owners, settings, self._members)
         self._owners, self._wanted, self._evicted = owners, wanted, evicted
         self._cost = DescribedCost(_BEGIN_MS, weights)
 
@@ -78,5 +83,8 @@ class _DealRun:
     def _evict(self) -> None:
         assert isinstance(self._group, ClassicConsumers), "brokers evict nobody"
         assert self._evicted is not None, "a member is evicted"
-        self._group.evict(self._evicted)
+        counts = self._group.settings.assignor in ("sticky", COOPERATIVE)
+        ahead = [name for name in self._members if name != self._evicted and self._engine.chance(_AHEAD_PER_MILLION[counts])]
+        for name in (self._evicted, *ahead):
+            self._group.evict(name)
         self._group.wants(self._wanted)

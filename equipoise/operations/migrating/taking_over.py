@@ -118,7 +118,7 @@ class TakingOver:
     def _plan(self, log: SeatLog) -> str:
         """Returns the id of the change in the log."""
         has = {f"{topic}-{number}": each.member_id for each in self.before.clients for topic, number in each.held}
-        settings = ConsumerSettings(session_timeout_ms=SESSION_MS, is_broker_led=True)
+        settings = ConsumerSettings(session_timeout_ms=SESSION_MS, is_broker_led=True, in_step=True)
         idle = [each.member_id for each in self.before.clients if not each.held]
         expected = predict_deal(has, has, settings, idle=idle) if 0 < len(has) <= MOST_PARTITIONS else ()
         planned = ChangeWish().planned("migrate", "the broker takes the group over", log.state.last_offset, None)

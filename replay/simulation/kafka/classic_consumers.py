@@ -11,6 +11,9 @@ from equipoise.replay.simulation.kafka.classic_coordinator import Coordinator
 from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerSettings, Joined, Partitions, SimulatedGroup, assign
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
 
+LOST_MS = 300
+"""So long cooperative consumers take at most, after partitions are lost, to join again."""
+
 
 class ClassicConsumers(SimulatedGroup):
     def __init__(self, engine: Engine, owners: Mapping[str, str], settings: ConsumerSettings, idle: Iterable[str] = ()) -> None:
@@ -65,8 +68,10 @@ class ClassicConsumers(SimulatedGroup):
         return consumer.alive and not self.coordinator.is_gone(consumer)
 
     def evict(self, name: str) -> None:
-        """Somebody takes the member out. It learns that with its next heartbeat, and joins again.
+        """Somebody takes the member out. It learns that with its next heartbeat, and joins again; a
+        cooperative one gives up first what it has lost.
         """
+        self._consumers[name].lost_ms = LOST_MS if self.is_cooperative else 0
         self.coordinator.leave(self._consumers[name])
 
     def deal(self, wanted: Mapping[str, str]) -> None:
@@ -117,6 +122,8 @@ class ClassicConsumer:
         self.alive = True
         self.owned: Partitions = frozenset()
         self.heard_ms = group.engine.now_ms
+        self.lost_ms = 0
+        """How much longer than usual it takes at most until it joins again."""
         self._group = group
         self._process = process
         self._tag = 0
@@ -173,7 +180,8 @@ class ClassicConsumer:
         engine = self._group.engine
         self.heard_ms = engine.now_ms
         if self._group.coordinator.heartbeat(self):
-            engine.after(engine.between(1, self._group.protocol.rejoin_ms), self._rejoin, tag)
+            engine.after(engine.between(1, self._group.protocol.rejoin_ms + self.lost_ms), self._rejoin, tag)
+            self.lost_ms = 0
         engine.after(self._group.protocol.heartbeat_interval_ms, self._heartbeat, tag)
 
     def _rejoin(self, tag: int) -> None:

@@ -85,7 +85,11 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
         final Map<Uuid, Topic> known = new HashMap<>();
         for (int member = 0; member < members.length; member++) {
             for (final Uuid id : group.memberSubscription(members[member]).subscribedTopicIds()) {
-                final Topic topic = known.computeIfAbsent(id, each -> new Topic(each, describer.numPartitions(each)));
+                Topic topic = known.get(id);
+                if (topic == null) {
+                    topic = new Topic(id, describer.numPartitions(id));
+                    known.put(id, topic);
+                }
                 if (member < consumers || topic.readers.isEmpty() || topic.readers.nextSetBit(0) >= consumers) {
                     topic.readers.set(member);
                 }
@@ -100,9 +104,10 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
         final List<String> names = topics.stream().filter(each -> each.readers.nextSetBit(0) < consumers).map(each -> each.name).toList();
         final Placing placing = new Placing(
             members.length, topics.stream().map(each -> each.readers).toArray(BitSet[]::new), topics.stream().mapToInt(each -> each.count).toArray());
+        final Iterator<String> racks = readersByRack.values().iterator();
         for (int at = 0; at < members.length; at++) {
             final int member = at;
-            final String rack = readersByRack.getOrDefault(members[member], "");
+            final String rack = racks.hasNext() ? racks.next() : "";
             if (!rack.isEmpty()) {
                 placing.inRack(member, rack);
             }

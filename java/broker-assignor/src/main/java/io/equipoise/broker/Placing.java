@@ -78,8 +78,7 @@ final class Placing {
                 return;
             }
             if (kind < Plan.COPY) {
-                final int before = seen[topic].nextSetBit(first);
-                if (before >= 0 && before <= last) {
+                if (!seen[topic].get(first, last + 1).isEmpty()) {
                     return;
                 }
                 seen[topic].set(first, last + 1);
@@ -138,11 +137,10 @@ final class Placing {
     /** Leaves one copy a process, none where the task runs, and none of a topic without state. */
     void tidyCopies(final String[] processes, final IntPredicate stateful) {
         for (int topic = 0; topic < owner.length; topic++) {
-            final boolean none = !stateful.test(topic);
             for (int partition = 0; partition < owner[topic].length; partition++) {
                 final Set<String> taken = new HashSet<>(owner[topic][partition] < 0 ? Set.of() : Set.of(processes[owner[topic][partition]]));
                 for (final int member : copies[topic][partition].stream().toArray()) {
-                    copies[topic][partition].set(member, !none && taken.add(processes[member]));
+                    copies[topic][partition].set(member, stateful.test(topic) && taken.add(processes[member]));
                 }
             }
         }
@@ -153,10 +151,9 @@ final class Placing {
         for (int topic = 0; topic < owner.length; topic++) {
             least.clear();
             for (int partition = 0; partition < owner[topic].length; partition++) {
-                final int has = owner[topic][partition];
-                if (has >= 0) {
+                if (owner[topic][partition] >= 0) {
                     refill(readers[topic]);
-                    if (load[has] > level + 1) {
+                    if (load[owner[topic][partition]] > level + 1) {
                         give(topic, partition, next(readers[topic], racks.of(topic, partition)));
                     }
                 }
