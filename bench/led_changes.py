@@ -102,7 +102,7 @@ async def _lead(
         since = cpu_s()
         seat = SeatProcess(brokers.bootstrap, group, folder / f"{group}.db", *way.options, *(("--capacity", "c0=2") if moves else ()))
         async with asyncio.timeout(WITHIN_S):
-            while not (seat.log.exists() and any(each.judged for each in seat.changes())):  # noqa: ASYNC110  # a process
+            while "lead-2 " not in seat.said.partition("; expected: ")[2]:  # noqa: ASYNC110  # a process
                 await asyncio.sleep(1.0)
         (known,) = seat.changes()
         assert known.planned is not None
