@@ -21,6 +21,8 @@ from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerSet
 RUNS = 100
 QUIET_MS, LONGEST_MS = 15_000, 240_000
 """At rest for so long it is over; and counted no longer than this."""
+_ANSWER_MS = (0, 600)
+"""Clients answer when they poll next."""
 _LOOK_MS = (252, 290)
 """Between two looks, with what they take."""
 _AHEAD_PER_MILLION = {False: 62_500, True: 400_000}
@@ -28,7 +30,7 @@ _AHEAD_PER_MILLION = {False: 62_500, True: 400_000}
 more where the seat has to be behind the first member (docs/seat.md).
 """
 _BEGIN_MS = 60_000
-_BEGINS_WITHIN_MS = (50, 600)
+_BEGINS_WITHIN_MS = (50, 300)
 """From the record of the change to the request that begins it: some requests, and a look."""
 
 
@@ -78,7 +80,8 @@ class _DealRun:
             if self._cost.rested_ms(engine.now_ms) >= QUIET_MS:
                 break
             engine.run_until(engine.now_ms + look_ms)
-        return self._cost.costs(engine.now_ms)
+        costs = self._cost.costs(engine.now_ms)
+        return {**costs, "rest_ms": costs["rest_ms"] + engine.between(*_ANSWER_MS)}
 
     def _evict(self) -> None:
         assert isinstance(self._group, ClassicConsumers), "brokers evict nobody"

@@ -11,7 +11,7 @@ from equipoise.replay.simulation.kafka.classic_coordinator import Coordinator
 from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerSettings, Joined, Partitions, SimulatedGroup, assign
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
 
-LOST_MS = 300
+LOST_MS = 100
 """So long cooperative consumers take at most, after partitions are lost, to join again."""
 
 
