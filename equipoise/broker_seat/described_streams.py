@@ -76,6 +76,18 @@ def processes_of(group: DescribedStreamsGroup) -> dict[str, list[DescribedStream
     return found
 
 
+def ended_members(group: DescribedStreamsGroup) -> frozenset[str]:
+    """Members whose process was killed and started again: brokers keep them until their sessions
+    end. Each thread of a process has a client id of its own, so of members with the same one the
+    one with the newest epoch lives.
+    """
+    newest: dict[tuple[str, str], int] = {}
+    for each in group.members:
+        key = each.process_id, each.client_id
+        newest[key] = max(each.member_epoch, newest.get(key, each.member_epoch))
+    return frozenset(each.member_id for each in group.members if each.member_epoch < newest[each.process_id, each.client_id])
+
+
 def active_tasks(group: DescribedStreamsGroup) -> dict[str, str]:
     """Task -> the process that says that it runs it."""
     return {str(task): each.process_id for each in group.members for task in _tasks(each.assignment.active_tasks)}
@@ -101,8 +113,9 @@ def _process(name: str, threads: Process, known: set[TaskId], records: Mapping[T
                 lag = max(0, ends.get((at.subtopology_id, at.partition), records[task]) - at.offset)
                 lags[task] = lag if task in standby else max(lag, unkept_lag)
     first = threads[0]
+    consumers = tuple(sorted({each.client_id for each in threads}))
     return AskedProcess(
-        id=name, consumers=tuple(sorted({each.client_id for each in threads})), threads=len(threads), rack=first.rack_id or None,
+        id=name, consumers=consumers, threads=len(consumers), rack=first.rack_id or None,
         tags={each.key: each.value for each in first.client_tags}, active=tuple(sorted(active)), standby=tuple(sorted(standby)), lags=lags,
     )  # fmt: skip
 
@@ -129,8 +142,10 @@ def streams_plan(
     group: DescribedStreamsGroup, planned: RoundPlanned, names: Mapping[str, str], tasks: Sequence[AskedTask], *, number: int
 ) -> BrokerPlan:
     """The plan that gives each process what was decided for it. Its threads keep what they have;
-    what is new goes to those with the fewest. `names`: member of the log -> process id.
+    what is new goes to those with the fewest, and what a thread has that was killed, to the one in
+    its place: it has the state. `names`: member of the log -> process id.
     """
+    ended = ended_members(group)
     members = in_order(each.member_id for each in group.members)
     parts = sorted({str(each.id.subtopology) for each in tasks}, key=str.encode)
     at, position = {name: index for index, name in enumerate(members)}, {name: index for index, name in enumerate(parts)}
@@ -143,7 +158,7 @@ def streams_plan(
 
     threads_of = processes_of(group)
     for each in planned.members:
-        threads = [one.member_id for one in threads_of[names[each.member_id]]]
+        threads = [one.member_id for one in threads_of[names[each.member_id]] if one.member_id not in ended]
         load = {name: sum(runs.get(task) == name for task in each.active) for name in threads}
         for task in each.active:
             if runs.get(task) not in threads:

@@ -5,6 +5,7 @@ assignor inside a real broker: state first, work second.
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from tests.live.test_restorer import until
 from tools.brokers import Brokers
 
 TASKS, RECORDS = 4, 4_000
+SESSION_S = 6
 VERSION = "4.4.0"
 SETTINGS = {
     STREAMS_SETTING: f"sticky,{STREAMS_CLASS}",
@@ -145,6 +147,30 @@ async def test_streams_group_is_led_state_first_and_given_back(broker: Brokers, 
             seat.end(signal.SIGKILL)
         assert await own_settings(broker, prefix) == {TAGS: "zone"}, "as it was found"
         assert await until_running(broker, prefix, 2) == after
+
+
+@pytest.mark.slow
+async def test_process_that_is_killed_and_back_before_its_session_ends_keeps_its_tasks(broker: Brokers, prefix: str, tmp_path: Path) -> None:
+    application = await prepared(broker, prefix, tmp_path)
+    with application("i1") as first, application("i2") as second:
+        for each in (first, second):
+            await asyncio.to_thread(each.until_said, "state RUNNING")
+        before = await until_running(broker, prefix, 2)
+        seat = SeatProcess(broker.bootstrap, prefix, tmp_path / "seat.db")
+        try:
+            await until(lambda: "0 tasks move, 0 copies begin" in seat.said)
+            said = len(seat.said)
+            second.kill()
+            with application("i2") as again:
+                await asyncio.to_thread(again.until_said, "state RUNNING")
+                await until(lambda: f" {TASKS // 2} tasks move" in seat.said[said:])
+                await asyncio.sleep(SESSION_S + 2)
+                assert await until_running(broker, prefix, 2, seat) == before, seat.said
+                assert not re.search(r"[1-9]\d* copies begin", seat.said[said:]), "nothing is copied to a member that is gone"
+                assert seat.end() == 0, seat.said
+                assert seat.verified()
+        finally:
+            seat.end(signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 
 from equipoise.bridge.mapping import facts_of, names_of
 from equipoise.broker_seat.broker_plan import write_plan
-from equipoise.broker_seat.described_streams import caught_up_copies, question_of, streams_plan, topics_of_streams
+from equipoise.broker_seat.described_streams import caught_up_copies, ended_members, question_of, streams_plan, topics_of_streams
 from equipoise.broker_seat.task_assignor_model import TaskMember, TaskPart, assign_tasks
 from equipoise.cli.lead import configuration
 from equipoise.events.decisions import RoundPlanned
@@ -69,6 +69,8 @@ class Simulated:
         self.disk: dict[str, set[int]] = {}
         """Thread -> tasks of which it has a copy that nobody keeps up; it lacks one record."""
         self.lag = RECORDS
+        self.back: dict[str, str] = {}
+        """Thread that was killed -> the one in its place."""
         self.tags: list[str] = []
         self.epoch = 1
         self.assign()
@@ -99,9 +101,11 @@ class Simulated:
         has = Tasks(active_tasks=tasks(self.active[name]), standby_tasks=tasks(self.standby[name]), warmup_tasks=())
         ends = tuple(DescribedTaskOffset(subtopology_id="0", partition=number, offset=RECORDS) for number in sorted(self.standby[name]))
         offsets = dict.fromkeys(self.disk.get(name, ()), RECORDS - 1) | dict.fromkeys(self.standby[name], RECORDS - self.lag)
+        replaces = {new: old for old, new in self.back.items()}
         at = tuple(DescribedTaskOffset(subtopology_id="0", partition=number, offset=each) for number, each in sorted(offsets.items()))
         return DescribedStreamsMember(
-            member_id=name, member_epoch=self.epoch, instance_id=None, rack_id=None, client_id=f"{name}-StreamThread-1-consumer", client_host="h",
+            member_id=name, member_epoch=self.epoch - (name in self.back), instance_id=None, rack_id=None,
+            client_id=f"{replaces.get(name, name)}-StreamThread-1-consumer", client_host="h",
             topology_epoch=0, process_id=name[:2], user_endpoint=None, client_tags=(), task_offsets=at, task_end_offsets=ends, assignment=has,
             target_assignment=has, is_classic=0,
         )  # fmt: skip
@@ -180,6 +184,29 @@ def test_threads_of_a_process_share_its_tasks_and_keep_them(tmp_path: Path) -> N
         assert {0} <= group.active["p1a"]
         assert {1} <= group.active["p1b"]
         assert sorted(map(len, group.active.values())) == [1, 1, 2]
+
+
+def test_process_that_was_killed_and_is_back_keeps_its_tasks_and_is_no_larger(tmp_path: Path) -> None:
+    """Its former member is there until its session is over."""
+    group = Simulated("p1a", "p2a")
+    with SeatLog(tmp_path / "seat.db", "app") as log:
+        log.configure(configuration((), streams=True))
+        group.led(log)
+        had = {name: set(tasks) for name, tasks in group.active.items()}
+        group.back["p2a"] = "p2a-again"
+        group.active["p2a-again"], group.standby["p2a-again"] = set(), set()
+        group.lag = 0
+        for _ in range(3):
+            group.led(log)
+            assert group.active == {"p1a": had["p1a"], "p2a": set(), "p2a-again": had["p2a"]}, "nothing is for a member that is gone"
+            assert not any(group.standby.values()), "the process is as large as it was"
+        assert ended_members(group.described()) == {"p2a"}
+        del group.active["p2a"], group.standby["p2a"]
+        group.back.clear()
+        assert ended_members(group.described()) == set()
+        group.assign()
+        group.led(log)
+        assert group.active == {"p1a": had["p1a"], "p2a-again": had["p2a"]}
 
 
 def test_group_whose_topics_are_missing_is_left_as_it_is() -> None:
