@@ -95,7 +95,7 @@ def ended(line: str, folder: Path, target: Path, sign: str, which: signal.Signal
 
 READERS = {
     "verify {f}/group.db": "verifying",
-    "status {f}/group.db": "looking for groups",
+    "status {f}/group.db": "folding",
     "explain {f}/group.db --task 0_0": "folding",
     "timeline {f}/group.db": "folding",
     "what-if {f}/group.db --sweep max_warmups=1,2,3,4": "configurations",
