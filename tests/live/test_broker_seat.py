@@ -283,6 +283,7 @@ async def test_dry_run_says_the_way_and_the_first_moves(broker: Brokers, start: 
     assert await assignor_of(broker, prefix) == "uniform", "nothing was changed"
 
 
+@pytest.mark.slow
 async def test_that_it_begins_to_lead_is_planned_and_judged(broker: Brokers, start: Start, lead: Any, prefix: str) -> None:
     clients = [start(name) for name in ("first", "second", "third")]
     await until_shared(*clients)
