@@ -95,8 +95,8 @@ class Seat:
 
     @property
     def is_settled(self) -> bool:
-        """Returns whether it is in the group, and takes nobody out of it."""
-        return self.status.generation >= 0 and not self._evict and not self._evicted
+        """Returns whether it leads, or stands by and takes nobody out of the group."""
+        return self.status.leads or (self.status.generation >= 0 and not self._evict and not self._evicted)
 
     async def run(self) -> None:
         """Takes part until `stop`. Raises NoSeatError, and EquipoiseError when the log fails; the

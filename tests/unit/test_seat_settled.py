@@ -1,0 +1,23 @@
+"""When the seat of a classic group changes nothing more, so that what it cost can be judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from equipoise.kafka.connection import Connection
+from equipoise.seat.generation import SeatSettings
+from equipoise.seat.group_seat import Seat
+from equipoise.seat.seat_log import SeatLog
+
+
+@pytest.mark.parametrize("evict", [False, True])
+async def test_seat_that_leads_is_settled_whoever_was_to_be_taken_out(tmp_path: Path, evict: bool) -> None:
+    with SeatLog(tmp_path / "seat.db", "g") as log:
+        seat = Seat(Connection(bootstrap="127.0.0.1:1"), "g", log, SeatSettings(), evict=evict)
+        assert not seat.is_settled, "it is not in the group"
+        seat.status.generation = 3
+        assert seat.is_settled is not evict, "the leader is still to be taken out"
+        seat.status.leads = True
+        assert seat.is_settled
