@@ -104,18 +104,21 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
         final List<String> names = topics.stream().filter(each -> each.readers.nextSetBit(0) < consumers).map(each -> each.name).toList();
         final Placing placing = new Placing(
             members.length, topics.stream().map(each -> each.readers).toArray(BitSet[]::new), topics.stream().mapToInt(each -> each.count).toArray());
-        final Iterator<String> racks = readersByRack.values().iterator();
+        final String[] racks = readersByRack.values().toArray(String[]::new);
+        final Integer[] buffer = new Integer[1_000];
         for (int at = 0; at < members.length; at++) {
             final int member = at;
-            final String rack = racks.hasNext() ? racks.next() : "";
-            if (!rack.isEmpty()) {
-                placing.inRack(member, rack);
+            if (member < consumers && !racks[member].isEmpty()) {
+                placing.inRack(member, racks[member]);
             }
-            // With forEach, as most time goes here: no objects for each of so many small maps and sets.
+            // Most time goes here: no objects for each of so many small maps and sets.
             group.memberAssignment(members[member]).partitions().forEach((id, partitions) -> {
                 final Topic topic = known.get(id);
-                final int position = topic == null ? -1 : topic.position;
-                partitions.forEach(partition -> placing.has(member, position, partition));
+                final int position = topic == null ? -1 : topic.position, count = partitions.size();
+                final Integer[] numbers = partitions.toArray(buffer);
+                for (int number = 0; number < count; number++) {
+                    placing.has(member, position, numbers[number]);
+                }
             });
         }
         final Plan plan = Plan.newest(carriersByPlan.values());

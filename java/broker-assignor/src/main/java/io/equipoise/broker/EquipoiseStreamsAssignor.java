@@ -33,8 +33,7 @@ public final class EquipoiseStreamsAssignor implements TaskAssignor {
         final List<String> parts = new ArrayList<>(partById.values());
         final BitSet all = new BitSet();
         all.set(0, members.length);
-        final BitSet[] readers = new BitSet[parts.size()];
-        Arrays.fill(readers, all);
+        final BitSet[] readers = Collections.nCopies(parts.size(), all).toArray(BitSet[]::new);
         final Placing placing = new Placing(members.length, readers, parts.stream().mapToInt(topology::maxNumInputPartitions).toArray());
         placing.keepsCopies();
         for (int member = 0; member < members.length; member++) {

@@ -28,9 +28,7 @@ record Plan(long number, boolean holds, String madeFor, List<int[]> entries) {
         Plan newest = null;
         for (final String text : texts) {
             final Plan plan = read(text);
-            if (plan != null && (newest == null || plan.number > newest.number)) {
-                newest = plan;
-            }
+            newest = plan == null || newest != null && plan.number <= newest.number ? newest : plan;
         }
         return newest;
     }
