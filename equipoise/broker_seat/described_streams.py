@@ -33,7 +33,8 @@ def question_of(
     *, acceptable_lag: int = 0,
 ) -> Question:  # fmt: skip
     """The state of the application. `ends`: end offsets of changelogs. `acceptable_lag`: up to
-    which copies count as caught up; those on a disk that nobody keeps up do not, however near.
+    which copies count as caught up; those on a disk that nobody keeps up do not, however near,
+    while the task runs and leaves them behind.
     Raises InputError for sub-topologies whose names are no numbers, and while topics are missing.
     """
     parts = () if group.topology is None else group.topology.subtopologies
@@ -47,9 +48,10 @@ def question_of(
         tasks += (_task(part, number, metadata, ends) for number in range(count))
     known = {each.id for each in tasks}
     records = {each.id: each.records for each in tasks if each.stateful}
+    running = {task for each in group.members for task in _tasks(each.target_assignment.active_tasks)}
     return Question(
         round_id=round_id, settings=settings, tasks=tuple(sorted(tasks, key=lambda each: each.id)),
-        processes=tuple(_process(name, of, known, records, acceptable_lag + 1) for name, of in sorted(processes_of(group).items())),
+        processes=tuple(_process(name, of, known, records, running, acceptable_lag + 1) for name, of in sorted(processes_of(group).items())),
     )  # fmt: skip
 
 
@@ -98,8 +100,12 @@ def is_at_rest(group: DescribedStreamsGroup) -> bool:
     return group.assignment_epoch >= group.group_epoch and all(each.assignment == each.target_assignment for each in group.members)
 
 
-def _process(name: str, threads: Process, known: set[TaskId], records: Mapping[TaskId, int], unkept_lag: int) -> AskedProcess:
-    """`records`: of tasks with state. `unkept_lag`: the least of a copy that nobody keeps up."""
+def _process(
+    name: str, threads: Process, known: set[TaskId], records: Mapping[TaskId, int], running: set[TaskId], unkept_lag: int
+) -> AskedProcess:
+    """`records`: of tasks with state. `running`: tasks that somebody runs. `unkept_lag`: the least
+    of a copy of these that nobody keeps up.
+    """
     active = {task for each in threads for task in _tasks(each.target_assignment.active_tasks)} & known
     standby = ({task for each in threads for task in _tasks(each.target_assignment.standby_tasks)} & records.keys()) - active
     lags: dict[TaskId, Lag] = {}
@@ -111,7 +117,7 @@ def _process(name: str, threads: Process, known: set[TaskId], records: Mapping[T
             task = TaskId(int(at.subtopology_id), at.partition)
             if task in records.keys() - active and at.offset >= 0:
                 lag = max(0, ends.get((at.subtopology_id, at.partition), records[task]) - at.offset)
-                lags[task] = lag if task in standby else max(lag, unkept_lag)
+                lags[task] = lag if task in standby or task not in running else max(lag, unkept_lag)
     first = threads[0]
     consumers = tuple(sorted({each.client_id for each in threads}))
     return AskedProcess(

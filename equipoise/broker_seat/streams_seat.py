@@ -75,6 +75,8 @@ class StreamsSeat:
         """Whether the last round moved tasks, which their members have not all handed over."""
         self._caught_up: Set[tuple[str, TaskId]] = frozenset()
         """Copies that had caught up in the last round: member, task."""
+        self._left_because = ""
+        """Why the group is left as it is, as it was said; empty: it is not."""
         self._due_s: float | None = None
         self._asked_s: float | None = None
 
@@ -156,8 +158,11 @@ class StreamsSeat:
         try:
             question = await self._question(group)
         except InputError as error:
-            _LOG.warning("%s: it is left as it is", error)
+            if str(error) != self._left_because:
+                _LOG.warning("%s: it is left as it is", error)
+            self._left_because = str(error)
             return
+        self._left_because = ""
         planned = self._decide(question)
         now_s = self._runtime.monotonic_s()
         self._asked_s, self._due_s = now_s, None if planned.follow_up_ms is None else now_s + planned.follow_up_ms / 1_000

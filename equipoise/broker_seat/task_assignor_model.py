@@ -20,13 +20,14 @@ _Task = tuple[int, int]
 @attrs.frozen(kw_only=True)
 class TaskMember:
     """A member, which is a thread. `process`: the process that it is in. `active`, `standby`: what
-    it is assigned now.
+    it is assigned now. `offsets`: how far it has the state of other tasks on its disk.
     """
 
     member_id: str
     process: str
     active: Mapping[str, Set[int]] = attrs.field(factory=dict)
     standby: Mapping[str, Set[int]] = attrs.field(factory=dict)
+    offsets: Mapping[str, Mapping[int, int]] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -114,10 +115,16 @@ class _TaskPlacing:
                     self.copies[each.topic, number].discard(each.member)
 
     def fill(self) -> None:
-        """Gives what nobody runs to the least loaded of those with a copy, else of all."""
+        """Gives what nobody runs to the least loaded of those with a copy, else of those with the
+        furthest state, else of all.
+        """
         for task in self._tasks():
             if task not in self.owner and self.members:
-                self._give(task, self._least(self.copies[task] or range(len(self.members))))
+                self._give(task, self._least(self.copies[task] or self._furthest(task) or range(len(self.members))))
+
+    def _furthest(self, task: _Task) -> Set[int]:
+        offsets = [each.offsets.get(self.parts[task[0]], {}).get(task[1], 0) for each in self.members]
+        return {at for at, offset in enumerate(offsets) if 0 < offset == max(offsets)}
 
     def balance(self) -> None:
         """Moves tasks until no member has two more than another."""

@@ -31,7 +31,11 @@ def task_case(members: Sequence[TaskMember], parts: Mapping[str, TaskPart], tags
         "parts": [{"id": name, "partitions": each.partitions, "stateful": int(each.stateful)} for name, each in parts.items()],
         "tags": list(tags),
         "members": [
-            {"id": each.member_id, "process": each.process, "active": shown(each.active), "standby": shown(each.standby)} for each in members
+            {
+                "id": each.member_id, "process": each.process, "active": shown(each.active), "standby": shown(each.standby),
+                "offsets": [[at[part], number, offset] for part, offsets in each.offsets.items() for number, offset in offsets.items()],
+            }
+            for each in members
         ],
         "answer": json.dumps(told, separators=(",", ":")),
     }  # fmt: skip
@@ -82,7 +86,8 @@ def _member(rng: random.Random, name: str, parts: Mapping[str, TaskPart]) -> Tas
         found = {part: {n for n in range(each.partitions + rng.choice((0, 0, 1))) if rng.random() < share} for part, each in parts.items()}
         return {part: numbers for part, numbers in found.items() if numbers}
 
-    return TaskMember(member_id=name, process=rng.choice(("p1", "p2", name)), active=some(), standby=some())
+    offsets = {part: {number: rng.choice((-2, 0, 1, 7, 2**63 - 1)) for number in numbers} for part, numbers in some().items()}
+    return TaskMember(member_id=name, process=rng.choice(("p1", "p2", name)), active=some(), standby=some(), offsets=offsets)
 
 
 def _plan(rng: random.Random, members: Sequence[TaskMember], parts: Mapping[str, TaskPart]) -> str:

@@ -22,7 +22,7 @@ from equipoise.kafka.group_configs import own_group_settings, set_group_settings
 from equipoise.kafka.started_clients import writer
 from equipoise.operations.doctor.access import Acl
 from tests.live.broker_assignor import assignor_jar_classes
-from tests.live.kafka import admin_client
+from tests.live.kafka import admin_client, delete_topics
 from tests.live.seat_process import SeatProcess
 from tests.live.secured import secured_broker
 from tests.live.streams import StreamsApplication, described_streams
@@ -93,8 +93,23 @@ async def until_copied(broker: Brokers, group: str) -> bool:
     return False
 
 
-async def prepared(broker: Brokers | Connection, group: str, folder: Path) -> Callable[[str], StreamsApplication]:
-    """Makes the topics, with records, and returns what starts an instance."""
+async def assigned(broker: Brokers, group: str) -> dict[int, str]:
+    """Task with state -> the process that is to run it."""
+    found = await described_streams(broker.bootstrap, group)
+    tasks = ((each, part) for each in found.members for part in each.target_assignment.active_tasks if part.subtopology_id == "0")
+    return {number: each.process_id for each, part in tasks for number in part.partitions}
+
+
+async def until_assigned(broker: Brokers, group: str, tasks: int) -> None:
+    for _ in range(600):
+        if len(await assigned(broker, group)) == tasks:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(await described_streams(broker.bootstrap, group))
+
+
+async def prepared(broker: Brokers | Connection, group: str, folder: Path, **more: str) -> Callable[[str], StreamsApplication]:
+    """Makes the topics, with records, and returns what starts an instance, with `more` settings."""
     connection = Connection(bootstrap=broker.bootstrap)
     async with admin_client(connection) as admin:
         await admin.create_topics([NewTopic(f"{group}-in", TASKS, 1), NewTopic(f"{group}-out", TASKS, 1)])
@@ -103,7 +118,7 @@ async def prepared(broker: Brokers | Connection, group: str, folder: Path) -> Ca
             await producer.send(f"{group}-in", b"v", key=b"%d" % number, partition=number % TASKS)
 
     def application(instance: str) -> StreamsApplication:
-        settings = {"group.protocol": "streams", "commit.interval.ms": "200"}
+        settings = {"group.protocol": "streams", "commit.interval.ms": "200", **more}
         names = {"input": f"{group}-in", "output": f"{group}-out"}
         return StreamsApplication(broker.bootstrap, group, instance, folder, settings=settings, version=VERSION, **names)
 
@@ -147,6 +162,35 @@ async def test_streams_group_is_led_state_first_and_given_back(broker: Brokers, 
             seat.end(signal.SIGKILL)
         assert await own_settings(broker, prefix) == {TAGS: "zone"}, "as it was found"
         assert await until_running(broker, prefix, 2) == after
+
+
+@pytest.mark.slow
+async def test_tasks_that_nobody_was_to_run_go_back_to_their_state(broker: Brokers, prefix: str, tmp_path: Path) -> None:
+    application = await prepared(broker, prefix, tmp_path, beside=f"{prefix}-beside")
+    async with admin_client(Connection(bootstrap=broker.bootstrap)) as admin:
+        await admin.create_topics([NewTopic(f"{prefix}-beside", 1, 1)])
+        with application("i1") as first, application("i2") as second:
+            for each in (first, second):
+                await asyncio.to_thread(each.until_said, "state RUNNING")
+            seat = SeatProcess(broker.bootstrap, prefix, tmp_path / "seat.db")
+            try:
+                await until(lambda: "0 tasks move, 0 copies begin" in seat.said)
+                await asyncio.sleep(2)  # what is on the disks has been told
+                before = await assigned(broker, prefix)
+                assert (len(before), len(set(before.values()))) == (TASKS, 2)
+                await delete_topics(admin, [f"{prefix}-beside"])
+                await until_assigned(broker, prefix, 0)
+                await until(lambda: "it is left as it is" in seat.said)
+                await asyncio.sleep(1)
+                await admin.create_topics([NewTopic(f"{prefix}-beside", 1, 1)])
+                await until_assigned(broker, prefix, TASKS)
+                assert await assigned(broker, prefix) == before, seat.said
+                assert seat.said.count("it is left as it is") == 1, "once, and not at each look"
+                assert seat.end() == 0, seat.said
+                assert not re.search(r"[1-9]\d* copies begin", seat.said)
+                assert seat.verified()
+            finally:
+                seat.end(signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ import org.apache.kafka.streams.state.WindowStore;
  * A Kafka Streams application as plain as one can be: records counted per key, in a RocksDB store with a changelog.
  *
  * <p>{@code java CountPerKey FILE}: a properties file, in which {@code input}, {@code output} (topics) and {@code instance} (its name) are ours and
- * all else is Kafka Streams' own. The store is {@code counts}: 8 bytes of count, and behind them whatever stood there before. For each record it
+ * all else is Kafka Streams' own. With {@code beside}, a topic, it has tasks without state, too, that read it and do nothing. The store is {@code counts}: 8 bytes of count, and behind them whatever stood there before. For each record it
  * writes {@code "<partition> <offset> <instance> <count>"} to the output, to the partition that the record came from.
  * With {@code window.ms} and {@code keys} it counts by key and window, and says the count as if a window began with that of the one before.
  *
@@ -58,10 +58,16 @@ public class CountPerKey {
         (topic, key, value, partitions) -> Optional.of(Set.of(Integer.parseInt(text(value).split(" ", 2)[0])));
     final String windowMs = (String) given.remove("window.ms");
     final String keys = (String) given.remove("keys");
+    final String beside = (String) given.remove("beside");
     final Topology topology =
         windowMs == null
             ? perKey(input, output, instance, whereItCameFrom)
             : perWindow(input, output, instance, whereItCameFrom, Long.parseLong(windowMs), Long.parseLong(keys));
+    if (beside != null) {
+      final var bytes = Serdes.ByteArray();
+      topology.addSource("beside", bytes.deserializer(), bytes.deserializer(), beside);
+      topology.addProcessor("nothing", Nothing::new, "beside");
+    }
 
     final KafkaStreams streams = new KafkaStreams(topology, given);
     streams.setStateListener((now, before) -> say("state " + now));
@@ -162,6 +168,11 @@ public class CountPerKey {
       final String said = from.partition() + " " + from.offset() + " " + instance + " " + count;
       context.forward(record.withValue(said.getBytes(StandardCharsets.US_ASCII)));
     }
+  }
+
+  private static final class Nothing implements Processor<byte[], byte[], Void, Void> {
+    @Override
+    public void process(final Record<byte[], byte[]> record) {}
   }
 
   /** Its partition and offset in the place of a record's value. */

@@ -48,10 +48,16 @@ def test_model_answers_every_vector_of_tasks(line: str) -> None:
     def tasks(of: Any) -> dict[str, set[int]]:
         return {names[at]: set(numbers) for at, numbers in of}
 
+    def offsets(of: Any) -> dict[str, dict[int, int]]:
+        return {name: {number: offset for part, number, offset in of if names[part] == name} for name in names}
+
     members = [
-        TaskMember(member_id=each["id"], process=each["process"], active=tasks(each["active"]), standby=tasks(each["standby"]))
+        TaskMember(
+            member_id=each["id"], process=each["process"], active=tasks(each["active"]), standby=tasks(each["standby"]),
+            offsets=offsets(each["offsets"]),
+        )
         for each in case["members"]
-    ]
+    ]  # fmt: skip
     assert task_case(members, parts, case["tags"])["answer"] == case["answer"]
 
 
@@ -77,8 +83,12 @@ class Simulated:
 
     def assign(self) -> None:
         members = [
-            TaskMember(member_id=name, process=name[:2], active={"0": self.active[name]}, standby={"0": self.standby[name]}) for name in self.active
-        ]
+            TaskMember(
+                member_id=name, process=name[:2], active={"0": self.active[name]}, standby={"0": self.standby[name]},
+                offsets={"0": dict.fromkeys(self.disk.get(name, ()), RECORDS - 1)},
+            )
+            for name in self.active
+        ]  # fmt: skip
         for name, each in assign_tasks(members, {"0": TaskPart(partitions=4, stateful=True)}, self.tags).items():
             self.active[name], self.standby[name] = each.active.get("0", set()), each.standby.get("0", set())
         self.epoch += 1
@@ -171,6 +181,20 @@ def test_copy_on_the_disk_of_a_process_that_is_back_is_kept_up_before_its_task_m
         group.lag = 0
         group.led(log)
         assert group.active["p3a"] == {number}
+
+
+def test_tasks_that_nobody_runs_go_back_to_their_state(tmp_path: Path) -> None:
+    """First by the round, should it come first, and then by the assignor alone."""
+    group = Simulated("p1a", "p2a", "p3a")
+    with SeatLog(tmp_path / "seat.db", "app") as log:
+        log.configure(configuration((), streams=True))
+        group.led(log)
+        group.disk = {"p1a": {2}, "p2a": {0, 3}, "p3a": {1}}
+        for decides in (lambda: group.led(log), group.assign):
+            group.active = {name: set() for name in group.active}
+            decides()
+            assert group.active == group.disk
+            assert not any(group.standby.values())
 
 
 def test_threads_of_a_process_share_its_tasks_and_keep_them(tmp_path: Path) -> None:

@@ -103,7 +103,8 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
         }
         final List<String> names = topics.stream().filter(each -> each.readers.nextSetBit(0) < consumers).map(each -> each.name).toList();
         final Placing placing = new Placing(
-            members.length, topics.stream().map(each -> each.readers).toArray(BitSet[]::new), topics.stream().mapToInt(each -> each.count).toArray());
+            members.length, topics.stream().map(each -> each.readers).toArray(BitSet[]::new), topics.stream().mapToInt(each -> each.count).toArray(),
+            (topic, partition) -> describer.racksForPartition(topics.get(topic).id, partition));
         final String[] racks = readersByRack.values().toArray(String[]::new);
         final Integer[] buffer = new Integer[1_000];
         for (int at = 0; at < members.length; at++) {
@@ -125,12 +126,11 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
         if (plan != null && plan.madeFor().equals(Plan.hash(members, consumers, names))) {
             placing.apply(plan, consumers, names.size());
         }
-        final Placing.Racks near = (topic, partition) -> describer.racksForPartition(topics.get(topic).id, partition);
         if (plan == null || !plan.holds()) {
-            placing.fill(near);
+            placing.fill();
         }
         if (consumers == members.length) {
-            placing.balance(near);
+            placing.balance();
         }
         return answer(group, members, known, topics, placing);
     }
@@ -188,9 +188,7 @@ public final class EquipoiseConsumerAssignor implements ConsumerGroupPartitionAs
     private static GroupAssignment kept(final GroupSpec group) {
         final Map<String, MemberAssignment> answer = new TreeMap<>();
         try {
-            for (final String member : group.memberIds()) {
-                answer.put(member, new Partitions(group.memberAssignment(member).partitions()));
-            }
+            group.memberIds().forEach(member -> answer.put(member, new Partitions(group.memberAssignment(member).partitions())));
         } catch (final RuntimeException error) {
             answer.clear();
         }

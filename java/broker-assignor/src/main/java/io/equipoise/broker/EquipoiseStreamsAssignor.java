@@ -34,7 +34,8 @@ public final class EquipoiseStreamsAssignor implements TaskAssignor {
         final BitSet all = new BitSet();
         all.set(0, members.length);
         final BitSet[] readers = Collections.nCopies(parts.size(), all).toArray(BitSet[]::new);
-        final Placing placing = new Placing(members.length, readers, parts.stream().mapToInt(topology::maxNumInputPartitions).toArray());
+        final int[] counts = parts.stream().mapToInt(topology::maxNumInputPartitions).toArray();
+        final Placing placing = new Placing(members.length, readers, counts, (part, task) -> List.of());
         placing.keepsCopies();
         for (int member = 0; member < members.length; member++) {
             final int at = member;
@@ -42,17 +43,17 @@ public final class EquipoiseStreamsAssignor implements TaskAssignor {
             final MemberAssignmentState had = group.memberAssignmentState(members[member]);
             had.activeTasks().forEach((part, numbers) -> numbers.forEach(number -> placing.has(at, parts.indexOf(part), number)));
             had.standbyTasks().forEach((part, numbers) -> numbers.forEach(number -> placing.hasCopy(at, parts.indexOf(part), number)));
+            had.taskOffsets().forEach((part, offsets) -> offsets.forEach((number, offset) -> placing.hasState(at, parts.indexOf(part), number, offset)));
         }
         final Plan plan = Plan.newest(group.configs().rackAwareAssignmentTags());
         if (plan != null && plan.madeFor().equals(Plan.hash(members, members.length, new ArrayList<>(partById.keySet())))) {
             placing.apply(plan, members.length, parts.size());
         }
-        final Placing.Racks nowhere = (topic, partition) -> List.of();
         if (plan == null || !plan.holds()) {
-            placing.fill(nowhere);
+            placing.fill();
         }
         if (plan == null) {
-            placing.balance(nowhere);
+            placing.balance();
         }
         placing.tidyCopies(processes, topic -> topology.isStateful(parts.get(topic)));
         return answer(members, parts, placing);
@@ -84,10 +85,8 @@ public final class EquipoiseStreamsAssignor implements TaskAssignor {
     private static GroupAssignment kept(final GroupSpec group) {
         final Map<String, MemberAssignment> answer = new HashMap<>();
         try {
-            for (final String member : group.memberIds()) {
-                final MemberAssignmentState had = group.memberAssignmentState(member);
-                answer.put(member, new MemberAssignment(had.activeTasks(), had.standbyTasks()));
-            }
+            group.memberIds().forEach(member -> answer.put(
+                member, new MemberAssignment(group.memberAssignmentState(member).activeTasks(), group.memberAssignmentState(member).standbyTasks())));
         } catch (final RuntimeException error) {
             answer.clear();
         }

@@ -1,6 +1,7 @@
 package io.equipoise.broker;
 
 import java.util.*;
+import java.util.function.BiFunction;
 import java.util.function.IntPredicate;
 import java.util.stream.Stream;
 
@@ -11,35 +12,33 @@ import java.util.stream.Stream;
 final class Placing {
     static final int NOBODY = -1, HELD = -2;
 
-    /** Racks of the replicas of a partition. */
-    interface Racks {
-        Collection<String> of(int topic, int partition);
-    }
-
     /** Topic -> partition -> the member that has it, NOBODY or HELD. */
     final int[][] owner;
     /** Topic -> who may have its partitions. */
     final BitSet[] readers;
     /** Topic -> partition -> members that keep a copy of its state; null: there is no state. */
     BitSet[][] copies;
+    /** Topic -> partition -> how far the furthest state of it on a disk is, and whose that is. */
+    private long[][] furthest;
+    private BitSet[][] states;
     /** Members whose partitions are not those that they had. */
     final BitSet changed = new BitSet();
     /** Topic -> those of them of whose partitions of the topic that is true. */
     final BitSet[] changedIn;
+    /** Topic, partition -> racks of its replicas. */
+    private final BiFunction<Integer, Integer, Collection<String>> racks;
     private final int[] load;
     private final Map<String, BitSet> inRack = new HashMap<>();
     private final BitSet least = new BitSet();
     private int level;
 
-    Placing(final int members, final BitSet[] readers, final int[] counts) {
+    Placing(final int members, final BitSet[] readers, final int[] counts, final BiFunction<Integer, Integer, Collection<String>> racks) {
+        this.racks = racks;
         this.readers = readers;
         load = new int[members];
-        owner = new int[counts.length][];
+        owner = Arrays.stream(counts).mapToObj(int[]::new).toArray(int[][]::new);
+        Arrays.stream(owner).forEach(of -> Arrays.fill(of, NOBODY));
         changedIn = Stream.generate(BitSet::new).limit(counts.length).toArray(BitSet[]::new);
-        for (int topic = 0; topic < counts.length; topic++) {
-            owner[topic] = new int[counts[topic]];
-            Arrays.fill(owner[topic], NOBODY);
-        }
     }
 
     void inRack(final int member, final String rack) {
@@ -58,7 +57,13 @@ final class Placing {
 
     /** From now on partitions are tasks, which members keep copies of. */
     void keepsCopies() {
-        copies = Arrays.stream(owner).map(of -> Stream.generate(BitSet::new).limit(of.length).toArray(BitSet[]::new)).toArray(BitSet[][]::new);
+        copies = setsOfMembers();
+        states = setsOfMembers();
+        furthest = Arrays.stream(owner).map(of -> new long[of.length]).toArray(long[][]::new);
+    }
+
+    private BitSet[][] setsOfMembers() {
+        return Arrays.stream(owner).map(of -> Stream.generate(BitSet::new).limit(of.length).toArray(BitSet[]::new)).toArray(BitSet[][]::new);
     }
 
     /** The member keeps a copy now, unless there is no such task. */
@@ -68,19 +73,28 @@ final class Placing {
         }
     }
 
+    /** The member has a state on its disk that nobody may keep up, unless there is no such task. */
+    void hasState(final int member, final int topic, final int partition, final long offset) {
+        if (topic >= 0 && partition >= 0 && partition < owner[topic].length && offset > 0 && offset >= furthest[topic][partition]) {
+            if (offset > furthest[topic][partition]) {
+                states[topic][partition].clear();
+            }
+            furthest[topic][partition] = offset;
+            states[topic][partition].set(member);
+        }
+    }
+
     /** Carries out all of a plan, or nothing when one of its entries does not fit. `members`, `topics`: how many a plan can name. */
     void apply(final Plan plan, final int members, final int topics) {
         final BitSet[] seen = Stream.generate(BitSet::new).limit(topics).toArray(BitSet[]::new);
         for (final int[] entry : plan.entries()) {
             final int kind = entry[0], member = entry[1], topic = entry[2], first = entry[3], last = entry[4];
             final boolean fits = (kind < Plan.COPY || copies != null) && topic < topics && last < owner[topic].length;
-            if (!fits || kind != Plan.HOLD && (member >= members || !readers[topic].get(member))) {
+            final boolean may = fits && (kind == Plan.HOLD || member < members && readers[topic].get(member));
+            if (!may || kind < Plan.COPY && !seen[topic].get(first, last + 1).isEmpty()) {
                 return;
             }
             if (kind < Plan.COPY) {
-                if (!seen[topic].get(first, last + 1).isEmpty()) {
-                    return;
-                }
                 seen[topic].set(first, last + 1);
             }
         }
@@ -97,9 +111,6 @@ final class Placing {
 
     private void give(final int topic, final int partition, final int to) {
         final int from = owner[topic][partition];
-        if (from == to) {
-            return;
-        }
         if (from >= 0) {
             load[from]--;
             changed(from, topic);
@@ -118,17 +129,21 @@ final class Placing {
         }
     }
 
-    /** Gives what nobody has to the reader with the least, of equals to one near by, of those to the first; a task to one with a copy. */
-    void fill(final Racks racks) {
+    /**
+     * Gives what nobody has to the reader with the least, of equals to one near by, of those to the first; a task to one with a copy, else to one with
+     * the furthest state.
+     */
+    void fill() {
         for (int topic = 0; topic < owner.length; topic++) {
             least.clear();
             for (int partition = 0; partition < owner[topic].length; partition++) {
                 if (owner[topic][partition] == NOBODY) {
-                    final boolean copied = copies != null && !copies[topic][partition].isEmpty();
+                    BitSet among = readers[topic];
                     if (copies != null) {
                         least.clear();
+                        among = !copies[topic][partition].isEmpty() ? copies[topic][partition] : states[topic][partition];
                     }
-                    give(topic, partition, next(copied ? copies[topic][partition] : readers[topic], racks.of(topic, partition)));
+                    give(topic, partition, next(among.isEmpty() ? readers[topic] : among, racks.apply(topic, partition)));
                 }
             }
         }
@@ -147,38 +162,31 @@ final class Placing {
     }
 
     /** Moves partitions until no reader has two more than another. For a group without a plan, for which nobody else does it. */
-    void balance(final Racks racks) {
+    void balance() {
         for (int topic = 0; topic < owner.length; topic++) {
             least.clear();
             for (int partition = 0; partition < owner[topic].length; partition++) {
-                if (owner[topic][partition] >= 0) {
-                    refill(readers[topic]);
-                    if (load[owner[topic][partition]] > level + 1) {
-                        give(topic, partition, next(readers[topic], racks.of(topic, partition)));
-                    }
+                if (owner[topic][partition] >= 0 && load[owner[topic][partition]] > refill(readers[topic]) + 1) {
+                    give(topic, partition, next(readers[topic], racks.apply(topic, partition)));
                 }
             }
         }
     }
 
-    private int next(final BitSet among, final Collection<String> racks) {
+    private int next(final BitSet among, final Collection<String> nearBy) {
         refill(among);
-        int best = -1;
-        for (final String rack : racks) {
-            final BitSet both = (BitSet) inRack.getOrDefault(rack, new BitSet()).clone();
-            both.and(least);
-            final int found = both.nextSetBit(0);
-            best = found >= 0 && (best < 0 || found < best) ? found : best;
-        }
-        best = best < 0 ? least.nextSetBit(0) : best;
+        final BitSet near = new BitSet();
+        nearBy.forEach(rack -> near.or(inRack.getOrDefault(rack, near)));
+        near.and(least);
+        final int best = (near.isEmpty() ? least : near).nextSetBit(0);
         least.clear(best);
         return best;
     }
 
-    /** `least`: those of them that have the fewest partitions, each until it has been given one. */
-    private void refill(final BitSet among) {
+    /** `least`: those of them that have the fewest partitions, each until it has been given one. Returns how many these have. */
+    private int refill(final BitSet among) {
         if (!least.isEmpty()) {
-            return;
+            return level;
         }
         level = Integer.MAX_VALUE;
         for (int member = among.nextSetBit(0); member >= 0; member = among.nextSetBit(member + 1)) {
@@ -190,5 +198,6 @@ final class Placing {
                 least.set(member);
             }
         }
+        return level;
     }
 }

@@ -89,7 +89,13 @@ final class TaskCases implements GroupSpec, TopologyDescriber {
 
             @Override
             public Map<String, Map<Integer, Long>> taskOffsets() {
-                return Map.of();
+                final Map<String, Map<Integer, Long>> found = new HashMap<>();
+                for (final Object each : Cases.list(member(id).get("offsets"))) {
+                    final List<Object> at = Cases.list(each);
+                    final String part = (String) parts.get(Cases.number(at.get(0))).get("id");
+                    found.computeIfAbsent(part, name -> new HashMap<>()).put(Cases.number(at.get(1)), (Long) at.get(2));
+                }
+                return found;
             }
 
             @Override
