@@ -200,6 +200,8 @@ class StreamsStorm(Storm):
         self.output = f"{self.topic}-out"
         asyncio.run(self.make(self.output, PARTITIONS))
         self._instances: dict[str, list[StreamsClient]] = {}
+        self._was_shared = False
+        """Later a client may have tasks of the topic beside alone, once that has more of them."""
         self._over = threading.Event()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -236,7 +238,9 @@ class StreamsStorm(Storm):
         self.revive()
         since_s = time.monotonic() - 2
         recent = [{partition for at_s, partition in client.reads[-200:] if at_s > since_s} for client in self.clients.values()]
-        return all(recent) and len(set().union(*recent)) == PARTITIONS
+        is_read = len(set().union(*recent)) == PARTITIONS
+        self._was_shared |= is_read and all(recent)
+        return is_read and self._was_shared
 
     def other_protocol(self) -> Callable[[], None]:
         self.start("x", {"group.protocol": "classic"})

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.bridge.question import AskedPartition, AskedProcess, AskedTask, Question
@@ -150,13 +151,17 @@ def streams_plan(
     """The plan that gives each process what was decided for it. Its threads keep what they have;
     what is new goes to those with the fewest, and what a thread has that was killed, to the one in
     its place: it has the state. `names`: member of the log -> process id.
+
+    What was moved and has not arrived is named once more: the brokers hand the assignor what
+    members have, not what they are to have, so it would stay with its former owner otherwise.
     """
     ended = ended_members(group)
     members = in_order(each.member_id for each in group.members)
     parts = sorted({str(each.id.subtopology) for each in tasks}, key=str.encode)
     at, position = {name: index for index, name in enumerate(members)}, {name: index for index, name in enumerate(parts)}
-    runs = {task: each.member_id for each in group.members for task in _tasks(each.target_assignment.active_tasks)}
-    copies = {(task, each.member_id) for each in group.members for task in _tasks(each.target_assignment.standby_tasks)}
+    runs = {task: each.member_id for each in group.members for task in _tasks(each.assignment.active_tasks)}
+    is_for = {task: each.member_id for each in group.members for task in _tasks(each.target_assignment.active_tasks)}
+    copies = {(task, each.member_id) for each in group.members for task in _tasks(each.assignment.standby_tasks)}
     wanted: dict[tuple[Kind, int, int], list[int]] = {}
 
     def want(kind: Kind, member: str, task: TaskId) -> None:
@@ -165,11 +170,12 @@ def streams_plan(
     threads_of = processes_of(group)
     for each in planned.members:
         threads = [one.member_id for one in threads_of[names[each.member_id]] if one.member_id not in ended]
-        load = {name: sum(runs.get(task) == name for task in each.active) for name in threads}
+        keeps = {task: next((of[task] for of in (is_for, runs) if of.get(task) in threads), "") for task in each.active}
+        load = Counter(keeps.values())
         for task in each.active:
-            if runs.get(task) not in threads:
-                to = min(threads, key=lambda name: ((task, name) not in copies, load[name], name))
-                load[to] += 1
+            to = keeps[task] or min(threads, key=lambda name: ((task, name) not in copies, load[name], name))
+            load[to] += not keeps[task]
+            if runs.get(task) != to:
                 want("move", to, task)
         kept = {*each.standby, *each.warmup}
         held = {name: sum((task, name) in copies for task in kept) for name in threads}

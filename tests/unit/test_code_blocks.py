@@ -80,6 +80,7 @@ RUN_BY = {
     ("docs/protocol.md", "", "fact 0"): "tests/unit/test_protocol_exchange.py::test_worked_exchange_equals_the_written_records",
     ("docs/scenarios.md", "text", ""): f"{HERE}::test_scenario_of_the_page_holds",
     ("docs/seat.md", "properties", ""): f"{HERE}::test_properties_of_the_seat_page_are_those_of_the_assignor_inside_brokers",
+    ("docs/seat.md", "yaml", ""): f"{HERE}::test_properties_of_the_seat_page_are_those_of_the_assignor_inside_brokers",
     ("docs/spark.md", "sql", ""): f"{HERE}::test_query_of_the_spark_page_names_columns_of_its_table",
     ("docs/spark.md", "python", ""): f"{HERE}::test_notebook_of_the_spark_page_answers",
     ("docs/spark.md", "", "g000"): "tests/unit/test_replay_example.py::test_replay_example_output_equals_the_docs",
@@ -371,6 +372,7 @@ def test_properties_of_the_seat_page_are_those_of_the_assignor_inside_brokers() 
         assert written == f"{setting}={before},{named}"
         source = ROOT / "java" / "broker-assignor" / "src" / "main" / "java" / f"{named.replace('.', '/')}.java"
         assert written in source.read_text(encoding="utf-8")
+    assert f"config:\n      {SETTING}: uniform,range,{CLASS}\n" in text_of("docs/seat.md", "yaml")
 
 
 def test_question_and_answer_of_the_streams_page_are_sound() -> None:

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from equipoise.bridge.mapping import facts_of, names_of
@@ -74,6 +75,8 @@ class Simulated:
         self.standby: dict[str, set[int]] = {each: set() for each in threads}
         self.disk: dict[str, set[int]] = {}
         """Thread -> tasks of which it has a copy that nobody keeps up; it lacks one record."""
+        self.has: dict[str, set[int]] = {}
+        """Thread -> what it has, where that is not what it is to have."""
         self.lag = RECORDS
         self.back: dict[str, str] = {}
         """Thread that was killed -> the one in its place."""
@@ -84,7 +87,7 @@ class Simulated:
     def assign(self) -> None:
         members = [
             TaskMember(
-                member_id=name, process=name[:2], active={"0": self.active[name]}, standby={"0": self.standby[name]},
+                member_id=name, process=name[:2], active={"0": self.has.get(name, self.active[name])}, standby={"0": self.standby[name]},
                 offsets={"0": dict.fromkeys(self.disk.get(name, ()), RECORDS - 1)},
             )
             for name in self.active
@@ -108,7 +111,8 @@ class Simulated:
         def tasks(of: set[int]) -> tuple[TaskIds, ...]:
             return (TaskIds(subtopology_id="0", partitions=tuple(sorted(of))),) if of else ()
 
-        has = Tasks(active_tasks=tasks(self.active[name]), standby_tasks=tasks(self.standby[name]), warmup_tasks=())
+        target = Tasks(active_tasks=tasks(self.active[name]), standby_tasks=tasks(self.standby[name]), warmup_tasks=())
+        has = attrs.evolve(target, active_tasks=tasks(self.has.get(name, self.active[name])))
         ends = tuple(DescribedTaskOffset(subtopology_id="0", partition=number, offset=RECORDS) for number in sorted(self.standby[name]))
         offsets = dict.fromkeys(self.disk.get(name, ()), RECORDS - 1) | dict.fromkeys(self.standby[name], RECORDS - self.lag)
         replaces = {new: old for old, new in self.back.items()}
@@ -117,7 +121,7 @@ class Simulated:
             member_id=name, member_epoch=self.epoch - (name in self.back), instance_id=None, rack_id=None,
             client_id=f"{replaces.get(name, name)}-StreamThread-1-consumer", client_host="h",
             topology_epoch=0, process_id=name[:2], user_endpoint=None, client_tags=(), task_offsets=at, task_end_offsets=ends, assignment=has,
-            target_assignment=has, is_classic=0,
+            target_assignment=target, is_classic=0,
         )  # fmt: skip
 
     def led(self, log: SeatLog) -> RoundPlanned:
@@ -219,6 +223,7 @@ def test_process_that_was_killed_and_is_back_keeps_its_tasks_and_is_no_larger(tm
         had = {name: set(tasks) for name, tasks in group.active.items()}
         group.back["p2a"] = "p2a-again"
         group.active["p2a-again"], group.standby["p2a-again"] = set(), set()
+        group.has = {"p2a": had["p2a"], "p2a-again": set()}
         group.lag = 0
         for _ in range(3):
             group.led(log)
@@ -227,6 +232,7 @@ def test_process_that_was_killed_and_is_back_keeps_its_tasks_and_is_no_larger(tm
         assert ended_members(group.described()) == {"p2a"}
         del group.active["p2a"], group.standby["p2a"]
         group.back.clear()
+        group.has.clear()
         assert ended_members(group.described()) == set()
         group.assign()
         group.led(log)
