@@ -100,6 +100,7 @@ class Relay:
             yield
         finally:
             server.close()
+            await asyncio.sleep(0.05)  # what was just accepted is among the connections then
             for task in list(connections):
                 task.cancel()
             await asyncio.gather(*connections, return_exceptions=True)
