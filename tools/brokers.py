@@ -153,7 +153,7 @@ class Brokers:
         try:
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             for index in range(count):
-                self._properties(index).write_text(self._written(index, self._disk(index)))
+                self.properties_of(index).write_text(self._written(index, self._disk(index)))
                 self._format(index, cluster_id)
             for index in range(count):
                 self.start(index, wait=False)
@@ -167,6 +167,10 @@ class Brokers:
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{self._port(index)}" for index in range(self.count))
 
+    def properties_of(self, index: int) -> Path:
+        """Its server.properties, which it reads when it starts."""
+        return self._home / f"{index}.properties"
+
     def log_of(self, index: int) -> Path:
         """What the broker has written to its standard error."""
         return self._home / f"{index}.log"
@@ -178,7 +182,7 @@ class Brokers:
     def start(self, index: int, *, wait: bool = True) -> None:
         """Starts a broker that is not running. With `wait`, returns when it answers."""
         with open(self.log_of(index), "ab") as log:
-            command = ["java", *self._java, "-cp", self._classpath, "kafka.Kafka", str(self._properties(index))]
+            command = ["java", *self._java, "-cp", self._classpath, "kafka.Kafka", str(self.properties_of(index))]
             process = subprocess.Popen(
                 ["sh", "-c", _ENDS_WITH_ITS_STARTER, "sh", *command],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env={**os.environ, "KAFKA_OPTS": ""},
@@ -232,9 +236,6 @@ class Brokers:
 
     def _port(self, index: int) -> int:
         return self._ports[2 * index]
-
-    def _properties(self, index: int) -> Path:
-        return self._home / f"{index}.properties"
 
     def _disk(self, index: int) -> Path:
         return self._home / f"{index}.data"

@@ -16,6 +16,7 @@ import attrs
 
 from equipoise.broker_seat.broker_seat import BrokerSeat
 from equipoise.broker_seat.first_plan import first_plan
+from equipoise.broker_seat.jar_watch import JarWatch
 from equipoise.broker_seat.judged_lead import LeadMeasuring, planned_lead
 from equipoise.broker_seat.seat_queue import PREFIX
 from equipoise.broker_seat.streams_seat import StreamsSeat
@@ -53,6 +54,8 @@ class HowToLead:
     streams_config: GroupConfigured
     evict: bool = False
     convert: bool = False
+    jars: JarWatch = attrs.field(default=attrs.Factory(lambda self: JarWatch(self.connection), takes_self=True), init=False)
+    """One for all groups of the process."""
 
 
 def leads(group: ListedGroup, patterns: Sequence[str]) -> bool:
@@ -65,8 +68,8 @@ def leads(group: ListedGroup, patterns: Sequence[str]) -> bool:
 
 async def lead_group(how: HowToLead, group: str, log_file: Path, stopped: asyncio.Event, *, is_named: bool = True) -> None:
     """Leads the group until `stopped` is set. `is_named`: settings are for this one group, and must
-    have a meaning for it. Raises InputError where it cannot be led, and
-    EquipoiseError when the log fails; the seat has left the group then.
+    have a meaning for it. Raises InputError where it cannot be led, or brokers do not have the
+    assignor any more, and EquipoiseError when the log fails; the seat has left the group then.
     """
     connection, settings = how.connection, how.settings
     with SeatLog(log_file, group) as book:
@@ -93,7 +96,8 @@ async def lead_group(how: HowToLead, group: str, log_file: Path, stopped: asynci
         planned = await _unless_stopped(
             planned_lead(group, book, way, lambda: first_plan(connection, group, way, settings, config), evicts=how.evict), stopped
         )
-        beside = [asyncio.create_task(_stop(seat, stopped))]
+        lost = asyncio.create_task(how.jars.until_lost(way, group))
+        beside = [asyncio.create_task(_stop(seat, stopped, lost)), lost]
         if planned is not None:
             beside.append(asyncio.create_task(LeadMeasuring(connection, group, book, way, planned, DEPLOYED).run(seat)))
         try:
@@ -103,6 +107,8 @@ async def lead_group(how: HowToLead, group: str, log_file: Path, stopped: asynci
                 each.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
         _LOG.info("group %s: not led here any more", group)
+        if not lost.cancelled():
+            lost.result()
 
 
 async def _unless_stopped(asked: Coroutine[Any, Any, T], stopped: asyncio.Event) -> T | None:
@@ -115,9 +121,13 @@ async def _unless_stopped(asked: Coroutine[Any, Any, T], stopped: asyncio.Event)
         stopping.cancel()
 
 
-async def _stop(seat: Seat | BrokerSeat | StreamsSeat, stopped: asyncio.Event) -> None:
-    await stopped.wait()
-    seat.stop()
+async def _stop(seat: Seat | BrokerSeat | StreamsSeat, stopped: asyncio.Event, lost: asyncio.Task[None]) -> None:
+    stopping = asyncio.ensure_future(stopped.wait())
+    try:
+        await asyncio.wait((stopping, lost), return_when=asyncio.FIRST_COMPLETED)
+        seat.stop()
+    finally:
+        stopping.cancel()
 
 
 def log_in(folder: Path, group: str) -> Path:

@@ -19,7 +19,11 @@ SETTING = "group.consumer.assignors"
 CLASS = "io.equipoise.broker.EquipoiseConsumerAssignor"
 STREAMS_SETTING = "group.streams.assignors"
 STREAMS_CLASS = "io.equipoise.broker.EquipoiseStreamsAssignor"
-_HEARTBEATS = {SETTING: "group.consumer.heartbeat.interval.ms", STREAMS_SETTING: "group.streams.heartbeat.interval.ms"}
+_INSIDE = {
+    "brokers": (SETTING, CLASS, "group.consumer.heartbeat.interval.ms"),
+    "streams": (STREAMS_SETTING, STREAMS_CLASS, "group.streams.heartbeat.interval.ms"),
+}  # fmt: skip
+"""Way -> the brokers' setting that names the assignor, its class, and that of their heartbeats."""
 
 
 @attrs.frozen(kw_only=True)
@@ -60,36 +64,44 @@ async def way_of(connection: Connection, group: str, *, convert: bool) -> Way:
         kind = await client.kind()
         group_type = "" if kind is None else kind[0].lower()
         if group_type == "streams":
-            return await _inside(connection, group, Way(name="streams"), STREAMS_SETTING, STREAMS_CLASS)
+            return await _inside(connection, group, Way(name="streams"))
         converts = convert and group_type != "consumer"
         if group_type != "consumer" and not (convert and group_type in ("", "classic")):
             return Way(name="seat")
         together = converts and (await client.describe()).protocol == TOGETHER
-    return await _inside(connection, group, Way(name="brokers", converts=converts, together=together), SETTING, CLASS)
+    return await _inside(connection, group, Way(name="brokers", converts=converts, together=together))
 
 
-async def _inside(connection: Connection, group: str, way: Way, setting: str, named: str) -> Way:
+async def _inside(connection: Connection, group: str, way: Way) -> Way:
     """The way, with what the brokers and the group have set."""
-    missing: list[int] = []
-    heartbeats: list[str | None] = []
-    interval = _HEARTBEATS[setting]
     async with Asking(connection) as asking:
-        for broker in asking.brokers():
-            settings = (await asking.settings(broker=broker.node_id)).get(str(broker.node_id))
-            if not settings:
-                return attrs.evolve(way, without_jar=None)
-            heartbeats.append(settings.get(interval))
-            if named not in [each.strip() for each in (settings.get(setting) or "").split(",")]:
-                missing.append(broker.node_id)
+        looked = await look_inside(asking, way)
+        if looked.without_jar is None:
+            return looked
         with contextlib.suppress(errors.KafkaError):  # the user may not read the group's own settings, which few groups have
-            own = (await own_group_settings(asking.admin, group)).get(interval.removeprefix("group."))
-            heartbeats = [own] if own else heartbeats
-    return attrs.evolve(way, without_jar=tuple(missing), heartbeat_ms=max((int(each) for each in heartbeats if each), default=None))
+            own = (await own_group_settings(asking.admin, group)).get(_INSIDE[way.name][2].removeprefix("group."))
+            return attrs.evolve(looked, heartbeat_ms=int(own)) if own else looked
+    return looked
+
+
+async def look_inside(asking: Asking, way: Way) -> Way:
+    """Returns the way, with what the brokers have set now. Raises KafkaError."""
+    setting, named, interval = _INSIDE[way.name]
+    missing: list[int] = []
+    heartbeats: list[int] = []
+    for broker in asking.brokers():
+        settings = (await asking.settings(broker=broker.node_id)).get(str(broker.node_id))
+        if not settings:
+            return attrs.evolve(way, without_jar=None)
+        heartbeats += [int(settings[interval])] if settings.get(interval) else []
+        if named not in [each.strip() for each in (settings.get(setting) or "").split(",")]:
+            missing.append(broker.node_id)
+    return attrs.evolve(way, without_jar=tuple(missing), heartbeat_ms=max(heartbeats, default=None))
 
 
 def check_way(way: Way, group: str) -> None:
     """Raises NoBrokerSeatError where brokers do not have the assignor."""
     if way.without_jar:
         names = ", ".join(map(str, way.without_jar))
-        setting, named = (STREAMS_SETTING, STREAMS_CLASS) if way.name == "streams" else (SETTING, CLASS)
+        setting, named, _ = _INSIDE[way.name]
         raise NoBrokerSeatError(f"--group {group}: the brokers assign it, and {setting} of broker {names} does not name {named}; see docs/seat.md")

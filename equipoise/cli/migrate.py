@@ -73,7 +73,8 @@ def migrate(
 
     \b
     Examples:
-      equipoise migrate --bootstrap broker1:9092
+      export EQUIPOISE_BOOTSTRAP=broker1:9092
+      equipoise migrate
       equipoise migrate --group 'orders-*' --apply
       equipoise migrate --group orders --back
       equipoise migrate --to members --group orders --consumers app -- systemctl stop app

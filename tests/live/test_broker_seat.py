@@ -257,6 +257,32 @@ async def test_coordinator_that_starts_again_has_the_plan_and_the_seat_goes_on(b
 
 
 @pytest.mark.slow
+async def test_seat_leaves_a_broker_that_comes_back_without_the_assignor(broker: Brokers, start: Start, lead: Any, prefix: str) -> None:
+    """Such a broker ends each client that joins a group in which equipoise is."""
+    clients = [start(name) for name in ("first", "second")]
+    await until_shared(*clients)
+    seat = lead()
+    await until(lambda: "partitions move" in seat.said)
+    had = broker.properties_of(0).read_text()
+    try:
+        broker.properties_of(0).write_text(had.replace(f",{CLASS}", ""))
+        broker.kill(0)
+        broker.start(0)
+        assert await asyncio.to_thread(seat.process.wait, 60) == 2
+        assert "left; nothing of equipoise is in it any more" in seat.said
+        asked = f"{SETTING} of broker 0 does not name {CLASS}"
+        assert asked in seat.said or "a broker does not have the assignor" in seat.said, "it has asked, or had to join again"
+        third = start("third")
+        await until_shared(*clients, third, seat=seat)
+        assert await assignor_of(broker, prefix) == "uniform"
+        assert seat.verified()
+    finally:
+        broker.properties_of(0).write_text(had)
+        broker.kill(0)
+        broker.start(0)
+
+
+@pytest.mark.slow
 async def test_classic_group_is_taken_over_and_given_back(broker: Brokers, start: Start, lead: Any, prefix: str) -> None:
     clients = [start(name, aiokafka_command, **CLASSIC) for name in ("first", "second", "third")]
     await until_shared(*clients)
