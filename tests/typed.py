@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import attrs
 
@@ -46,10 +50,42 @@ def clone(folder: Path) -> Path:
     return folder
 
 
+def environment_of(**more: str) -> dict[str, str]:
+    """What a reader's shell has: the programs of the `.venv`, and `more`."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "PYTHONPATH": str(ROOT), "PATH": path, **more}
+
+
 def run(commands: str, folder: Path, timeout_s: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs commands in one shell, which goes on after an error, as a reader's does."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    everything = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "PYTHONPATH": str(ROOT), "PATH": path, **environment}
     return subprocess.run(
-        ["bash", "-c", commands], cwd=folder, env=everything, capture_output=True, text=True, check=False, timeout=timeout_s
+        ["bash", "-c", commands], cwd=folder, env=environment_of(**environment), capture_output=True, text=True, check=False, timeout=timeout_s
     )  # fmt: skip
+
+
+class Terminal:
+    """One command, which a reader has typed into a shell of its own. What it prints, errors
+    included, is in `folder`.
+    """
+
+    def __init__(self, command: str, folder: Path, **environment: str) -> None:
+        self.command = command
+        self._out = Path(tempfile.mkstemp(prefix="terminal-", suffix=".txt", dir=folder)[1])
+        with open(self._out, "w") as out:
+            self.process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=folder, env=environment_of(**environment), stdout=out, stderr=out)
+
+    @property
+    def said(self) -> str:
+        return self._out.read_text(encoding="utf-8")
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Returns the exit code, also of one that has ended by itself."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(90)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.end(signal.SIGKILL)

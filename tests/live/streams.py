@@ -69,12 +69,13 @@ async def described_streams(bootstrap: str, group: str) -> DescribedStreamsGroup
 class StreamsApplication:
     """One instance, started. `folder` gets its state, its output and its settings; `settings` are
     Kafka Streams' own, by their own names. `version`: of its jars. `supervised`: options of
-    `equipoise witness`; None: without it.
+    `equipoise witness`; None: without it. `assignor`: the jar of ``java/streams-assignor``; "": its
+    classes.
     """
 
     def __init__(
         self, bootstrap: str, application_id: str, instance: str, folder: Path, *, input: str, output: str, settings: dict[str, str] | None = None,
-        supervised: Sequence[str] | None = None, version: str = "",
+        supervised: Sequence[str] | None = None, version: str = "", assignor: str = "",
     ) -> None:  # fmt: skip
         written = {
             "bootstrap.servers": bootstrap,
@@ -91,7 +92,7 @@ class StreamsApplication:
         file.write_text("".join(f"{name}={value}\n" for name, value in written.items()))
         self.instance = instance
         self._out = folder / f"{instance}.out"
-        every = f"{classpath(version)}:{assignor_classes()}"
+        every = f"{classpath(version)}:{assignor or assignor_classes()}"
         command = ["java", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-cp", every]
         supervisor = [] if supervised is None else [sys.executable, "-m", "equipoise", "witness", *supervised, "--"]
         with open(self._out, "ab") as out:
