@@ -85,8 +85,7 @@ def lead(
 
     \b
     Examples:
-      export EQUIPOISE_BOOTSTRAP=broker1:9092
-      equipoise lead --group orders --to orders.db
+      equipoise lead --bootstrap broker1:9092 --group orders --to orders.db
       equipoise lead --group orders --to o.db --set assignor=lag_aware --capacity 'big-*=2'
       equipoise lead --group 'orders-*' --to logs
     """

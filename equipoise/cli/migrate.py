@@ -73,8 +73,7 @@ def migrate(
 
     \b
     Examples:
-      export EQUIPOISE_BOOTSTRAP=broker1:9092
-      equipoise migrate
+      equipoise migrate --bootstrap broker1:9092
       equipoise migrate --group 'orders-*' --apply
       equipoise migrate --group orders --back
       equipoise migrate --to members --group orders --consumers app -- systemctl stop app

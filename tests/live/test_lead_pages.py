@@ -253,6 +253,9 @@ async def test_groups_that_brokers_assign_are_led_with_the_jar_and_back(tmp_path
         eu.append(clients.start("orders-eu", "eu-3", confluent_kafka_command, group_protocol="consumer"))
         await until(lambda: are_shared(*orders) and are_shared(*payments) and are_shared(*eu), *orders, *payments, *eu)
         await until_running(brokers, "clicks", 2)
+        async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
+            topics = {each["topic"] for each in await admin.describe_topics(None)}
+        assert not [topic for topic in topics if "equipoise-lead" in topic], "brokers make topics that are asked for, by default"
 
 
 async def test_rounds_of_kafka_streams_are_decided_with_two_settings_and_back(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def _of_assignors(brokers: Sequence[GroupProtocols]) -> Finding:
         text = f"groups of KIP-848 are assigned by {', '.join(brokers[0].assignors())}"
         return fine("groups", f"{text}; for `equipoise lead` the brokers need equipoise's assignor (docs/seat.md)")
     if without:
-        text = f"{_named(without)} do not name {CLASS} in {SETTING}, and {_named(with_jar)} do: groups with a coordinator there are not led"
+        text = f"{_named(without)} do not name {CLASS} in {SETTING}, and {_named(with_jar)} do: no group is led from inside them until all do"
         return warning("groups", text, "put the jar into libs/ of these, name it, and restart them")
     first = [each for each in with_jar if each.assignors()[0] == CLASS]
     if first:
