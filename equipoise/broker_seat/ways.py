@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 from typing import Literal
 
 import attrs
@@ -13,6 +14,8 @@ from equipoise.broker_seat.extra_member import NoBrokerSeatError
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.group_configs import own_group_settings
 from equipoise.operations.doctor.asking import Asking
+from equipoise.operations.migrating.asking_groups import GroupsAsking
+from equipoise.operations.migrating.verdict import POLICY
 from equipoise.seat.group_client import GroupClient
 
 SETTING = "group.consumer.assignors"
@@ -30,13 +33,15 @@ _INSIDE = {
 class Way:
     """A way to lead a group: from ``brokers`` (``streams``: of KIP-1071) or ``seat``.
 
-    `converts`: it is a classic group now. `together`: its topics are dealt together. `without_jar`:
+    `converts`: it is a classic group now; `refused`: why brokers do not take it over, or would not
+    give it back; "": nothing is known. `together`: its topics are dealt together. `without_jar`:
     brokers that do not have the assignor; None: the user may not read their settings.
     `heartbeat_ms`: the brokers' interval for members; None: unknown.
     """
 
     name: Literal["brokers", "streams", "seat"]
     converts: bool = False
+    refused: str = ""
     together: bool = False
     without_jar: tuple[int, ...] | None = ()
     heartbeat_ms: int | None = None
@@ -69,7 +74,19 @@ async def way_of(connection: Connection, group: str, *, convert: bool) -> Way:
         if group_type != "consumer" and not (convert and group_type in ("", "classic")):
             return Way(name="seat")
         together = converts and (await client.describe()).protocol == TOGETHER
-    return await _inside(connection, group, Way(name="brokers", converts=converts, together=together))
+    refused = await _refused(connection, group) if converts and group_type else ""
+    return await _inside(connection, group, Way(name="brokers", converts=converts, refused=refused, together=together))
+
+
+async def _refused(connection: Connection, group: str) -> str:
+    """Returns why a classic group cannot be converted, or not back; "": nothing is known."""
+    async with GroupsAsking(connection) as asking:
+        for judged in await asking.judged([glob.escape(group)]):
+            if judged.verdict.takes in ("no", "not for it"):
+                return "; ".join(filter(None, (f"the broker does not take it over: {judged.verdict.why}", judged.verdict.to_do)))
+            if (judged.coordinator.policy or "").lower() == "upgrade":
+                return f"the broker would not give it back: {POLICY} of broker {judged.coordinator.node_id} is upgrade; set it to bidirectional"
+    return ""
 
 
 async def _inside(connection: Connection, group: str, way: Way) -> Way:
@@ -100,8 +117,11 @@ async def look_inside(asking: Asking, way: Way) -> Way:
 
 
 def check_way(way: Way, group: str) -> None:
-    """Raises NoBrokerSeatError where brokers do not have the assignor."""
+    """Raises NoBrokerSeatError where brokers do not have the assignor, or do not convert the group.
+    """
     if way.without_jar:
         names = ", ".join(map(str, way.without_jar))
         setting, named, _ = _INSIDE[way.name]
         raise NoBrokerSeatError(f"--group {group}: the brokers assign it, and {setting} of broker {names} does not name {named}; see docs/seat.md")
+    if way.refused:
+        raise NoBrokerSeatError(f"--group {group}: {way.refused}")

@@ -44,17 +44,18 @@ class StorageLock:
     """An exclusive lock on a file, held from construction to `release`, which removes the file.
 
     A killed holder leaves the file, unlocked. Raises InputError with `refusal` when another process
-    holds the lock; what `cannot_write` returns when the file cannot be made.
+    holds the lock; what `cannot_write` returns for `place` when the file cannot be made. `place`:
+    what the user has named; None: `path`.
     """
 
-    def __init__(self, path: Path, refusal: str) -> None:
+    def __init__(self, path: Path, refusal: str, place: Path | None = None) -> None:
         self._path = path
         self._file: int | None = None
         while self._file is None:
             try:
                 file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             except OSError as error:
-                raise cannot_write(path, error) from None
+                raise cannot_write(place or path, error) from None
             locked = False
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,17 +10,32 @@ from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import GroupConfigured, GroupRejoined, PartitionsObserved, ProbingTick
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.group_log import GroupLog
+from equipoise.log.storage import StorageLock
 from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.seat.names import Names
 from equipoise.statemachine.rejections import rejection_text
 
 
 class SeatLog(GroupLog):
-    """A group's log, with the names of its members."""
+    """A group's log, with the names of its members. Raises InputError when another process has it:
+    a seat that cannot write its log could not lead when it is needed.
+    """
 
     def __init__(self, location: Path, group: str, runtime: Runtime = DEPLOYED) -> None:
         self.names = Names()
-        super().__init__(location, group, runtime.wall_us, runtime.unique)
+        refusal = f"{location}: another process leads group {group!r} with this log; give each seat a log of its own"
+        self._lock = StorageLock(location.with_name(f".{location.name}.lock"), refusal, location)
+        try:
+            super().__init__(location, group, runtime.wall_us, runtime.unique)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._lock.release()
 
     def folded(self, record: FactRecord) -> None:
         if isinstance(record.event, GroupRejoined):

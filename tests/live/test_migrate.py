@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from aiokafka.admin import NewTopic
 
+from equipoise.broker_seat.ways import CLASS, SETTING
 from equipoise.kafka.connection import Connection
 from equipoise.log import open_log
 from equipoise.operations.migrating.asking_groups import GroupsAsking, JudgedGroup
@@ -24,6 +25,7 @@ from equipoise.operations.migrating.taking_over import TakenOver, TakingOver
 from equipoise.replay.known_changes import known_changes
 from equipoise.seat.group_client import GroupClient as Asked
 from tests.json_schemas import Coverage
+from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command, java_command, kafka_python_command
 from tests.live.kafka import admin_client
 from tests.live.seat_process import SeatProcess
@@ -132,8 +134,8 @@ async def test_verdict_is_what_the_broker_does(broker: Brokers, start: Start, pr
     assert all(each.process.poll() is None for each in clients)
 
 
-def ran(broker: Brokers, *options: str, code: int = 0) -> Any:
-    command = [sys.executable, "-m", "equipoise", "migrate", "--bootstrap", broker.bootstrap, *options]
+def ran(broker: Brokers, *options: str, code: int = 0, what: str = "migrate") -> Any:
+    command = [sys.executable, "-m", "equipoise", what, "--bootstrap", broker.bootstrap, *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == code, done.stderr + done.stdout
     return json.loads(done.stdout) if "--json" in options else done.stdout + done.stderr
@@ -244,8 +246,26 @@ async def test_group_with_user_data_is_taken_over_once_equipoise_has_assigned_it
 
 
 @pytest.mark.slow
+async def test_lead_converts_no_group_that_the_broker_would_not_give_back(prefix: str, tmp_path: Path) -> None:
+    settings = {"group.consumer.migration.policy": "upgrade", SETTING: f"uniform,range,{CLASS}"}
+    with Brokers(version=KAFKA, classpath=str(assignor_jar_classes()), **settings) as brokers:
+        async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
+            await admin.create_topics([NewTopic(prefix, PARTITIONS, 1)])
+        client = GroupClient(aiokafka_command(), prefix, bootstrap_servers=brokers.bootstrap, group_id=prefix, **SOON)
+        try:
+            await until(lambda: client.assigned == ALL)
+            for how in ("--dry-run",), ("--to", str(tmp_path / "seat.db")):
+                said = ran(brokers, "--group", prefix, "--convert", *how, code=2, what="lead")
+                assert "the broker would not give it back: group.consumer.migration.policy of broker 0 is upgrade" in said
+            assert await is_classic(brokers, prefix)
+        finally:
+            client.close()
+
+
+@pytest.mark.slow
 async def test_policy_of_the_broker_is_said_with_its_remedy(prefix: str) -> None:
-    with Brokers(version=KAFKA, **{"group.consumer.migration.policy": "disabled"}) as brokers:
+    settings = {"group.consumer.migration.policy": "disabled", SETTING: f"uniform,range,{CLASS}"}
+    with Brokers(version=KAFKA, classpath=str(assignor_jar_classes()), **settings) as brokers:
         async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
             await admin.create_topics([NewTopic(prefix, PARTITIONS, 1)])
         client = GroupClient(aiokafka_command(), prefix, bootstrap_servers=brokers.bootstrap, group_id=prefix, **SOON)
@@ -257,5 +277,7 @@ async def test_policy_of_the_broker_is_said_with_its_remedy(prefix: str) -> None
             assert "set group.consumer.migration.policy=bidirectional on every broker" in found.verdict.to_do
             async with TakingOver(Connection(bootstrap=brokers.bootstrap), found.group) as taking:
                 assert "online upgrade is disabled" in (await taking.take_over(REST_S)).problem
+            said = ran(brokers, "--group", prefix, "--convert", "--dry-run", code=2, what="lead")
+            assert "the broker does not take it over: group.consumer.migration.policy of broker 0 is disabled; set" in said
         finally:
             client.close()

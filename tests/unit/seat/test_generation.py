@@ -248,6 +248,18 @@ def test_log_of_another_group_is_refused(folder: Path) -> None:
         SeatLog(folder / "group.db", "payments")
 
 
+def test_log_that_another_seat_has_is_refused_until_that_ends(folder: Path) -> None:
+    with SeatLog(folder / "group.db", "orders"), pytest.raises(InputError, match="another process leads group 'orders' with this log"):
+        SeatLog(folder / "group.db", "orders")
+    SeatLog(folder / "group.db", "orders").close()
+    assert [each.name for each in folder.iterdir()] == ["group.db"]
+
+
+def test_log_whose_folder_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"missing/group\.db: No such file or directory"):
+        SeatLog(tmp_path / "missing" / "group.db", "orders")
+
+
 def test_configuration_with_an_option_that_there_is_not_is_refused(folder: Path) -> None:
     with SeatLog(folder / "group.db", "orders") as log, pytest.raises(InputError, match="--set"):
         log.configure(configuration(("nonsense=1",)))
