@@ -107,8 +107,8 @@ async def look_inside(asking: Asking, way: Way) -> Way:
     missing: list[int] = []
     heartbeats: list[int] = []
     for broker in asking.brokers():
-        settings = (await asking.settings(broker=broker.node_id)).get(str(broker.node_id))
-        if not settings:
+        settings = (await asking.settings(broker=broker.node_id, names=[setting, interval])).get(str(broker.node_id))
+        if settings is None:
             return attrs.evolve(way, without_jar=None)
         heartbeats += [int(settings[interval])] if settings.get(interval) else []
         if named not in [each.strip() for each in (settings.get(setting) or "").split(",")]:

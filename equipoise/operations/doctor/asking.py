@@ -118,12 +118,14 @@ class Asking:
         except errors.GroupAuthorizationFailedError:
             return ()
 
-    async def settings(self, topics: Sequence[str] = (), broker: int | None = None) -> dict[str, Mapping[str, str]]:
-        """Settings of topics, or of one broker, by name, defaults included. Those that the user may
-        not read are absent.
+    async def settings(
+        self, topics: Sequence[str] = (), broker: int | None = None, *, names: Sequence[str] | None = None
+    ) -> dict[str, Mapping[str, str]]:
+        """Settings of topics, or of one broker, by name, defaults included; `names`: of these
+        alone. Topics, or a broker, whose settings the user may not read are absent.
         """
-        kind, names = (TOPIC, list(topics)) if broker is None else (BROKER, [str(broker)])
-        answer = await self.admin.ask(DescribeConfigsRequest([(kind, name, None) for name in names]), broker)
+        kind, places = (TOPIC, list(topics)) if broker is None else (BROKER, [str(broker)])
+        answer = await self.admin.ask(DescribeConfigsRequest([(kind, place, names) for place in places]), broker)
         return {name: {entry[0]: entry[1] for entry in entries} for code, _, _, name, entries in answer.resources if not code}
 
     async def assigns(self, node_id: int, kind: type[ConsumerGroupDescribe | StreamsGroupDescribe]) -> bool:
