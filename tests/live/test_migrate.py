@@ -5,6 +5,7 @@ does, for each client and each of its strategies.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -245,39 +246,38 @@ async def test_group_with_user_data_is_taken_over_once_equipoise_has_assigned_it
     await until_shared(*clients)
 
 
-@pytest.mark.slow
-async def test_lead_converts_no_group_that_the_broker_would_not_give_back(prefix: str, tmp_path: Path) -> None:
-    settings = {"group.consumer.migration.policy": "upgrade", SETTING: f"uniform,range,{CLASS}"}
+@contextlib.asynccontextmanager
+async def group_with_policy(policy: str, group: str) -> AsyncIterator[Brokers]:
+    """A broker with the assignor of equipoise, and a classic group of one client."""
+    settings = {"group.consumer.migration.policy": policy, SETTING: f"uniform,range,{CLASS}"}
     with Brokers(version=KAFKA, classpath=str(assignor_jar_classes()), **settings) as brokers:
         async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
-            await admin.create_topics([NewTopic(prefix, PARTITIONS, 1)])
-        client = GroupClient(aiokafka_command(), prefix, bootstrap_servers=brokers.bootstrap, group_id=prefix, **SOON)
+            await admin.create_topics([NewTopic(group, PARTITIONS, 1)])
+        client = GroupClient(aiokafka_command(), group, bootstrap_servers=brokers.bootstrap, group_id=group, **SOON)
         try:
             await until(lambda: client.assigned == ALL)
-            for how in ("--dry-run",), ("--to", str(tmp_path / "seat.db")):
-                said = ran(brokers, "--group", prefix, "--convert", *how, code=2, what="lead")
-                assert "the broker would not give it back: group.consumer.migration.policy of broker 0 is upgrade" in said
-            assert await is_classic(brokers, prefix)
+            yield brokers
         finally:
             client.close()
+
+
+@pytest.mark.slow
+async def test_lead_converts_no_group_that_the_broker_would_not_give_back(prefix: str, tmp_path: Path) -> None:
+    async with group_with_policy("upgrade", prefix) as brokers:
+        for how in ("--dry-run",), ("--to", str(tmp_path / "seat.db")):
+            said = ran(brokers, "--group", prefix, "--convert", *how, code=2, what="lead")
+            assert "the broker would not give it back: group.consumer.migration.policy of broker 0 is upgrade" in said
+        assert await is_classic(brokers, prefix)
 
 
 @pytest.mark.slow
 async def test_policy_of_the_broker_is_said_with_its_remedy(prefix: str) -> None:
-    settings = {"group.consumer.migration.policy": "disabled", SETTING: f"uniform,range,{CLASS}"}
-    with Brokers(version=KAFKA, classpath=str(assignor_jar_classes()), **settings) as brokers:
-        async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
-            await admin.create_topics([NewTopic(prefix, PARTITIONS, 1)])
-        client = GroupClient(aiokafka_command(), prefix, bootstrap_servers=brokers.bootstrap, group_id=prefix, **SOON)
-        try:
-            await until(lambda: client.assigned == ALL)
-            found = await judged(brokers, prefix)
-            assert found.verdict.takes == "no"
-            assert "group.consumer.migration.policy of broker 0 is disabled" in found.verdict.why
-            assert "set group.consumer.migration.policy=bidirectional on every broker" in found.verdict.to_do
-            async with TakingOver(Connection(bootstrap=brokers.bootstrap), found.group) as taking:
-                assert "online upgrade is disabled" in (await taking.take_over(REST_S)).problem
-            said = ran(brokers, "--group", prefix, "--convert", "--dry-run", code=2, what="lead")
-            assert "the broker does not take it over: group.consumer.migration.policy of broker 0 is disabled; set" in said
-        finally:
-            client.close()
+    async with group_with_policy("disabled", prefix) as brokers:
+        found = await judged(brokers, prefix)
+        assert found.verdict.takes == "no"
+        assert "group.consumer.migration.policy of broker 0 is disabled" in found.verdict.why
+        assert "set group.consumer.migration.policy=bidirectional on every broker" in found.verdict.to_do
+        async with TakingOver(Connection(bootstrap=brokers.bootstrap), found.group) as taking:
+            assert "online upgrade is disabled" in (await taking.take_over(REST_S)).problem
+        said = ran(brokers, "--group", prefix, "--convert", "--dry-run", code=2, what="lead")
+        assert "the broker does not take it over: group.consumer.migration.policy of broker 0 is disabled; set" in said
