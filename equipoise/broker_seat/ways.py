@@ -119,9 +119,9 @@ async def look_inside(asking: Asking, way: Way) -> Way:
 def check_way(way: Way, group: str) -> None:
     """Raises NoBrokerSeatError where brokers do not have the assignor, or do not convert the group.
     """
+    if way.refused:
+        raise NoBrokerSeatError(f"--group {group}: {way.refused}")
     if way.without_jar:
         names = ", ".join(map(str, way.without_jar))
         setting, named, _ = _INSIDE[way.name]
         raise NoBrokerSeatError(f"--group {group}: the brokers assign it, and {setting} of broker {names} does not name {named}; see docs/seat.md")
-    if way.refused:
-        raise NoBrokerSeatError(f"--group {group}: {way.refused}")

@@ -250,6 +250,7 @@ async def test_groups_that_brokers_assign_are_led_with_the_jar_and_back(tmp_path
         for index, text in enumerate(found):
             brokers.properties_of(index).write_text(text)
             await restarted(brokers, index)
+        (libs / "broker-assignor-0.1.0.jar").unlink()
         eu.append(clients.start("orders-eu", "eu-3", confluent_kafka_command, group_protocol="consumer"))
         await until(lambda: are_shared(*orders) and are_shared(*payments) and are_shared(*eu), *orders, *payments, *eu)
         await until_running(brokers, "clicks", 2)
