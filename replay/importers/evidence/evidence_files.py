@@ -4,6 +4,7 @@ understood.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import datetime as dt
 import json
@@ -20,7 +21,7 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.replay.importers.evidence import broker_lines, java_clients, other_clients
 from equipoise.replay.importers.evidence.dumped import read_dumped
-from equipoise.replay.importers.evidence.lines import Count, LogLine, chunks_of, read_lines, records_of, undressed
+from equipoise.replay.importers.evidence.lines import CHUNK_BYTES, Count, LogLine, chunks_of, read_lines, records_of, undressed
 from equipoise.replay.importers.evidence.patterns import Found, match_line
 from equipoise.replay.importers.evidence.statements import Detail, Said, Statements
 from equipoise.replay.importers.evidence.tables import Look, header_of, read_tables
@@ -30,8 +31,10 @@ from equipoise.replay.importers.groups.cluster_recording import RecordedCommit
 from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 
 STDIN = "-"
-_DOCUMENT_BYTES = 64 * 1024 * 1024
+DOCUMENT_BYTES = 32 * 1024 * 1024
+"""A longer JSON document is read as lines: parsed, one may take forty times its bytes."""
 _TABLE_LINES = 100_000
+_TABLE_LINE_BYTES = 4_096
 _MOST_SHAPES = 3
 _LEAST_WRAPPED, _LEAST_WIDTH = 3, 60
 _DOCUMENT = re.compile(rb"\s*(?:\{|\[\s*[{\]])")
@@ -136,22 +139,26 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def _unpacked(file: IO[bytes], into: ReadFile) -> Iterator[bytes]:
+    """The file in pieces of at most `CHUNK_BYTES`, also where it is packed."""
     first = file.read(2)
     if first != _GZIP:
         yield first
         yield from chunks_of(file)
         return
     unpacking = zlib.decompressobj(wbits=31)
-    chunk = first
+    packed = first
     try:
-        while chunk:
-            yield unpacking.decompress(chunk)
-            while unpacking.eof and unpacking.unused_data:  # logs that were appended to each other
-                rest = unpacking.unused_data
+        while True:
+            if unpacking.eof and packed:  # logs that were appended to each other
                 unpacking = zlib.decompressobj(wbits=31)
-                yield unpacking.decompress(rest)
-            chunk = file.read(1 << 18)
-        yield unpacking.flush()
+            piece = unpacking.decompress(packed, CHUNK_BYTES)
+            packed = unpacking.unconsumed_tail or unpacking.unused_data
+            if piece:
+                yield piece
+            elif not packed:
+                packed = file.read(1 << 18)
+                if not packed:
+                    break
     except zlib.error as error:
         into.problem = f"its compression is damaged, what comes after is not read: {error}"
 
@@ -166,12 +173,14 @@ def read_file(found: Evidence, number: int, chunks: Iterable[bytes], year: int =
         if len(begin) >= 4_096:
             break
     if begin[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        encoding = "utf-16-le" if begin[:2] == b"\xff\xfe" else "utf-16-be"
-        whole = b"".join([begin, *pieces])
-        begin, pieces = whole[2:].decode(encoding, "replace").encode(), iter(())
+        pieces = _decoded(_chain(begin, pieces))
+        begin = next(pieces, b"")
     if _DOCUMENT.match(begin):
         whole = _whole_document(begin, pieces)
-        read = _parsed(whole)
+        is_read = len(whole) <= DOCUMENT_BYTES
+        if not is_read:
+            into.problem = f"it is a JSON document of more than {DOCUMENT_BYTES >> 20} MiB: its lines are read, divide it to have it read whole"
+        read = _parsed(whole) if is_read else None
         if read is not None:
             documents = read_document(read)
             found.documents += [(number, each) for each in documents]
@@ -185,6 +194,14 @@ def read_file(found: Evidence, number: int, chunks: Iterable[bytes], year: int =
             whole = b"\n".join(json.dumps(each).encode() for each in records) or whole
         begin = whole
     _read_log(found, number, _chain(begin, pieces), year)
+
+
+def _decoded(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """UTF-16 with its mark as UTF-8, piece by piece."""
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
+    for piece in pieces:
+        yield decoder.decode(piece).encode("utf-8", "replace")
+    yield decoder.decode(b"", final=True).encode("utf-8", "replace")
 
 
 def _chain(begin: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -201,7 +218,7 @@ def _whole_document(begin: bytes, pieces: Iterator[bytes]) -> bytes:
     for piece in pieces:
         parts.append(piece)
         size += len(piece)
-        if size > _DOCUMENT_BYTES:
+        if size > DOCUMENT_BYTES:
             break
     return b"".join(parts)
 
@@ -430,14 +447,14 @@ class _Tables:
                 line += chunk.count(b"\n")
                 cut = chunk.rfind(b"\n")
                 rest = chunk[cut + 1 :] if cut >= 0 else b""
-                rest = rest if len(rest) < 4_096 and (b"GROUP" in rest or b"TOPIC" in rest) else b""
+                rest = rest if len(rest) < _TABLE_LINE_BYTES and (b"GROUP" in rest or b"TOPIC" in rest) else b""
                 if not rest or cut < 0:
                     rest = b""
                 yield chunk
                 continue
             yield chunk
             lines = (rest + chunk).split(b"\n")
-            rest = lines.pop()
+            rest = lines.pop()[: _TABLE_LINE_BYTES + 1]  # a longer one is none of a table
             for each in lines:
                 line += 1
                 is_table = self._keep(line, each, is_table=is_table)
@@ -445,7 +462,7 @@ class _Tables:
             self._keep(line + 1, rest, is_table=is_table)
 
     def _keep(self, line: int, raw: bytes, *, is_table: bool) -> bool:
-        if len(raw) > 4_096 or len(self._kept) > _TABLE_LINES:
+        if len(raw) > _TABLE_LINE_BYTES or len(self._kept) > _TABLE_LINES:
             return False
         if not is_table and not any(word in raw for word in _TABLE_WORDS):
             if len(raw) < 80 and _TIME.match(raw) is not None and time_of_date(undressed(raw)) is not None:

@@ -25,7 +25,7 @@ _NOISE = b" expired offsets in "
 """What every broker writes every ten minutes of its own work."""
 _MOST_WRAPPED = 12
 _MOST_BYTES = 16_384
-_CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _STARTS = re.compile(
     rb"^(?:[\w./-]+ *\| *)?(?:[>|] ?)*(?:<[0-9]{1,3}>[0-9]? ?)?(?:\[?[\w./:-]+\]? ){0,3}?[\[(<\"']*"
@@ -234,5 +234,5 @@ def _time(value: Any) -> int | None:
 
 def chunks_of(file: Any) -> Iterator[bytes]:
     """A file in pieces."""
-    while chunk := file.read(_CHUNK):
+    while chunk := file.read(CHUNK_BYTES):
         yield chunk
