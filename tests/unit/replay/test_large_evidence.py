@@ -1,4 +1,4 @@
-"""Files that are small when packed and huge when unpacked: memory has a bound, whatever the form."""
+"""Files that are small when packed and huge when unpacked are read with bounded memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from equipoise.replay.importers.evidence import evidence_files
 from equipoise.replay.importers.evidence.evidence_files import Evidence, read_evidence
+from equipoise.replay.importers.evidence.lines import CHUNK_BYTES
 
 UNPACKED_BYTES = 96 << 20
 MOST_PEAK_BYTES = 80 << 20
@@ -66,7 +67,7 @@ def test_read_evidence_in_utf_16_says_the_same_wherever_its_pieces_end(tmp_path:
         " (kafka.coordinator.group.GroupCoordinator)\n"
     )
     text = "".join(line.format(number) for number in range(20_000))
-    assert len(text) * 2 > evidence_files.CHUNK_BYTES
+    assert len(text) * 2 > CHUNK_BYTES
     names = {}
     for encoding in ("utf-8", "utf-16", "utf-16-be"):
         path = tmp_path / f"{encoding}.log"
