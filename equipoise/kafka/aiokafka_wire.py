@@ -13,17 +13,20 @@ from aiokafka.errors import KafkaConnectionError
 
 from equipoise.kafka.aiokafka_lifecycle import start_client, stop_client
 from equipoise.kafka.aiokafka_metadata import forbid_topic_creation
+from equipoise.kafka.bounded_waits import BoundedWaits
 from equipoise.kafka.client import CLOSE_S, NO_EPOCH, TopicPartition, call_off
 
 
 class AiokafkaWire:
     """Implements `broker_wire.Wire`. `options`: those of AIOKafkaClient. aiokafka asks for
-    metadata in a version without leader epochs.
+    metadata in a version without leader epochs, and leaves its waits for metadata open when it is
+    closed.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.client = AIOKafkaClient(**options)
         forbid_topic_creation(self.client)
+        self._waits = BoundedWaits(options.get("request_timeout_ms", 40_000) / 1_000)
         self._asked: asyncio.Future[Any] | None = None
         self._unawaited: set[asyncio.Future[Any]] = set()
         """Requests that nobody waits for any more."""
@@ -32,14 +35,16 @@ class AiokafkaWire:
         await start_client(self.client, self.stop)
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
+        self._waits.end()
         await stop_client(self.client, within_s)
         await call_off(*self._unawaited)
 
     async def send(self, node: int, request: Any, *, apart: bool = False) -> Any:
         """A request that is called off goes on until its own timeout: only that closes a connection
         that hangs, and whoever has less patience would ask over it again and again. Raises
-        KafkaConnectionError, and what aiokafka does.
+        KafkaConnectionError, of its kinds WireStopped, and what aiokafka does.
         """
+        self._waits.check()
         sending = asyncio.ensure_future(self.client.send(node, request, group=_group(apart)))
         try:
             return await asyncio.shield(sending)
@@ -80,11 +85,12 @@ class AiokafkaWire:
             if not asked.done():
                 self._asked = asked
         if self._asked is not None:
-            await asyncio.wait((self._asked,))
+            await self._waits.until(self._asked)
+        self._waits.check()
 
     def refresh(self) -> asyncio.Future[Any]:
         self._asked = self.client.force_metadata_update()
-        return self._asked
+        return self._waits.until(self._asked)
 
     def watch(self, heard: Callable[[], None]) -> None:
         self.client.cluster.add_listener(lambda cluster: heard())

@@ -24,7 +24,7 @@ class Wire(Protocol):
 
     async def send(self, node: int, request: Any, *, apart: bool = False) -> Any:
         """Returns the answer to a request of aiokafka. `apart`: over a connection of its own, which
-        requests that wait do not hold up. Raises KafkaError.
+        requests that wait do not hold up. Raises KafkaError, of its kinds WireStopped.
         """
         ...
 
@@ -51,11 +51,15 @@ class Wire(Protocol):
         ...
 
     async def know(self, topics: Collection[str]) -> None:
-        """Hears of these topics, too. Returns when metadata that is asked for is there."""
+        """Hears of these topics, too. Returns when metadata that is asked for is there, after the
+        request timeout. Raises WireStopped, at once when the wire stops.
+        """
         ...
 
     def refresh(self) -> asyncio.Future[Any]:
-        """Asks for metadata, unless that is under way. Done when it is there, or was not given."""
+        """Asks for metadata, unless that is under way. Done when it is there or was not given,
+        after the request timeout, or when the wire stops.
+        """
         ...
 
     def watch(self, heard: Callable[[], None]) -> None:

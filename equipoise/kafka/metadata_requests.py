@@ -76,7 +76,8 @@ async def topic_ids(wire: Wire, topics: Sequence[str], leads: TopicPartition) ->
     leader = wire.leader_of(leads)
     if leader is None:
         await wire.know((leads.topic,))
-        await wire.refresh()
+        wire.refresh()
+        await wire.know((leads.topic,))
         leader = wire.leader_of(leads)
         if leader is None:
             if wire.is_hidden(leads.topic):

@@ -19,6 +19,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from equipoise.kafka.bounded_waits import WireStopped
 from equipoise.kafka.client import Clients, NewTopic, TopicPartition, acknowledged
 from equipoise.kafka.consumer.shell import WireConsumer
 from equipoise.kafka.producer.producer_shell import WireProducer
@@ -479,7 +480,7 @@ def test_transaction_whose_marker_is_compacted_away_stays_committed_when_the_par
     simulate(test)
 
 
-def test_stopped_consumer_raises_and_cancels_what_is_asked() -> None:
+def test_stopped_consumer_raises_and_ends_what_is_asked() -> None:
     async def test(cluster: Cluster, clients: SimulatedClients) -> None:
         consumer = await started_consumer(clients)
         cluster.pause(0)
@@ -488,7 +489,7 @@ def test_stopped_consumer_raises_and_cancels_what_is_asked() -> None:
         await asyncio.sleep(1.0)
         await consumer.stop()
         await asyncio.wait((asking, waiting), timeout=1.0)
-        assert asking.cancelled()
+        assert isinstance(asking.exception(), WireStopped)
         assert waiting.result() == {}
 
     simulate(test)

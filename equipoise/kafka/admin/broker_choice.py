@@ -57,5 +57,5 @@ class ControllerAlone:
 
     def failed(self, error: KafkaError, now_s: float) -> None:
         """Raises it, unless it may be another broker by now: then they are to be asked again."""
-        if not isinstance(error, (*_AWAY, NotControllerError)) or now_s - self._began_s > REACHED_S:
+        if not error.retriable or not isinstance(error, (*_AWAY, NotControllerError)) or now_s - self._began_s > REACHED_S:
             raise error

@@ -67,7 +67,9 @@ async def commit(groups: GroupCoordinators, group: str, offsets: Mapping[TopicPa
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """Repeats `ask` while it fails for a reason that may pass. Raises KafkaError."""
+    """Repeats `ask` while it fails for a reason that may pass, until the client is closed. Raises
+    KafkaError.
+    """
     while True:
         try:
             return await ask()

@@ -18,6 +18,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from equipoise.kafka.bounded_waits import WireStopped
 from equipoise.kafka.broker_wire import Wire
 from equipoise.kafka.client import CLOSE_S, LeaderEnd, SentBatch, SentHeaders, TopicPartition, Unsent, partition_of_key
 from equipoise.kafka.consumer import group_offsets, leader_questions
@@ -120,16 +121,19 @@ class WireProducer(CoreShell):
     async def _ask_partitions(self, topic: str) -> Collection[int]:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._options.timeout_ms / 1_000
-        await self.wire.know((topic,))
+        try:
+            await self.wire.know((topic,))
+        except WireStopped:
+            raise ProducerClosed from None
         while (found := self.wire.partitions(topic)) is None:
             if self._is_closed:
                 raise ProducerClosed
             if self.wire.is_hidden(topic):
                 raise TopicAuthorizationFailedError(topic)
-            if loop.time() > until_s:
+            if loop.time() >= until_s:
                 raise UnknownTopicOrPartitionError(topic)
             await asyncio.sleep(self._options.retry_ms / 1_000)
-            await asyncio.wait((self.wire.refresh(),))
+            await asyncio.wait((self.wire.refresh(),), timeout=max(0.0, until_s - loop.time()))
         return found
 
     async def send(

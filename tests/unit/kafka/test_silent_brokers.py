@@ -5,22 +5,27 @@ connection.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaConnectionError, ProducerClosed, UnknownTopicOrPartitionError
 from aiokafka.protocol.metadata import MetadataResponse_v1
 
 from equipoise.kafka import aiokafka_lifecycle
 from equipoise.kafka.aiokafka_wire import AiokafkaWire
-from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from equipoise.kafka.consumer.requests import END, ListOffsetsRequest
+from equipoise.kafka.wire_clients import WireClients
 
-_METADATA, _API_VERSIONS = 3, 18
-_VERSIONS = bytes.fromhex("0000 00000002 0003 0000 0001 0002 0001 0004")
-"""ApiVersions 0: no error; Metadata in the versions 0 and 1, ListOffsets in 1 to 4."""
+_METADATA, _API_VERSIONS, _INIT_PRODUCER_ID = 3, 18, 22
+_VERSIONS = bytes.fromhex("0000 00000004 0003 0000 0001 0002 0001 0004 0013 0000 0001 0016 0000 0000")
+"""ApiVersions 0: no error; Metadata in the versions 0 and 1, ListOffsets in 1 to 4,
+CreateTopics in 0 and 1, InitProducerId in 0."""
 _MOST_S = 10.0
 
 
@@ -29,6 +34,8 @@ class SilentBroker(socketserver.ThreadingTCPServer):
 
     daemon_threads = True
     tells_brokers = False
+    is_mute = False
+    """Says nothing any more to who asks for brokers."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Client)
@@ -49,7 +56,10 @@ class _Client(socketserver.StreamRequestHandler):
             if int.from_bytes(request[:2]) == _API_VERSIONS:
                 answer = request[4:8] + _VERSIONS
                 self.wfile.write(len(answer).to_bytes(4) + answer)
-            elif int.from_bytes(request[:2]) == _METADATA and self.server.tells_brokers:
+            elif int.from_bytes(request[:2]) == _INIT_PRODUCER_ID:
+                answer = request[4:8] + bytes(4 + 2 + 8 + 2)
+                self.wfile.write(len(answer).to_bytes(4) + answer)
+            elif int.from_bytes(request[:2]) == _METADATA and self.server.tells_brokers and not self.server.is_mute:
                 known = MetadataResponse_v1([(0, *self.server.server_address, None)], 0, [])
                 answer = request[4:8] + known.encode()
                 self.wfile.write(len(answer).to_bytes(4) + answer)
@@ -116,3 +126,62 @@ async def test_connection_that_hangs_is_closed_when_its_requests_are_called_off(
 def test_loop_that_ends_during_a_start_leaves_no_connection(broker: SilentBroker) -> None:
     asyncio.run(until_asked(broker))
     assert_all_closed(broker)
+
+
+PLACE = TopicPartition("t", 0)
+
+
+def clients_of(broker: SilentBroker) -> WireClients:
+    return WireClients(lambda **options: AiokafkaWire({"bootstrap_servers": broker.address, **options}))
+
+
+@contextlib.asynccontextmanager
+async def muted(broker: SilentBroker, client: Producer | Consumer | Admin) -> AsyncIterator[None]:
+    """A client that has started, while its broker does not answer any more."""
+    broker.tells_brokers = True
+    await client.start()
+    broker.is_mute = True
+    try:
+        yield
+    finally:
+        await client.stop(within_s=0.1)
+
+
+async def test_partitions_of_topic_when_no_metadata_comes_end_with_the_request_timeout(broker: SilentBroker) -> None:
+    producer = clients_of(broker).producer(request_timeout_ms=500)
+    async with muted(broker, producer), asyncio.timeout(_MOST_S):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await producer.partitions_for("t")
+
+
+async def test_partitions_of_topic_when_producer_is_abandoned_end_with_it(broker: SilentBroker) -> None:
+    """aiokafka never ends its question for metadata when it is closed. Tasks waited for ever."""
+    for passes in range(8):
+        producer = clients_of(broker).producer()
+        async with muted(broker, producer), asyncio.timeout(_MOST_S):
+            asking = asyncio.ensure_future(producer.partitions_for("t"))
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            await producer.abandon()
+            with pytest.raises(ProducerClosed):
+                await asking
+        broker.is_mute = False
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask"),
+    [
+        ("consumer", lambda client: client.end_offsets([PLACE])),
+        ("consumer", lambda client: client.topic_ids(["t"], PLACE)),
+        ("admin", lambda client: client.create_topics([NewTopic("t", 1, 1)])),
+    ],
+)
+async def test_question_when_client_is_closed_ends_with_it(kind: str, ask: Callable[[Any], Awaitable[Any]], broker: SilentBroker) -> None:
+    client = getattr(clients_of(broker), kind)()
+    async with muted(broker, client), asyncio.timeout(_MOST_S):
+        asking = asyncio.ensure_future(ask(client))
+        await asyncio.to_thread(broker.unanswered.wait, _MOST_S)
+        await client.stop(within_s=0.1)
+        await asyncio.wait((asking,))
+    if not asking.cancelled():  # a request in flight is cancelled when its connection is closed
+        assert isinstance(asking.exception(), KafkaConnectionError)

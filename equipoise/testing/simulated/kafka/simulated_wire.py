@@ -9,6 +9,7 @@ from typing import Any
 
 from aiokafka import errors
 
+from equipoise.kafka.bounded_waits import BoundedWaits
 from equipoise.kafka.client import CLOSE_S, NO_EPOCH, TopicPartition
 from equipoise.testing.simulated.kafka import request_server
 from equipoise.testing.simulated.kafka.broker_network import BrokerConnection, Handler
@@ -37,7 +38,10 @@ class SimulatedWire:
         self._controller: int | None = None
         self._listeners: list[Callable[[], None]] = []
         self._updated_us = 0
-        self._updating: asyncio.Task[bool] | None = None
+        self._updating: asyncio.Task[None] | None = None
+        self._asked: asyncio.Future[None] | None = None
+        """What `_updating` answers. It stays open when the wire is closed, as aiokafka's does."""
+        self._waits = BoundedWaits(self._timeout_s)
         self._is_closed = False
 
     # Beginning and end
@@ -56,6 +60,7 @@ class SimulatedWire:
 
     def _close(self) -> None:
         self._is_closed = True
+        self._waits.end()
         if self._updating is not None:
             self._updating.cancel()
         for connection in self._connections.values():
@@ -65,6 +70,7 @@ class SimulatedWire:
     # Requests
 
     async def send(self, node: int, request: Any, *, apart: bool = False) -> Any:
+        self._waits.check()
         built = request.prepare(request_server.VERSIONS)
         return await self._ask(node, request_server.NAMES[request.API_KEY], request_server.handler(self._cluster, built), apart=apart)
 
@@ -114,7 +120,8 @@ class SimulatedWire:
     async def know(self, topics: Collection[str]) -> None:
         self._track(topics)
         if self._updating is not None and not self._updating.done():
-            await asyncio.shield(self._updating)
+            await self._waits.until(self._asked)
+        self._waits.check()
 
     def _track(self, topics: Collection[str]) -> None:
         before = len(self._tracked)
@@ -123,9 +130,14 @@ class SimulatedWire:
             self.refresh()
 
     def refresh(self) -> asyncio.Future[Any]:
-        if self._updating is None or self._updating.done():
-            self._updating = asyncio.ensure_future(self._update_metadata())
-        return asyncio.shield(self._updating)
+        if not self._is_closed and (self._updating is None or self._updating.done()):
+            self._asked = asyncio.get_running_loop().create_future()
+            self._updating = asyncio.ensure_future(self._answer(self._asked))
+        return self._waits.until(self._asked)
+
+    async def _answer(self, asked: asyncio.Future[None]) -> None:
+        await self._update_metadata()
+        asked.set_result(None)
 
     async def _update_metadata(self) -> bool:
         for broker in self.nodes():
