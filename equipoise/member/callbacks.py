@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any
 
 from equipoise.events.errors import FieldError, InputError
-from equipoise.member.raised import is_cancelled, passed_on
+from equipoise.member.raised import is_cancelled, passed_on, settled
 
 
 def check_callback(field: str, callback: Any, *, may_be_class: bool = False) -> None:
@@ -41,14 +41,20 @@ def awaitable(result: object) -> Awaitable[Any] | None:
 
 
 async def call(function: Callable[..., Awaitable[None] | object], *arguments: Any) -> None:
-    """Calls a function or a coroutine function of the application. A CancelledError that nobody has
-    asked for is raised as ApplicationError.
+    """Calls a function or a coroutine function of the application. A CancelledError that the member
+    has not asked for is raised as ApplicationError.
     """
     try:
         awaited = awaitable(function(*arguments))
         if awaited is not None:
             await awaited
-    except asyncio.CancelledError as error:
-        if is_cancelled():
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
             raise
-        raise passed_on(error) from error
+        await settled()
+        if isinstance(error, asyncio.CancelledError):
+            raise passed_on(error) from error
+        raise
+    pending = await settled()
+    if pending is not None:
+        raise passed_on(pending) from pending

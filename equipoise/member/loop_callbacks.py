@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from equipoise.member.callbacks import awaitable
-from equipoise.member.raised import is_cancelled
+from equipoise.member.raised import begin_job, is_cancelled
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class LoopCallbacks:
             self._fail(error)
             return
         if result is not None:
-            called = asyncio.ensure_future(self._called_back(result))
+            called = begin_job(self._called_back(result))
             self._called.add(called)
             called.add_done_callback(self._called.discard)
 

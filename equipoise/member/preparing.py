@@ -19,7 +19,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import PREPARED
 from equipoise.events.tasks import TaskId
 from equipoise.member.callbacks import awaitable
-from equipoise.member.raised import ApplicationError, is_cancelled
+from equipoise.member.raised import ApplicationError, begin_job, call_off_job, is_cancelled, settled
 from equipoise.runtime import DEPLOYED, Runtime
 
 _LOG = logging.getLogger(__name__)
@@ -132,10 +132,10 @@ class Preparer:
         await asyncio.gather(*jobs, return_exceptions=True)
 
     def _begin(self, task: TaskId, *, runs_next: bool) -> None:
-        self._jobs[task] = asyncio.ensure_future(self._until_prepared(task, runs_next=runs_next))
+        self._jobs[task] = begin_job(self._until_prepared(task, runs_next=runs_next))
 
     def _cancel(self, task: TaskId) -> None:
-        self._jobs.pop(task).cancel()
+        call_off_job(self._jobs.pop(task))
         context = self._contexts.pop(task, None)
         if context is not None:
             context.cancelled = True
@@ -151,10 +151,13 @@ class Preparer:
             begun_s = self._runtime.monotonic_s()
             try:
                 await self._call(context)
+                if (pending := await settled()) is not None:
+                    raise pending
                 break
             except BaseException as error:  # the application's code may raise anything; another attempt may succeed
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
+                await settled()
                 if not isinstance(error, Exception | asyncio.CancelledError):
                     self._fail(error)
                     return

@@ -21,7 +21,7 @@ from equipoise.member.declared_source import Source, Sources, sources_of
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
 from equipoise.member.failures import Failures
 from equipoise.member.member_options import refuse_unknown
-from equipoise.member.raised import is_cancelled
+from equipoise.member.raised import is_cancelled, settled
 from equipoise.member.refusals import ForGood, RefusedRecord, refused_by
 from equipoise.member.serdes import BytesSerde, Serde, SerdeAsksError, SerdeUnavailableError, looks_up
 from equipoise.member.sizes import OversizedError
@@ -162,7 +162,7 @@ class Processing:
         self, records: Sequence[ConsumedRecord], begin: int, end: int, clock_ms: Callable[[], int], until_ms: float, asked: list[SerdeAsksError]
     ) -> int:
         context, handler, batch_handler, record_of = self._context, self._handler, self._batch_handler, self._record
-        savepoint = context.savepoint
+        savepoint, job = context.savepoint, asyncio.current_task()
         self.retry_in_s = self.not_now = None
         monotonic_s = self._failures.monotonic_s
         began_s: float | None = monotonic_s()  # only the first call is measured: those that take long are, each of them, the first
@@ -187,11 +187,14 @@ class Processing:
                     result = batch_handler(batch if as_is else list(map(record_of, batch)), context)  # type: ignore[misc, arg-type]  # it has one
                 if result.__class__ is CoroutineType or (result is not None and awaitable(result) is not None):
                     await result
+                if job is not None and job.cancelling() and (pending := await settled()) is not None:
+                    raise pending
                 if asked:
                     raise asked[0]  # whatever the handler made of it
             except (Exception, asyncio.CancelledError) as error:  # the application's code may raise anything; the rest ends the member
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
+                await settled()
                 if isinstance(error, StoreError):
                     raise
                 if context.store_failure is not None:

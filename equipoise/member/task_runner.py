@@ -28,6 +28,7 @@ from equipoise.member.open_task import OpenTask, TaskCommits
 from equipoise.member.origin import Origin
 from equipoise.member.permit import HeldPermit, OvertakenError, Permit, RefusedError
 from equipoise.member.processing import MOST_AT_ONCE, Processor, parked
+from equipoise.member.raised import begin_job, call_off_job, is_cancelled, settled
 from equipoise.member.refusals import CommitRefusedError, ForGood, RefusedByBrokersError, TaskRefusals
 from equipoise.member.source_order import Run
 from equipoise.member.sources import RecordsLostError, TopicReplacedError
@@ -179,7 +180,7 @@ class TaskRunner:
 
     def start(self) -> None:
         """Begins to open and process the task."""
-        self._job = asyncio.ensure_future(self._run())
+        self._job = begin_job(self._run())
 
     def stop(self, *, abort: bool) -> None:
         """Stops the task: after the record at hand and a commit, or with `abort` at once, without
@@ -194,7 +195,7 @@ class TaskRunner:
             self._called_off = True
             if self._commits is not None:
                 self._commits.call_off()
-            self._job.cancel()
+            call_off_job(self._job)
 
     def _go_to(self, state: TaskState) -> None:
         if state not in TASK_STATES[self.state]:
@@ -210,7 +211,9 @@ class TaskRunner:
             try:
                 in_order = await self._run_grant()
             except asyncio.CancelledError:
-                pass
+                if not is_cancelled():
+                    _LOG.error("task %s: the application has cancelled an asyncio task of the member's; opening this task again", self.task)
+                    await settled()
             except BaseException as raised:  # noqa: BLE001  # the application's code may raise anything, and ends the member
                 error = raised
             self._go_to(TaskState.CLOSING)

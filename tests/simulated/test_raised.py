@@ -5,13 +5,14 @@ others take its tasks. It never lives on and does nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from equipoise import ErrorPolicy, Record, TaskContext
-from equipoise.member.raised import ApplicationError
+from equipoise.member.raised import ApplicationError, begin_job, is_cancelled, settled
 from tests.simulated.test_start import TASKS, NewGroup, group
 
 __all__ = ["group"]
@@ -137,3 +138,95 @@ def test_policy_is_asked_about_a_record_whose_handler_was_cancelled_within(group
     else:
         assert seen == [0]
         assert_ended(group, "m1", error)
+
+
+def _cancel_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+async def cancel_itself_and_wait() -> None:
+    _cancel_itself()
+    await asyncio.sleep(0)
+
+
+async def cancel_itself_at_last() -> None:
+    _cancel_itself()
+
+
+async def cancel_itself_and_raise() -> None:
+    _cancel_itself()
+    raise ValueError("v")
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("fail", [cancel_itself_and_wait, cancel_itself_at_last, cancel_itself_and_raise, _cancel_itself])
+@pytest.mark.parametrize("policy", ["skip", "stop"])
+@pytest.mark.parametrize("kind", ["handler", "batch_handler"])
+def test_policy_is_asked_about_a_record_whose_handler_cancels_its_own_asyncio_task(
+    group: NewGroup, fail: Callable[[], Any], policy: str, kind: str, guarantee: str
+) -> None:
+    seen: list[int] = []
+
+    def handle(record: Record, context: TaskContext) -> Any:
+        seen.append(record.offset)
+        return fail() if record.offset == 1 else None
+
+    def handle_batch(records: Sequence[Record], context: TaskContext) -> Any:
+        return [handle(record, context) for record in records][-1]
+
+    handlers = {"handler": handle} if kind == "handler" else {"handler": None, "batch_handler": handle_batch}
+    member = group.start("m1", **handlers, guarantee=guarantee, on_error=ErrorPolicy.skip() if policy == "skip" else ErrorPolicy())
+    group.settle(5)
+    for _ in range(3):
+        group.send(0)
+        group.settle(1)
+    group.settle(ENDS_S)
+    assert "m1" not in group.ended
+    assert seen == ([0, 1, 2] if policy == "skip" else [0, 1])
+    assert [each.offset for each in member.parked.values()] == ([] if policy == "skip" else [1])
+
+
+def test_cancellation_that_a_handler_has_caught_is_no_error(group: NewGroup) -> None:
+    seen: list[int] = []
+
+    async def handle(record: Record, context: TaskContext) -> None:
+        seen.append(record.offset)
+        with contextlib.suppress(asyncio.CancelledError):
+            await cancel_itself_and_wait()
+
+    member = group.start("m1", handler=handle)
+    group.settle(5)
+    for _ in range(3):
+        group.send(0)
+        group.settle(1)
+    assert seen == [0, 1, 2]
+    assert not member.parked
+
+
+@pytest.mark.parametrize("fail", [cancel_itself_and_wait, cancel_itself_at_last])
+def test_timer_that_cancels_its_own_asyncio_task_parks_the_task(group: NewGroup, fail: Callable[[], Any]) -> None:
+    member = group.start("m1", on_assigned=lambda context: context.every(1, lambda _: fail()))
+    group.settle(ENDS_S)
+    assert "m1" not in group.ended
+    assert len(member.parked) == TASKS
+
+
+def test_end_of_the_loop_ends_a_job_of_the_member() -> None:
+    async def go_on() -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                await settled()
+
+    async def begin(others: int) -> None:
+        for _ in range(others):
+            begin_job(go_on())
+        await asyncio.sleep(0)
+
+    for others in (1, 4):
+        asyncio.run(begin(others))
