@@ -18,6 +18,7 @@ from typing import Any
 
 from equipoise.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, TopicPartition, call_off
 from equipoise.member.ends import ask_ends
+from equipoise.member.held_sources import HeldSources, ReadTo
 from equipoise.member.source_order import Run, SourceOrder
 
 FETCH_WAIT_MS = 500
@@ -63,6 +64,7 @@ class SourceReader:
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self._tasks: dict[TopicPartition, TaskSources] = {}
+        self._held = HeldSources()
         self._starting: asyncio.Task[None] | None = None
         self._waking: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
@@ -171,6 +173,11 @@ class SourceReader:
             if self._tasks:
                 self.ends = await ask_ends(self.consumer.end_offsets, sorted(self._tasks))
                 self._check_topics()  # what is not fetched at the moment is not missed when it is gone
+                self._held.look(asyncio.get_running_loop().time(), {tp: self._read_to(tp) for tp in self._tasks})
+
+    def _read_to(self, tp: TopicPartition) -> ReadTo:
+        consumer = self.consumer
+        return ReadTo(consumer.next_offset(tp), consumer.last_stable_offset(tp), consumer.highwater(tp))
 
     # The identity of the topics
 

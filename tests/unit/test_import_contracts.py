@@ -131,7 +131,7 @@ ADAPTER = {
     "admin/admin_shell.py", "aiokafka_lifecycle.py", "aiokafka_metadata.py", "aiokafka_structs.py", "aiokafka_wire.py",
     "consumer/batches.py", "consumer/leader_questions.py", "consumer/requests.py", "declared_requests.py", "group_configs.py",
     "group_coordinators.py", "group_requests.py", "metadata_requests.py", "prepared_append.py", "producer/producer_requests.py",
-    "producer/record_batches.py",
+    "producer/record_batches.py", "transaction_requests.py",
 }  # fmt: skip
 OTHER_THREADS = {"new_event_loop", "run_in_executor", "to_thread"}
 

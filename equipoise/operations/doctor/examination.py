@@ -16,7 +16,7 @@ from equipoise.kafka.group_requests import ConsumerGroupDescribe, StreamsGroupDe
 from equipoise.kafka.started_clients import reader
 from equipoise.log.kafka.log_topics import MUST_BE
 from equipoise.member.positions import positions_topic
-from equipoise.operations.doctor import brokers, directory_findings, group_findings, protocol_findings, topic_findings
+from equipoise.operations.doctor import brokers, directory_findings, group_findings, open_transactions, protocol_findings, topic_findings
 from equipoise.operations.doctor.access import Acl, Application, Need, needs
 from equipoise.operations.doctor.asking import Asking, BrokerAddress, TopicFound, refusal, transaction_s
 from equipoise.operations.doctor.finding import CHECKS, Finding, problem, unknown, warning
@@ -134,6 +134,8 @@ class _Examination:
         for each in machines:
             for finding in topic_findings.of_topology(each.state, found):
                 yield finding
+        for finding in await self._held(applications, found):
+            yield finding
         async for finding in self._times(found, transaction):
             yield finding
         broker = (await self._asking.settings(broker=there[0])).get(str(there[0]))
@@ -145,6 +147,14 @@ class _Examination:
             for finding in group_findings.of_timeouts(state, broker, len(self._brokers), session_ms):
                 if number == 0 or state is None or f"group {state.group}" in finding.text:
                     yield finding
+
+    async def _held(self, applications: Iterable[Application], found: Mapping[str, TopicFound]) -> list[Finding]:
+        names = dict.fromkeys(name for each in applications for name in each.sources)
+        places = [
+            TopicPartition(name, partition) for name in names if not found[name].is_hidden and "Read" in (found[name].allowed or ("Read",))
+            for partition in range(len(found[name].partitions))
+        ]  # fmt: skip
+        return await open_transactions.of_sources(self._settings, self._asking.admin, places, int(ANSWER_S * 1_000))
 
     async def _protocols(self, node_id: int) -> protocol_findings.GroupProtocols:
         consumer, streams = [await self._asking.assigns(node_id, kind) for kind in (ConsumerGroupDescribe, StreamsGroupDescribe)]
