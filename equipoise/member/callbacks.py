@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from functools import partial
 from typing import Any
 
 from equipoise.events.errors import FieldError, InputError
@@ -25,6 +26,30 @@ def check_callback(field: str, callback: Any, *, may_be_class: bool = False) -> 
     called = getattr(type(callback), "__call__", None)  # noqa: B004
     if any(map(inspect.isgeneratorfunction, (callback, called))) or any(map(inspect.isasyncgenfunction, (callback, called))):
         raise FieldError(field, f"{name} has a yield, so that a call runs none of its lines; write it without")
+
+
+def check_sync(field: str, callback: Any) -> None:
+    """Raises FieldError as `check_callback` does, and when nobody would await what `callback`
+    returns: it is a coroutine function.
+    """
+    check_callback(field, callback)
+    function = callback
+    while isinstance(function, partial):
+        function = function.func
+    if any(map(inspect.iscoroutinefunction, (function, getattr(type(function), "__call__", None)))):  # noqa: B004
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise FieldError(field, f"{name} is async, and is called where nobody can await; write it with def, and send or put in it")
+
+
+def call_sync(name: str, function: Callable[..., object], *arguments: Any) -> None:
+    """Calls a function of the application where nothing can be awaited. Raises InputError when it
+    returns something to await, because none of its lines may have run.
+    """
+    result = awaitable(function(*arguments))
+    if result is not None:
+        if inspect.iscoroutine(result):
+            result.close()
+        raise InputError(f"{name} returns something to await, and is called where nobody can; write it without async")
 
 
 def awaitable(result: object) -> Awaitable[Any] | None:

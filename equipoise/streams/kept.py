@@ -12,12 +12,14 @@ from msgpack import Packer, unpackb
 
 from equipoise.events import fields
 from equipoise.events.errors import InputError
+from equipoise.member.callbacks import call_sync, check_sync
 from equipoise.member.serdes import Serde, check_serde
 from equipoise.member.task_context import STREAMS_PREFIX, State, TaskContext
 from equipoise.streams.stream_time import TIME_BYTES, packed
 
 OnLate = Callable[[TaskContext, Any, Any, int], object]
-"""Called with the context, key, value and timestamp (ms) of a late record. To send it somewhere:
+"""Called with the context, key, value and timestamp (ms) of a late record. The callback
+cannot be async. To send the record somewhere:
 ``lambda context, key, value, at_ms: context.send("late", value, key=key)``.
 """
 _LENGTH_BYTES = 4
@@ -32,6 +34,7 @@ class Kept:
         fields.check_name(f"{type(self).__name__}.name", name)
         if serde is not None:
             check_serde(f"{type(self).__name__}.serde", serde)
+        check_sync(f"{type(self).__name__}.on_late", on_late)
         self.name = name
         self._topic, self._on_late = state, on_late
         self._pack: Callable[[Any], bytes] = Packer().pack if serde is None else serde.serialize
@@ -59,7 +62,7 @@ class Kept:
     def _note_late(self, context: TaskContext, state: State, key: Any, value: Any, at_ms: int) -> None:
         state.put_often(self._late, 1 + (state.get_often(self._late, int.from_bytes) or 0), packed)
         if self._on_late is not None:
-            self._on_late(context, key, value, at_ms)
+            call_sync(f"{type(self).__name__} {self.name!r}: on_late", self._on_late, context, key, value, at_ms)
 
     def _of_key(self, raw_key: bytes) -> bytes:
         """The places of a key begin with this; the time is behind that."""

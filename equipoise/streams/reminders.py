@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from equipoise.events.errors import InputError
+from equipoise.member.callbacks import call_sync, check_sync
 from equipoise.member.serdes import Serde
 from equipoise.member.task_context import TaskContext
 from equipoise.streams.kept import Kept
@@ -17,7 +18,8 @@ LOOK_S = 0.5
 
 class Reminders(Kept):
     """Calls `callback(context, key, value, due_ms)` once for each reminder that is due, earliest
-    first. A key has one at each time; another one at the same time replaces it.
+    first. A key has one at each time; another one at the same time replaces it. `callback` cannot
+    be async.
 
     `by`: "stream": when stream time has reached `due_ms`. Call `run` with each record, before it is
     handled, so that no reminder comes before records that were there before it. "clock": by the
@@ -32,6 +34,7 @@ class Reminders(Kept):
         super().__init__(name, state=state, serde=serde)
         if by not in BY:
             raise InputError(f"Reminders.by: {by!r} is neither 'stream' nor 'clock'")
+        check_sync("Reminders.callback", callback)
         self._callback, self._by = callback, by
 
     def set(self, context: TaskContext, due_ms: int, key: Any, value: Any = None) -> None:
@@ -80,7 +83,8 @@ class Reminders(Kept):
             due_ms = int.from_bytes(index[at : at + TIME_BYTES])
             self._set_marks(state, due_ms)
             state.put_own(index, None)
-            self._callback(context, state.key_of(index[at + TIME_BYTES :]), self._unpack(raw), due_ms)
+            key = state.key_of(index[at + TIME_BYTES :])
+            call_sync(f"Reminders {self.name!r}: callback", self._callback, context, key, self._unpack(raw), due_ms)
             called += 1
         return called
 
