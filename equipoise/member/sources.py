@@ -19,6 +19,7 @@ from typing import Any
 from equipoise.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, TopicPartition, call_off
 from equipoise.member.ends import ask_ends
 from equipoise.member.held_sources import HeldSources, ReadTo
+from equipoise.member.partitioner_check import PartitionerCheck
 from equipoise.member.source_order import Run, SourceOrder
 
 FETCH_WAIT_MS = 500
@@ -65,6 +66,8 @@ class SourceReader:
         self.consumer = consumer
         self._tasks: dict[TopicPartition, TaskSources] = {}
         self._held = HeldSources()
+        self._partitioners: dict[tuple[str, ...], PartitionerCheck] = {}
+        """Sources of a processor -> what is known of who writes them."""
         self._starting: asyncio.Task[None] | None = None
         self._waking: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
@@ -103,7 +106,9 @@ class SourceReader:
 
     def add(self, partitions: Sequence[TopicPartition]) -> TaskSources:
         """The sources of one more task. They are not read before they are placed."""
-        sources = TaskSources(self, partitions)
+        topics = tuple(sorted({place.topic for place in partitions}))
+        check = self._partitioners.setdefault(topics, PartitionerCheck(topics)) if len(topics) > 1 else None
+        sources = TaskSources(self, partitions, check)
         self._tasks.update(dict.fromkeys(partitions, sources))
         if self._waking is not None:
             self._assign(partitions)
@@ -297,8 +302,10 @@ class SourceReader:
 class TaskSources:
     """The sources of one task."""
 
-    def __init__(self, reader: SourceReader, partitions: Sequence[TopicPartition]) -> None:
+    def __init__(self, reader: SourceReader, partitions: Sequence[TopicPartition], check: PartitionerCheck | None = None) -> None:
         self.partitions = partitions
+        self._check = check
+        """Of several sources; None: there is one."""
         self.reader = reader
         self.is_placed = False
         self._aside: _Aside = {}
@@ -442,6 +449,8 @@ class TaskSources:
             self._error = error
             return
         for tp, records in found.items():
+            if self._check is not None and not self._check.is_settled:
+                self._check.look(tp, records, len(self.reader.consumer.partitions_for_topic(tp.topic) or ()))
             self._look_at_epoch(tp)
             self._aside[tp] = [*self._aside[tp], *records] if tp in self._aside else records
 
