@@ -34,12 +34,12 @@ class _Sampled:
 
 
 class PartitionerCheck:
-    """Of the sources of one processor. Logs a difference once. `topics`: two or more."""
+    """Samples the sources of one processor and logs a difference once. `topics`: two or more."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._sampled = {topic: _Sampled() for topic in topics}
         self.is_settled = False
-        """There is nothing more to find out."""
+        """Nothing more is to be found out."""
 
     def look(self, place: TopicPartition, records: Sequence[ConsumedRecord], partitions: int) -> None:
         """Samples the keys of `records`, which came from `place`. `partitions`: of its topic."""
