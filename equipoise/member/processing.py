@@ -22,6 +22,7 @@ from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, 
 from equipoise.member.failures import Failures
 from equipoise.member.member_options import refuse_unknown
 from equipoise.member.raised import is_cancelled, settled
+from equipoise.member.readings import end_all
 from equipoise.member.refusals import ForGood, RefusedRecord, refused_by
 from equipoise.member.serdes import BytesSerde, Serde, SerdeAsksError, SerdeUnavailableError, looks_up
 from equipoise.member.sizes import OversizedError
@@ -162,7 +163,7 @@ class Processing:
         self, records: Sequence[ConsumedRecord], begin: int, end: int, clock_ms: Callable[[], int], until_ms: float, asked: list[SerdeAsksError]
     ) -> int:
         context, handler, batch_handler, record_of = self._context, self._handler, self._batch_handler, self._record
-        savepoint, job = context.savepoint, asyncio.current_task()
+        savepoint, job, readings = context.savepoint, asyncio.current_task(), context.readings
         self.retry_in_s = self.not_now = None
         monotonic_s = self._failures.monotonic_s
         began_s: float | None = monotonic_s()  # only the first call is measured: those that take long are, each of them, the first
@@ -215,6 +216,9 @@ class Processing:
                     self._singly -= 1
                 if began_s is not None:
                     self._failures.handled_in(monotonic_s() - began_s)
+            finally:
+                if readings:
+                    end_all(readings)
             began_s = None
             done += given
         if context.store_failure is not None:  # the handler has gone on all the same
@@ -342,6 +346,7 @@ class Processing:
                 _LOG.error("task %s: a timer failed: %s", context.task, error_text(failed), exc_info=self._failures.traceback_of(failed))
             finally:
                 looks_up.set(None)
+                context.end_call()
         return has_changed
 
 

@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.member.changes import Changes
+from equipoise.member.readings import KeptReading
 
 _LOG = logging.getLogger(__name__)
 
@@ -195,6 +197,8 @@ class RocksStore:
         self._unlogged = rocksdict.WriteOptions()
         self._unlogged.disable_wal = True
         self._logged = rocksdict.WriteOptions()
+        self._readings: WeakSet[KeptReading] = WeakSet()
+        """RocksDB stays open as long as one of them is there."""
         self._open(bulk=False)
 
     def _open(self, *, bulk: bool) -> None:
@@ -217,6 +221,8 @@ class RocksStore:
         except Exception as error:  # noqa: BLE001  # rocksdict raises plain Exception
             if _is_damage(error):
                 raise self._failed(error) from None
+            if "lock hold by current process" in str(error):
+                raise InputError(f"{self._folder}: cannot open RocksDB here: this process has opened it already; close that one first") from None
             raise InputError(f"{self._folder}: cannot open RocksDB here ({error}); remove the folder, and the task restores its state") from None
         self._bulk = bulk
         try:
@@ -249,7 +255,9 @@ class RocksStore:
 
     def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         last = start
-        for key, value in self._db.items(from_key=start):
+        found = KeptReading(self._db.items(from_key=start), f"{self._folder}: the store was closed under an iterator over it")
+        self._readings.add(found)
+        for key, value in found:
             if end is not None and key >= end:
                 return
             last = key
@@ -297,7 +305,7 @@ class RocksStore:
         self._position = position
 
     def wipe(self) -> None:
-        self._db.close()
+        self._close()
         self._rocksdict.Rdict.destroy(str(self._folder))
         self._open(bulk=False)
 
@@ -309,6 +317,11 @@ class RocksStore:
         """Closes the files. Everything applied is kept."""
         if self._bulk:
             self._db.flush()  # after a crash a logged write must not come back without the unlogged ones before it
+        self._close()
+
+    def _close(self) -> None:
+        for each in list(self._readings):
+            each.end()
         self._db.close()
 
 

@@ -16,6 +16,7 @@ from equipoise.kafka.client import NO_EPOCH, SentHeaders, TopicPartition
 from equipoise.member.changes import Changes
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCE_TOPICS_KEY, SOURCES_KEY
 from equipoise.member.gaps import Gaps
+from equipoise.member.readings import KeptReading, end_all
 from equipoise.member.sent_records import Outputs
 from equipoise.member.serdes import BytesSerde, Serde, check_serde
 from equipoise.member.sizes import RecordSizes
@@ -30,6 +31,7 @@ Undo = tuple[dict[bytes, Any], bytes, Any] | list[Any]
 list in which it is last.
 """
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
+_KEPT = "an iterator over state ends with the call in which it was made: make a list of what you keep"
 STREAMS_PREFIX = b"\x00equipoise:"
 """What the keys of `equipoise.streams` begin with."""
 HIDDEN_PREFIX = b"\x00equipoise"
@@ -82,6 +84,8 @@ class State:
         """Key -> records after which it goes on with that."""
         self.failure: StoreError | None = None
         """What the store has raised, whatever the handler has made of it."""
+        self.readings: list[KeptReading] = []
+        """Iterators that the handler was given in this call."""
         self.undo: list[Undo] = []
         """What takes back the changes since the savepoint of the task."""
 
@@ -156,6 +160,11 @@ class State:
         return self._between(first, _behind_prefix(first))
 
     def _between(self, start: bytes, end: bytes | None) -> Iterator[tuple[Any, Any]]:
+        reading = KeptReading(self._found(start, end), _KEPT)
+        self.readings.append(reading)
+        return reading
+
+    def _found(self, start: bytes, end: bytes | None) -> Iterator[tuple[Any, Any]]:
         passed, first, last, found = 0, self._gaps.behind(start), b"", False
         for key, value in self.raw_items(first, end):
             if value is None or key.startswith(HIDDEN_PREFIX):
@@ -394,8 +403,11 @@ class TaskContext:
         self.only_state = next(iter(states.values())) if len(states) == 1 else None
         """None: there is none, or several."""
         self._undo: list[Undo] = []
+        self.readings: list[KeptReading] = []
+        """Iterators over state that the function of the application at hand was given."""
         for state in states.values():
             state.undo = self._undo
+            state.readings = self.readings
         self.behind: Callable[[], int | None] = lambda: 0
         """Returns how many source records are still to be handled; None: unknown."""
         self.savepoint: Callable[[], None] = self._undo.clear
@@ -494,6 +506,10 @@ class TaskContext:
         self._undo.clear()
         for state in self.states.values():
             state.rolled_back()
+
+    def end_call(self) -> None:
+        """After a call of a function of the application: the iterators that it was given end."""
+        end_all(self.readings)
 
     @property
     def is_caught_up(self) -> bool:

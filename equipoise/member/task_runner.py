@@ -306,6 +306,7 @@ class TaskRunner:
             stale = 0  # it might be refused, too
         if begun and self._on_assigned is not None:
             await call(self._on_assigned, opened.context)
+        opened.context.end_call()
         options = self._options
         commits = self._commits = TaskCommits(
             opened, self._held, self._ticks, self._of_member, transactional=options.transactional, interval_s=options.commit_interval_s,
@@ -488,6 +489,7 @@ class TaskRunner:
     async def _call_on_revoked(self, on_revoked: Callback, context: TaskContext) -> BaseException | None:
         try:
             await call(on_revoked, context)
+            context.end_call()
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001  # the application's code may raise anything
