@@ -80,7 +80,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     19: (1, facts.RestartIntended),
     20: (1, facts.BaseRequested),
     21: (1, facts.MemberUnchanged),
-    22: (1, facts.RoundAsked),
+    22: (2, facts.RoundAsked),
     23: (1, facts.GroupRejoined),
     24: (1, facts.SilenceObserved),
     25: (1, facts.ChangePlanned),

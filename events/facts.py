@@ -589,6 +589,11 @@ class RoundAsked:
     members: tuple[PresentMember, ...] = attrs.field(validator=fields.tuple_of(fields.instance_of(PresentMember)))
     """At least one, in rising order of their ids."""
     carrier: str = attrs.field(default="kafka_streams", validator=fields.one_of(*CARRIERS))
+    due_by_copies: bool = attrs.field(default=True, validator=fields.boolean)
+    """The next round is due as soon as the copies that take over will be ready, standbys among
+    them, and copies within `acceptable_recovery_lag` are ready soon. False: asked by a build that
+    counted warm-ups only, each by its restore rate.
+    """
 
     def __attrs_post_init__(self) -> None:
         if not self.members:

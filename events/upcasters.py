@@ -22,6 +22,7 @@ GROUP_CONFIGURED = 2
 PARTITIONS_OBSERVED = 4
 MEMBER_JOINED = 5
 LAG_REPORTED = 6
+ROUND_ASKED = 22
 CHECKPOINTED = 106
 
 
@@ -264,6 +265,23 @@ class LagReportedV2:
 
 
 @attrs.frozen(kw_only=True)
+class PresentMemberV1:
+    """PresentMember in RoundAskedV1."""
+
+    member_id: str = attrs.field(validator=fields.text())
+    incarnation: int = attrs.field(validator=fields.integer())
+
+
+@attrs.frozen(kw_only=True)
+class RoundAskedV1:
+    """RoundAsked before `due_by_copies`."""
+
+    round_id: str = attrs.field(validator=fields.text())
+    members: tuple[PresentMemberV1, ...] = attrs.field(validator=fields.tuple_of(fields.instance_of(PresentMemberV1)))
+    carrier: str = attrs.field(default="kafka_streams", validator=fields.one_of("kafka_streams", "faust"))
+
+
+@attrs.frozen(kw_only=True)
 class CheckpointedV1:
     """Checkpointed before `form`."""
 
@@ -326,6 +344,11 @@ def _member_joined_6(wire: list[Any]) -> list[Any]:
     return [*wire, None]
 
 
+def _round_asked_2(wire: list[Any]) -> list[Any]:
+    """Appends `due_by_copies` false: what was answered then is computed again as it was."""
+    return [*wire, False]
+
+
 def _checkpointed_2(wire: list[Any]) -> list[Any]:
     """Appends `form` 0, unknown."""
     return [*wire, 0]
@@ -342,6 +365,7 @@ PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (MEMBER_JOINED, 5): MemberJoinedV5,
     (LAG_REPORTED, 1): LagReportedV1,
     (LAG_REPORTED, 2): LagReportedV2,
+    (ROUND_ASKED, 1): RoundAskedV1,
     (CHECKPOINTED, 1): CheckpointedV1,
 }
 """(kind, version) -> the class of that version, which reads its JSON Lines."""
@@ -357,6 +381,7 @@ STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (MEMBER_JOINED, 5): _member_joined_6,
     (LAG_REPORTED, 1): _lag_reported_2,
     (LAG_REPORTED, 2): _lag_reported_3,
+    (ROUND_ASKED, 1): _round_asked_2,
     (CHECKPOINTED, 1): _checkpointed_2,
 }
 """(kind, version n) -> the step from wire form n to n + 1."""

@@ -51,7 +51,7 @@ def answer(context: StepContext, assignor: Assignor, offset: int) -> None:
     context.plan = plan
     tasks = problem.task_by_id
     ready = [movement for movement in plan.movements if movement.state is MovementState.REVOKING]
-    ready_ms = _ready_ms(state, carrier, plan, tasks)
+    ready_ms = _ready_ms(state, carrier, plan, tasks, due_by_copies=asked.due_by_copies)
     since_ms = state.memory.get(WAITS_SINCE)
     waits = bool(starting) or (
         any(ms is None or ms <= carrier.patience_ms for ms in ready_ms)
@@ -129,26 +129,44 @@ def _reconcile(context: StepContext) -> list[TaskId]:
     return starting
 
 
-def _ready_ms(state: GroupState, carrier: Carrier, plan: Plan, tasks: Mapping[TaskId, Task]) -> list[int | None]:
+def _ready_ms(
+    state: GroupState, carrier: Carrier, plan: Plan, tasks: Mapping[TaskId, Task], *, due_by_copies: bool
+) -> list[int | None]:
     """For each member that restores copies: in how many ms they are ready; None: not known. A
     member's copies share its rate, so all of them are ready together.
+
+    `due_by_copies` (`RoundAsked.due_by_copies`): standbys that take over count like warm-ups. A
+    copy is looked at soon whose whole restore is within the limit, whatever the rate: a rate
+    measured on a copy that had little to restore is too low.
     """
     found: list[int | None] = []
     for name, part in plan.members.items():
         member = state.members[name]
         acceptable = state.acceptable_lag(member)
+        moving = [each.task for each in plan.movements if each.destination == name and each.state is MovementState.WARMING]
         wanted: Sequence[TaskId] = part.warmup
         if carrier.reports_ready:  # a copy that replaces a standby hands nothing over, so nothing waits for it
-            wanted = [each.task for each in plan.movements if each.destination == name and each.state is MovementState.WARMING]
+            wanted = moving
+        elif due_by_copies:
+            wanted = sorted({*part.warmup, *moving})
         restoring = [task for task in wanted if not member.is_caught_up(task, acceptable)]
+        lags = {task: known_lag(member.lags.get(task)) for task in restoring}
+        left = {task: tasks[task].end_offset if lag is None else lag for task, lag in lags.items()}
+        if due_by_copies and not carrier.reports_ready:
+            begun = {*member.warmup, *member.standby}
+            small = [task for task in restoring if left[task] <= max(acceptable, 1)]
+            if small:
+                found.append(carrier.look_ms)
+            restoring = [task for task in restoring if task not in small]
+        else:
+            begun = set(member.warmup)
         if not restoring:
             continue
         if not member.restore_records_per_s:
             found.append(None)
             continue
-        lags = {task: known_lag(member.lags.get(task)) for task in restoring}
-        records = sum(tasks[task].end_offset if lag is None else lag for task, lag in lags.items())
-        begins_ms = carrier.round_ms if any(task not in member.warmup for task in restoring) else 0
+        records = sum(left[task] for task in restoring)
+        begins_ms = carrier.round_ms if any(task not in begun for task in restoring) else 0
         found.append(begins_ms + -(-records * 1_000 // member.restore_records_per_s))
     return found
 

@@ -167,6 +167,21 @@ def test_copies_first_then_one_round_hands_all_over() -> None:
     assert answer["processes"][P2] == {"active": copies, "standby": []}
 
 
+@pytest.mark.parametrize("standbys", [0, 1])
+@pytest.mark.parametrize("records", [0, 1, 100])
+def test_next_round_for_little_state_is_due_soon_with_and_without_standbys(standbys: int, records: int) -> None:
+    bridge, settings = Bridge(), {"num.standby.replicas": standbys, "acceptable.recovery.lag": 10_000}
+    bridge.ask(document(records=records, settings=settings))
+    runs = process(active=["0_0", "0_1"], lags={"0_0": -2, "0_1": -2})
+    planned = bridge.ask(document(runs, process(P2, "i2"), round_="r2", records=records, settings=settings), passed_ms=5_000)
+    (moving,) = [move.task for move in planned.moves if move.state == "warming"]
+    assert planned.follow_up_ms == 5_000
+    copies = {str(task): records for task in (*planned.members[1].standby, *planned.members[1].warmup)}
+    has = process(P2, "i2", standby=list(copies), lags=copies)
+    planned = bridge.ask(document(runs, has, round_="r3", records=records, settings=settings), passed_ms=5_000)
+    assert planned.members[1].active == (moving,)
+
+
 def test_restore_rate_is_what_the_copies_got_nearer() -> None:
     bridge = Bridge()
     bridge.ask(document())

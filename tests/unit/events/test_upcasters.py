@@ -14,7 +14,7 @@ from hypothesis import given
 from equipoise.events import codec, readable, upcasters
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import UnsoundError
-from equipoise.events.facts import GroupConfigured, LagReported, Load, MemberJoined, PartitionsObserved
+from equipoise.events.facts import GroupConfigured, LagReported, Load, MemberJoined, PartitionsObserved, PresentMember, RoundAsked
 from equipoise.events.settings import GroupSettings
 from tests.strategies import instances
 
@@ -103,6 +103,13 @@ def test_partitions_from_before_weights_have_none(past: upcasters.PartitionsObse
     form = codec.payload_from_json("PartitionsObserved", 1, readable.write(past))
     event = codec.decode(codec.kind_of(PartitionsObserved), 1, form[1])
     assert event == PartitionsObserved(**attrs.asdict(past, recurse=False), weights={})
+
+
+def test_upcast_round_is_due_as_its_build_computed() -> None:
+    present = upcasters.PresentMemberV1(member_id="m1", incarnation=1)
+    form = codec.payload_from_json("RoundAsked", 1, readable.write(upcasters.RoundAskedV1(round_id="r", members=(present,))))
+    asked = RoundAsked(round_id="r", members=(PresentMember(member_id="m1", incarnation=1),), due_by_copies=False)
+    assert codec.decode(codec.kind_of(RoundAsked), 1, form[1]) == asked
 
 
 @given(instances(upcasters.CheckpointedV1))

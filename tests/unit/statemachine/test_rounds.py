@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from equipoise.assignors import registry
 from equipoise.assignors.common.carrier import KAFKA_STREAMS, Carrier
 from equipoise.events.codec import make_record
@@ -74,9 +76,10 @@ class Application:
         )  # fmt: skip
         assert self.say("g", report) == []
 
-    def ask(self, round_id: str, *names: str, incarnation: int = 1, incarnations: dict[str, int] | None = None) -> Any:
+    def ask(self, round_id: str, *names: str, incarnation: int = 1, incarnations: dict[str, int] | None = None,
+            due_by_copies: bool = True) -> Any:  # fmt: skip
         members = tuple(PresentMember(member_id=name, incarnation=(incarnations or {}).get(name, incarnation)) for name in names)
-        asked = RoundAsked(round_id=round_id, members=members, carrier=self.carrier.name)
+        asked = RoundAsked(round_id=round_id, members=members, carrier=self.carrier.name, due_by_copies=due_by_copies)
         answers = [each for each in self.say("g", asked) if isinstance(each, RoundPlanned | EventRejected)]
         assert len(answers) == 1
         return answers[0]
@@ -86,7 +89,7 @@ def member(planned: RoundPlanned, name: str) -> ProposedMember:
     return next(each for each in planned.members if each.member_id == name)
 
 
-def joined_by_second(**settings: Any) -> tuple[Application, RoundPlanned]:
+def joined_by_second(*, due_by_copies: bool = True, **settings: Any) -> tuple[Application, RoundPlanned]:
     """m1 runs everything, and m2 has joined."""
     application = Application(**settings)
     application.join("m1")
@@ -97,7 +100,7 @@ def joined_by_second(**settings: Any) -> tuple[Application, RoundPlanned]:
     application.join("m2")
     application.report("m1", TASKS)
     application.report("m2")
-    return application, application.ask("r2", "m1", "m2")
+    return application, application.ask("r2", "m1", "m2", due_by_copies=due_by_copies)
 
 
 def test_round_of_one_id_is_answered_once() -> None:
@@ -131,6 +134,38 @@ def test_copies_begin_before_anything_moves_and_an_unmeasured_member_is_looked_a
     assert member(second, "m1").active == TASKS
     assert len(member(second, "m2").warmup) == 2
     assert second.follow_up_ms == KAFKA_STREAMS.look_ms
+
+
+@pytest.mark.parametrize("due_by_copies", [True, False])
+def test_next_round_where_a_standby_takes_over_is_due_when_that_is_ready(due_by_copies: bool) -> None:
+    application, second = joined_by_second(num_standbys=1, due_by_copies=due_by_copies)
+    assert member(second, "m2").warmup == ()
+    assert set(application.machine.state.in_flight) <= set(member(second, "m2").standby)
+    assert second.follow_up_ms == (KAFKA_STREAMS.look_ms if due_by_copies else 600_000), "a log of before replays as it was"
+
+
+@pytest.mark.parametrize(("due_by_copies", "due_ms"), [(True, KAFKA_STREAMS.look_ms), (False, 33_334)])
+def test_next_round_with_copies_within_the_limit_is_due_soon_whatever_the_rate(due_by_copies: bool, due_ms: int) -> None:
+    application, second = joined_by_second(acceptable_recovery_lag=RECORDS)
+    application.report("m1", TASKS)
+    application.report("m2", restores_per_s=3_000)  # of a copy that had little to restore
+    planned = application.ask("r3", "m1", "m2", due_by_copies=due_by_copies)
+    assert member(planned, "m2").warmup == member(second, "m2").warmup
+    assert planned.follow_up_ms == due_ms
+
+
+def test_copy_within_the_limit_does_not_wait_for_a_large_one() -> None:
+    application = Application(acceptable_recovery_lag=100)
+    application.join("m1")
+    application.report("m1")
+    application.ask("r1", "m1")
+    application.say("g", PartitionsObserved(end_offsets={"log": {TASKS[1].partition: 1, TASKS[3].partition: 900_000}}))
+    application.join("m2")
+    application.report("m1", TASKS)
+    application.report("m2", restores_per_s=10)
+    planned = application.ask("r2", "m1", "m2")
+    assert len(member(planned, "m2").warmup) == 2
+    assert planned.follow_up_ms == KAFKA_STREAMS.look_ms
 
 
 def test_ready_copies_wait_for_those_that_will_be_ready_soon_and_go_over_together() -> None:
