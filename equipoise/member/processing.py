@@ -132,8 +132,10 @@ class Processing:
         self._reads = {topic: (keys.deserialize, values.deserialize) for topic, (keys, values) in serdes.items()}
         """Source topic -> what reads its keys, and its values."""
         self._reads_bytes = all(type(keys) is BytesSerde and type(values) is BytesSerde for keys, values in serdes.values())
-        self._singly = 0
-        """Records of a batch that failed, which are now given one by one."""
+        self._suspects = 0
+        """The next records, one of which fails: they are halved until it is given alone."""
+        self._most = MOST_AT_ONCE
+        """Of the next batch, when none of them is known to fail."""
         self._attempts = 0
         """Of the record at hand, all failed."""
         self.retry_in_s: float | None = None
@@ -170,7 +172,7 @@ class Processing:
         as_is = self._reads_bytes and type(records[begin]) is Record
         done = begin
         while done < end and clock_ms() < until_ms:
-            given = end - done if handler is None and not self._singly else 1
+            given = 1 if handler is not None else min(end - done, (self._suspects + 1) // 2 or self._most)
             savepoint()
             if self._refused and (refused := self._refused.get(TopicPartition(records[done].topic, records[done].partition))) is not None:
                 if refused.offset == records[done].offset and not refused.is_given_again:
@@ -211,9 +213,9 @@ class Processing:
                 if not given:
                     break
             else:
+                if handler is None:
+                    self._passed(given)
                 self._attempts = 0
-                if self._singly:
-                    self._singly -= 1
                 if began_s is not None:
                     self._failures.handled_in(monotonic_s() - began_s)
             finally:
@@ -259,6 +261,17 @@ class Processing:
         refused.is_given_again, refused.is_left_out = self.retry_in_s is not None, bool(given)
         return given
 
+    def _passed(self, given: int) -> None:
+        """After records have not failed. If those before them did, and none alone, smaller batches
+        follow, which grow again.
+        """
+        if not self._suspects:
+            self._most = min(MOST_AT_ONCE, 2 * self._most)
+            return
+        self._suspects = max(0, self._suspects - given)
+        if not self._suspects and not self._attempts:
+            self._most = 1
+
     def _failed(self, records: Sequence[ConsumedRecord], error: BaseException) -> int:
         task, policy, record = self._context.task, self._policy, records[0]
         place = place_of(record.topic, record.partition, record.offset)
@@ -269,14 +282,14 @@ class Processing:
                 _LOG.warning("task %s: %s waits: %s", task, place, error_text(error))
             return 0
         if len(records) > 1:
-            self._singly = len(records)
+            self._suspects = len(records)
             self.retry_in_s = 0.0
             self._is_unreadable = False
-            _LOG.info("task %s: a batch of %d records from %s failed (%s); trying them one by one", task, len(records), place, error_text(error))
+            _LOG.info("task %s: a batch of %d records from %s failed (%s); looking for the record", task, len(records), place, error_text(error))
             return 0
         is_unreadable, self._is_unreadable = self._is_unreadable, False
         text = f"it cannot be read: {error_text(error)}" if is_unreadable else error_text(error)
-        self._attempts += 1
+        self._attempts, self._suspects = self._attempts + 1, 1
         if self._attempts <= policy.retries:
             self.retry_in_s = policy.backoff_of(self._attempts)
             self._failures.note(record.topic, "retried")
@@ -299,9 +312,7 @@ class Processing:
         what = f"sent to {policy.topic}" if policy.action == "dead_letter" else "skipped"
         self._failures.note(record.topic, "dead_lettered" if policy.action == "dead_letter" else "skipped")
         _LOG.warning("task %s: %s was %s: %s", task, place, what, text, exc_info=self._failures.traceback_of(error))
-        self._attempts = 0
-        if self._singly:
-            self._singly -= 1
+        self._attempts = self._suspects = 0
         return 1
 
     def park(self, topic: str, partition: int, offset: int, error: BaseException, *, is_unreadable: bool = False) -> None:

@@ -680,7 +680,7 @@ def test_batch_that_fails_is_repeated_within_the_lease() -> None:
         bench.start(0, batch_handler=handle)
         await asyncio.sleep(10)
         assert bench.over == [None]
-        assert 10 < len(times_ms) < 50
+        assert 10 < len(times_ms) < 80  # 40 that take their time, and those that fail at once
         assert max(times_ms) < 2_000
 
     simulate(test)

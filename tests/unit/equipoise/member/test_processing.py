@@ -199,7 +199,7 @@ async def test_batches_are_whole_again_behind_a_failed_one() -> None:
 
     world = World(policy=ErrorPolicy.skip(), batch_handler=handle)
     assert await world.handle(stored(GOOD, POISON, GOOD, *[GOOD] * 6), most=3) == 9
-    assert sizes == [3, 1, 1, 1, 3, 3]
+    assert sizes == [3, 2, 1, 1, 1, 3, 3]
 
 
 def test_error_policy_is_checked() -> None:
