@@ -87,12 +87,14 @@ class SourcePlacing:
                         self._note_epoch(source, each.position.epoch)
                     else:
                         found[source] = await self._first(clients, positions, source)
+                    if positions.has_lost(each):
+                        await self._not_back(clients, positions, source, found)
             adopted = await clients.adopted() if clients.adopts else {}
             for source, theirs in adopted.items():  # whoever has read last is ahead
                 if stored[source] is None or theirs > found[source]:
                     found[source] = theirs
                     self._note_epoch(source, NO_EPOCH)
-            self._origin = claim_positions(stored.values(), self._grant)
+            self._origin = claim_positions([*stored.values(), *(positions.find_lost(self._processor, source) for source in stored)], self._grant)
             written = await self._write(clients, writer, found, own)
             after = await clients.read_positions(self._task.partition, written + 1)
             missed = {source: each for source in found if (each := self._missed(stored[source], after.find(self._processor, source))) is not None}
@@ -285,6 +287,21 @@ class SourcePlacing:
             if committed is not None:
                 return committed
         return await self._reset(clients, source)
+
+    async def _not_back(self, clients: TaskClients, positions: Positions, source: TopicPartition, found: dict[TopicPartition, int]) -> None:
+        """The topic of positions has lost records: the task continues at the last position that
+        anybody knows, of what this member has read before and what the group has committed.
+        """
+        lost = positions.find_lost(self._processor, source)
+        if lost is None or lost.position.offset is None or lost.position.changelogs or self._is_of_another(source, lost.position.topic_id):
+            return
+        if lost.position.offset > found[source]:
+            found[source] = lost.position.offset
+            self._note_epoch(source, lost.position.epoch)
+        committed = await clients.sources.reader.consumer.committed(source) if self._counts_committed else None
+        if committed is not None and committed > found[source]:
+            found[source] = committed
+            self._note_epoch(source, NO_EPOCH)
 
     def _is_of_another(self, source: TopicPartition, topic_id: str) -> bool:
         """Returns whether a position there is not one in the present topic of this name."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -18,9 +19,12 @@ import attrs
 import msgpack
 
 from equipoise.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, Producer, TopicPartition, Unsent, acknowledged
+from equipoise.member.copy_checks import SHRUNK_LOOKS
 from equipoise.member.fencing import ChangelogOwner, claim
 from equipoise.member.origin import Origin, read_origin
 
+_LOG = logging.getLogger(__name__)
+_RETRY_S = 0.5
 PARTITIONS = 6
 """Of the topic, for ever: all positions of a task are in the partition of its number modulo this.
 """
@@ -85,6 +89,12 @@ class Positions:
 
     def __init__(self) -> None:
         self._stored: dict[tuple[str, str, int], StoredPosition] = {}
+        self.lost: Positions | None = None
+        """What a former topic said, or this one before it lost records; None: it lost none that
+        this member has read.
+        """
+        self.lost_before = 0
+        """Records from this offset on were written after the loss was found."""
 
     def take(self, record: ConsumedRecord) -> None:
         """The next record. Others than those of members are ignored; one without value removes."""
@@ -116,6 +126,19 @@ class Positions:
         """The position of a processor; None: none is stored."""
         return self._stored.get((processor, *source))
 
+    def find_lost(self, processor: str, source: TopicPartition) -> StoredPosition | None:
+        """The position of a processor before records were lost; None: none is known, or the
+        processor has written another since.
+        """
+        stored = self.find(processor, source)
+        if self.lost is None or (stored is not None and stored.at >= self.lost_before):
+            return None
+        return self.lost.find(processor, source) or self.lost.find_lost(processor, source)
+
+    def has_lost(self, stored: StoredPosition | None) -> bool:
+        """Returns whether a later position than `stored` may be among the lost records."""
+        return self.lost is not None and (stored is None or stored.at < self.lost_before)
+
     def of_source(self, source: TopicPartition) -> list[StoredPosition]:
         """The positions of all processors in this source."""
         return [each for (_, topic, partition), each in sorted(self._stored.items()) if (topic, partition) == source]
@@ -137,53 +160,97 @@ class PositionsReader:
         self._consumer: Consumer | None = None
         self._folds: dict[TopicPartition, Positions] = {}
         self._next: dict[TopicPartition, int] = {}
+        self._ids: dict[TopicPartition, str] = {}
+        """Partition -> id of the topic that was folded (KIP-516); "": the brokers have none."""
+        self._epochs: dict[TopicPartition, int] = {}
+        """Partition -> leader epoch of the last record that was folded (KIP-320)."""
         self._lock = asyncio.Lock()
 
     async def read(self, partition: int, at_least: int = 0) -> Positions:
         """The positions of tasks with this partition, up to `at_least` (an offset), or to the
-        present end. Waits for open transactions before that. Raises KafkaError.
+        present end. Waits for open transactions before that. A topic that was made again, or has
+        lost records, is read anew. Raises KafkaError.
         """
         place = place_of(self._group, partition)
         async with self._lock:
             try:
                 return await self._read(place, at_least)
             except BaseException:
-                await self._forget()
+                await self._disconnect()
                 raise
 
     async def _read(self, place: TopicPartition, at_least: int) -> Positions:
         if self._consumer is None:
             consumer = self._consumer = self._new_consumer()
             await consumer.start()
+            self._assign(consumer)
         consumer = self._consumer
-        if place not in self._folds:
-            self._folds[place] = Positions()
-            consumer.assign(list(self._folds))
-            consumer.pause(place)
-            self._next[place] = (await consumer.beginning_offsets([place]))[place]
-            consumer.seek(place, self._next[place])
-        end = max(at_least, (await consumer.end_offsets([place]))[place])
+        ids = await consumer.topic_ids((place.topic,), place)
+        topic_id = ids[0] if ids else ""
+        begin = (await consumer.beginning_offsets([place]))[place]
+        end = (await consumer.end_offsets([place]))[place]
+        why = await self._why_anew(consumer, place, topic_id, begin) if place in self._folds else ""
+        if why:
+            _LOG.error("positions %s/%d: %s: reading them anew, from offset %d on", *place, why, begin)
+            end = (await consumer.end_offsets([place]))[place]
+        if why or place not in self._folds:
+            fold = Positions()
+            fold.lost, fold.lost_before = self._folds.get(place), end
+            self._folds[place], self._next[place], self._ids[place] = fold, begin, topic_id
+            self._epochs.pop(place, None)
+            self._assign(consumer)
+        end = max(at_least, end)
         if self._next[place] < end:
             consumer.hold_fetches(FETCH_WAIT_MS)
             consumer.resume(place)
             while (position := await consumer.position(place)) < end:
                 for record in (await consumer.getmany(place, timeout_ms=IDLE_WAIT_MS)).get(place, ()):
                     self._folds[place].take(record)
-            self._next[place] = position
+            self._next[place], self._epochs[place] = position, consumer.fetched_epoch(place)
             consumer.pause(place)
             consumer.seek(place, position)
             consumer.hold_fetches(IDLE_WAIT_MS)
         return self._folds[place]
 
-    async def _forget(self) -> None:
+    def _assign(self, consumer: Consumer) -> None:
+        if self._folds:
+            consumer.assign(list(self._folds))
+        for place, position in self._next.items():
+            consumer.pause(place)
+            consumer.seek(place, position)
+
+    async def _why_anew(self, consumer: Consumer, place: TopicPartition, topic_id: str, begin: int) -> str:
+        """Returns why what was folded is not what the topic had before the present records; "": it
+        is. A fold that knows more than is left, because records before its position were deleted,
+        is one.
+        """
+        former, position = self._ids[place], self._next[place]
+        if topic_id and former and topic_id != former:
+            return f"the topic was deleted and made again (its id was {former}, and is {topic_id})"
+        if begin > position:
+            return f"its records {position} to {begin - 1} were deleted before they were read"
+        epoch, why = self._epochs.get(place, NO_EPOCH), ""
+        for look in range(SHRUNK_LOOKS):
+            if look:
+                await asyncio.sleep(_RETRY_S)
+            end = (await consumer.end_offsets([place]))[place]
+            why = f"it now ends at {end}, and was read up to {position}" if end < position else ""
+            if not why and epoch != NO_EPOCH:
+                end = (await consumer.epoch_ends({place: epoch}) or {place: position})[place]
+                why = f"records may have been lost by an unclean election (leader epoch {epoch} ends at {end})" if end < position else ""
+            if not why:
+                break
+        return why
+
+    async def _disconnect(self) -> None:
+        """What was folded is kept: it may be more than the topic has now."""
         consumer, self._consumer = self._consumer, None
-        self._folds, self._next = {}, {}
         if consumer is not None:
             await consumer.stop()
 
     async def stop(self) -> None:
         """Disconnects."""
-        await self._forget()
+        await self._disconnect()
 
 
 def continued(stored: Sequence[Mapping[TopicPartition, int]], source: TopicPartition, otherwise: int | None) -> int | None:

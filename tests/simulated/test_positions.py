@@ -13,6 +13,7 @@ from equipoise.kafka import core_shell
 from equipoise.kafka.client import NO_EPOCH, TopicPartition
 from equipoise.kafka.consumer.shell import WireConsumer
 from equipoise.member.fencing import SOURCE_TOPICS_KEY
+from equipoise.member.positions import PARTITIONS
 from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from tests.simulated import deploys
@@ -419,3 +420,56 @@ def test_elections_that_lose_nothing_move_no_position(guarantee: str, state: Any
                 group.join("m1")
         group.advance(30)
         assert group.sent() == every("a", 18)
+
+
+@pytest.mark.parametrize("fault", ["made again", "end lost", "beginning lost", "deleted"])
+def test_positions_topic_that_loses_records_stops_no_task(guarantee: str, fault: str, caplog: pytest.LogCaptureFixture) -> None:
+    """m1 has read the topic long before, and takes the task again."""
+    places = [TopicPartition(f"{NAME}-positions", partition) for partition in range(2)]
+    topic = places[0].topic
+    with Deploys(one(), guarantee=guarantee, partitions=2) as group:
+
+        def write() -> None:
+            for partition in range(2):
+                group.send(b"v", key=b"k", topic="source", partition=partition)
+            group.advance(1.2)
+
+        group.join("m1")
+        group.advance(30)
+        group.join("m2")
+        group.advance(60)
+        for _ in range(30):
+            write()
+        group.leave("m2")
+        group.advance(60)
+        write()
+        group.advance(10)
+        cluster = group._cluster
+        if fault == "end lost":
+            for place in places:
+                cluster.lose_tail(place, 20)
+        elif fault == "beginning lost":
+            for place in places:
+                cluster.delete_records(place, group._log(*place).end)
+        else:
+            cluster.delete_topic(topic)
+            group.advance(0.5)
+            if fault == "made again":
+                cluster.create_topic(topic, PARTITIONS, 1, {"cleanup.policy": "compact"})
+        group.advance(5)
+        for _ in range(2):
+            write()
+        group.join("m2")
+        group.advance(60)
+        for _ in range(3):
+            write()
+        group.leave("m2")
+        group.advance(60)
+        for _ in range(5):
+            write()
+        group.advance(20)
+        sent = group.sent()
+        assert sent.keys() == every("a", 41).keys()
+        assert min(sent.values()) >= 2, "both partitions"
+        if guarantee == "exactly_once" and fault != "end lost":  # its running owner reads the shorter topic
+            assert sent == every("a", 41) + every("a", 41)
