@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 
 from equipoise.kafka.client import Producer, TopicPartition, call_off
 
@@ -17,10 +18,12 @@ FLUSH_S = 0.5
 
 
 class ReportedOffsets:
-    """The offsets of one member that were not committed yet. Belongs to the application's loop."""
+    """The offsets of one member that were not committed yet. Belongs to the application's loop.
+    `other`: gives another producer, where that of the last report was closed meanwhile.
+    """
 
-    def __init__(self, group: str) -> None:
-        self._group = group
+    def __init__(self, group: str, other: Callable[[], AbstractAsyncContextManager[Producer]]) -> None:
+        self._group, self._other = group, other
         self._offsets: dict[TopicPartition, int] = {}
         self._producer: Producer
         """Of the last report. It carries the requests, so that they need no connection of their
@@ -56,8 +59,14 @@ class ReportedOffsets:
     async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         from aiokafka.errors import KafkaError
 
+        from equipoise.kafka.bounded_waits import WireStopped
+
         if offsets:
             try:
-                await self._producer.commit_offsets(offsets, self._group)
+                try:
+                    await self._producer.commit_offsets(offsets, self._group)
+                except WireStopped:  # the task that has reported them was opened again, or is parked
+                    async with self._other() as producer:
+                        await producer.commit_offsets(offsets, self._group)
             except KafkaError as error:
                 _LOG.debug("group %s: committing offsets failed: %r", self._group, error)

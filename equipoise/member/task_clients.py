@@ -9,8 +9,9 @@ the grant.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -83,7 +84,7 @@ class MemberClients:
         self._unsaid: dict[int, dict[tuple[str, TopicPartition], tuple[Position, Origin]]] = {}
         """Partition of tasks -> positions that are still to be written."""
         self._writing: asyncio.Task[None] | None = None
-        self.offsets = ReportedOffsets(group)
+        self.offsets = ReportedOffsets(group, self._shared_producer)
         self.sizes = RecordSizes()
         self.adoption: Adoption | None = None
         """The consumer group whose place the members take; None: none."""
@@ -115,6 +116,14 @@ class MemberClients:
             await self.release(shared.producer, failed=has_failed)
             raise
         return shared.producer
+
+    @contextlib.asynccontextmanager
+    async def _shared_producer(self) -> AsyncIterator[Producer]:
+        producer = await self.producer()
+        try:
+            yield producer
+        finally:
+            await self.release(producer, failed=False)
 
     async def release(self, producer: Producer, *, failed: bool) -> None:
         """A task writes nothing any more. `failed`: one of its sends has failed, so that tasks that
