@@ -243,7 +243,7 @@ class PositionsReader:
         return why
 
     async def _disconnect(self) -> None:
-        """What was folded is kept: it may be more than the topic has now."""
+        """Keeps what was folded: that may be more than the topic has now."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await consumer.stop()
