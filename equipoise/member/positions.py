@@ -169,7 +169,7 @@ class PositionsReader:
     async def read(self, partition: int, at_least: int = 0) -> Positions:
         """The positions of tasks with this partition, up to `at_least` (an offset), or to the
         present end. Waits for open transactions before that. A topic that was made again, or has
-        lost records, is read anew. Raises KafkaError.
+        lost records, is read from its beginning. Raises KafkaError.
         """
         place = place_of(self._group, partition)
         async with self._lock:
@@ -191,7 +191,7 @@ class PositionsReader:
         end = (await consumer.end_offsets([place]))[place]
         why = await self._why_anew(consumer, place, topic_id, begin) if place in self._folds else ""
         if why:
-            _LOG.error("positions %s/%d: %s: reading them anew, from offset %d on", *place, why, begin)
+            _LOG.error("positions %s/%d: %s: reading them again, from offset %d on", *place, why, begin)
             end = (await consumer.end_offsets([place]))[place]
         if why or place not in self._folds:
             fold = Positions()

@@ -90,12 +90,13 @@ def of_transactions(found: Iterable[OpenTransaction], bootstrap: str) -> Iterabl
 
 async def of_sources(connection: Connection, admin: Admin, places: Sequence[TopicPartition], request_timeout_ms: int) -> list[Finding]:
     """All findings about the partitions of sources that this user may read."""
+    held: dict[TopicPartition, int] = {}
     try:
         held = await held_partitions(connection, places, request_timeout_ms) if places else {}
         if not held:
             return []
         found = await open_transactions(admin, dict(sorted(held.items())[:_MOST]))
-    except (errors.IncompatibleBrokerVersion, NotImplementedError):
+    except (errors.IncompatibleBrokerVersion, NotImplementedError):  # before Kafka 3.0: what holds is not named
         found = [OpenTransaction(place, offset) for place, offset in sorted(held.items())[:_MOST]]
     except errors.KafkaError as error:
         return [unknown("topics", f"whether transactions hold sources is not known: {error!r}")]
