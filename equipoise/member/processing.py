@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import attrgetter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -108,6 +109,14 @@ class Processor:
                 fields.check_name(f"Processor.{field}", topic)
 
 
+_TIME_OF = attrgetter("timestamp_ms")
+
+
+def _known(at_ms: int) -> int | None:
+    """None: a record without a time."""
+    return at_ms if at_ms >= 0 else None
+
+
 class Processing:
     """Runs a processor for one grant of a task. `refused`: see `TaskRefusals.records`."""
 
@@ -160,6 +169,7 @@ class Processing:
             return await self._handle(records, begin, end, clock_ms, until_ms, asked)
         finally:
             looks_up.set(None)
+            self._context.record_ms = None
 
     async def _handle(
         self, records: Sequence[ConsumedRecord], begin: int, end: int, clock_ms: Callable[[], int], until_ms: float, asked: list[SerdeAsksError]
@@ -184,9 +194,11 @@ class Processing:
                 given = max(1, sum(each.offset < refused.offset for each in records[done : done + given]))
             try:
                 if handler is not None:
+                    context.record_ms = _known(records[done].timestamp_ms)
                     result = handler(records[done] if as_is else record_of(records[done]), context)  # type: ignore[arg-type]  # it is a Record
                 else:
                     batch = records[done : done + given]
+                    context.record_ms = _known(max(map(_TIME_OF, batch)))
                     result = batch_handler(batch if as_is else list(map(record_of, batch)), context)  # type: ignore[misc, arg-type]  # it has one
                 if result.__class__ is CoroutineType or (result is not None and awaitable(result) is not None):
                     await result

@@ -408,6 +408,10 @@ class TaskContext:
         for state in states.values():
             state.undo = self._undo
             state.readings = self.readings
+        self.record_ms: int | None = None
+        """Time of the record that is handled, which sent records have; None: there is none, and
+        they have the time of sending.
+        """
         self.behind: Callable[[], int | None] = lambda: 0
         """Returns how many source records are still to be handled; None: unknown."""
         self.savepoint: Callable[[], None] = self._undo.clear
@@ -435,7 +439,9 @@ class TaskContext:
         value_serde: Serde | None = None,
     ) -> None:
         """Sends a record to `topic`: with the next commit, or with at_least_once soon. `partition`
-        None: chosen by the key, as Kafka's clients do. `timestamp_ms` None: the time of sending.
+        None: chosen by the key, as Kafka's clients do. `timestamp_ms` None: the time of the
+        record that is handled (a batch: its latest; reminders by stream time: when they are due),
+        and elsewhere the time of sending. With `now_ms` the time is the member's clock.
         The serdes are the member's, unless others are given. Raises InputError when both key and
         value are None, or the record is larger than the topic takes (1 MiB, or its
         `max.message.bytes`).
@@ -450,15 +456,16 @@ class TaskContext:
         key_data = None if key is None else (key_serde or self._key_serde).serialize(key)
         if key is None and value is None:
             raise _empty(topic)
-        record = key_data, data, [*headers, *self.headers] if headers else self.headers, timestamp_ms
+        at_ms = self.record_ms if timestamp_ms is None else timestamp_ms
+        record = key_data, data, [*headers, *self.headers] if headers else self.headers, at_ms
         if headers or len(data or b"") + len(key_data or b"") > self.sizes.small:
             self.sizes.check(topic, key_data, data, record[2])
         self._undo.append(self.outputs.add(topic, partition, record))
 
     def send_many(self, topic: str, records: Iterable[tuple[Any, Any]], *, partition: int | None = None) -> None:
         """Sends records, (key, value) each, to `topic`: much faster than one `send` each.
-        `partition` None: of each record chosen by its key. Raises InputError as `send` does; then
-        none is sent.
+        `partition` None: of each record chosen by its key. Their time is as in `send`. Raises
+        InputError as `send` does; then none is sent.
         """
         pairs = list(records)
         keys, values = list(map(_FIRST, pairs)), list(map(_SECOND, pairs))
@@ -468,7 +475,7 @@ class TaskContext:
         if _longest(raw_keys) + _longest(raw_values) > self.sizes.small:
             for key, value in zip(raw_keys, raw_values, strict=True):
                 self.sizes.check(topic, key, value, self.headers)
-        self._undo += self.outputs.add_many(topic, partition, list(zip(raw_keys, raw_values, repeat(self.headers), repeat(None))))
+        self._undo += self.outputs.add_many(topic, partition, list(zip(raw_keys, raw_values, repeat(self.headers), repeat(self.record_ms))))
 
     def _many(self, values: Sequence[Any], serde: Serde) -> Sequence[bytes | None]:
         kinds = set(map(type, values))

@@ -84,7 +84,11 @@ class Reminders(Kept):
             self._set_marks(state, due_ms)
             state.put_own(index, None)
             key = state.key_of(index[at + TIME_BYTES :])
-            call_sync(f"Reminders {self.name!r}: callback", self._callback, context, key, self._unpack(raw), due_ms)
+            record_ms, context.record_ms = context.record_ms, due_ms if self._by == "stream" else None
+            try:
+                call_sync(f"Reminders {self.name!r}: callback", self._callback, context, key, self._unpack(raw), due_ms)
+            finally:
+                context.record_ms = record_ms
             called += 1
         return called
 

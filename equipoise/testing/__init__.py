@@ -4,7 +4,8 @@ For applications, `TaskDriver` drives one task without Kafka::
 
     async def test_orders_are_counted():
         driver = TaskDriver(count, key_serde=StringSerde(), value_serde=JsonSerde())
-        assert await driver.send({"cents": 5}, key="c1") == [SentRecord("totals", "c1", 5)]
+        sent = await driver.send({"cents": 5}, key="c1")
+        assert sent == [SentRecord("totals", "c1", 5, timestamp_ms=0)]
 
 `ApplicationDriver` drives one task of each of several processors, and `differences` compares what
 two versions of an application make of the same records.

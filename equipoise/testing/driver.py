@@ -26,7 +26,7 @@ from equipoise.member.timers import Timers
 @attrs.frozen
 class SentRecord:
     """A record that the application sent. Key and value are deserialized by the driver's serdes, or
-    bytes if these cannot.
+    bytes if these cannot. `timestamp_ms` None: the time of sending.
     """
 
     topic: str
@@ -43,7 +43,8 @@ class TaskDriver:
     ::
 
         driver = TaskDriver(count, key_serde=StringSerde(), value_serde=JsonSerde())
-        assert await driver.send({"cents": 5}, key="c1") == [SentRecord("totals", "c1", 5)]
+        sent = await driver.send({"cents": 5}, key="c1")
+        assert sent == [SentRecord("totals", "c1", 5, timestamp_ms=0)]
         assert driver.state.get("c1") == 5
 
     Time stands still but in `advance` and in waits to retry, which take no real time.

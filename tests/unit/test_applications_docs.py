@@ -118,7 +118,7 @@ def test_handler_of_the_page_joins_two_sources(names: dict[str, Any]) -> None:
     async def run() -> None:
         driver = TaskDriver(names["with_country"], sources=names["visits"]._processors[0].inputs, **SERDES)
         await driver.send("SE", key="ann", topic="users")
-        assert await driver.send({"page": "/"}, key="ann") == [SentRecord("visits", "ann", {"page": "/", "country": "SE"})]
+        assert await driver.send({"page": "/"}, key="ann") == [SentRecord("visits", "ann", {"page": "/", "country": "SE"}, timestamp_ms=0)]
 
     asyncio.run(run())
 
@@ -173,7 +173,7 @@ def test_batch_handler_of_the_page_adds_up(names: dict[str, Any]) -> None:
         driver = TaskDriver(batch_handler=names["add_up_all"], **SERDES)
         await driver.send({"cents": 1}, key="a")
         sent = await driver.send_many([("a", {"cents": 2}), ("b", {"cents": 3}), ("a", {"cents": 4})])
-        assert sent == [SentRecord("spending", "a", {"cents": 7}), SentRecord("spending", "b", {"cents": 3})]
+        assert sent == [SentRecord("spending", "a", {"cents": 7}, timestamp_ms=0), SentRecord("spending", "b", {"cents": 3}, timestamp_ms=0)]
 
     asyncio.run(run())
 

@@ -64,7 +64,7 @@ async def test_driver_gives_a_batch_handler_many_records() -> None:
         context.send("out", [known, [record.value for record in records]])
 
     driver = TaskDriver(batch_handler=handle, sources=["a", "b"], state="counts", value_serde=MsgpackSerde())
-    assert await driver.send_many([(b"x", 1), (b"y", 2)], topic="b") == [SentRecord("out", None, [[None, None], [1, 2]])]
+    assert await driver.send_many([(b"x", 1), (b"y", 2)], topic="b") == [SentRecord("out", None, [[None, None], [1, 2]], timestamp_ms=0)]
 
 
 async def test_driver_gives_a_batch_handler_as_many_records_as_a_member() -> None:
