@@ -87,12 +87,13 @@ HTTP_PORT=8080
 # Of several members on one host each has its own.
 INSTANCE=
 """,
-    "requirements.txt": "equipoise[kafka]\n# equipoise[member] is enough, and smaller, where LEAD is empty\n",
     "Dockerfile": """FROM python:3.13-slim
 WORKDIR /app
-COPY requirements.txt .
-RUN pip install --no-cache-dir -r requirements.txt
-COPY app.py .
+# There is no release of equipoise yet. This makes the wheel, from a clone of its repository:
+#   pip wheel --no-deps --wheel-dir . FOLDER_OF_THE_CLONE
+COPY app.py equipoise-*.whl .
+# [member] is enough, and smaller, where LEAD is empty.
+RUN pip install --no-cache-dir "$(ls equipoise-*.whl)[kafka]" && rm equipoise-*.whl
 RUN useradd --create-home app && mkdir /state && chown app /state
 USER app
 ENV STATE_DIRECTORY=/state HTTP_HOST=0.0.0.0 HTTP_PORT=8080 PYTHONUNBUFFERED=1
