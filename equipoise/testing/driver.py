@@ -71,7 +71,7 @@ class TaskDriver:
         self._now_s = 0.0
         self._timers = Timers(lambda: self._now_s)
         state_keys, state_values = given.state_key_serde or self._keys, given.state_serde or self._values
-        self.states: Mapping[str, State] = {topic: State(MemoryStore(), state_keys, state_values) for topic in processor.state}
+        self.states: Mapping[str, State] = {topic: State(MemoryStore(), state_keys, state_values, topic=topic) for topic in processor.state}
         """Changelog topic -> state."""
         self.context = TaskContext(TaskId(subtopology, partition), 1, self.states, self._timers, self._keys, self._values)
         self._sources = {each.topic: (each.key_serde or self._keys, each.value_serde or self._values) for each in processor.inputs}

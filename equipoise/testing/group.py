@@ -46,6 +46,7 @@ NAME = "test"
 LOOK_S = 0.1
 LED_S = 10.0
 """Within this time the worker leads."""
+_READS_CLOCK = ": the handler reads context.now_ms, which is another time alone; take record.timestamp_ms, or compare with a count of your own"
 OWN_HEADERS = "equipoise"
 """Headers that begin so are the member's own."""
 
@@ -333,29 +334,41 @@ class Group:
         """Compares state and outputs with those of tasks that never move or fail: a `TaskDriver`
         gets the records of each partition, in the order in which a task takes them that finds all
         of them there. Raises AssertionError that shows a difference. With ``at_least_once`` outputs
-        may repeat. Timers do not run.
+        may repeat. Timers do not run, and ``context.now_ms`` is 0.
         """
         expected: Counter[tuple[str, str, str]] = Counter()
+        why = ""
         for number, partition in product(range(len(self._processors)), range(self._partitions)):
             task = TaskId(number, partition)
-            driver, sent = asyncio.run(self._alone(task))
+            driver, sent, reads_clock = asyncio.run(self._alone(task))
+            why = _READS_CLOCK if reads_clock else why
             expected.update((each.topic, repr(each.key), repr(each.value)) for each in sent)
             for topic, state in driver.states.items():
                 alone, here = dict(state.items()), dict(self._state_of(task, topic).items())
-                assert here == alone, f"state of task {task} in {topic}: {here}; alone it has {alone}"
+                assert here == alone, f"state of task {task} in {topic}: {here}; alone it has {alone}{why}"
         topics = {topic for topic, _, _ in expected}.union(topic for each in self._processors for topic in each.outputs)
         found = Counter((each.topic, repr(each.key), repr(each.value)) for topic in sorted(topics) for each in self.outputs(topic))
         missing, more = expected - found, found - expected
-        assert not missing, f"outputs are missing: {sorted(missing)[:10]}"
-        assert not more or not self._options.transactional, f"outputs are too many: {sorted(more)[:10]}"
+        assert not missing, f"outputs are missing: {sorted(missing)[:10]}{why}"
+        assert not more or not self._options.transactional, f"outputs are too many: {sorted(more)[:10]}{why}"
 
-    async def _alone(self, task: TaskId) -> tuple[TaskDriver, list[SentRecord]]:
-        """A driver that got the records of a task, and what it has sent."""
+    async def _alone(self, task: TaskId) -> tuple[TaskDriver, list[SentRecord], bool]:
+        """A driver that got the records of a task, what it has sent, and whether the clock was
+        read.
+        """
         processor, partition = self._processors[task.subtopology], task.partition
         driver = TaskDriver(
             processor.handler, batch_handler=processor.batch_handler, sources=processor.inputs, state=processor.state,
             partition=partition, subtopology=task.subtopology, group=NAME, on_assigned=self._on_assigned, **self._given,
         )  # fmt: skip
+        reads_clock = False
+
+        def wall_ms() -> int:
+            nonlocal reads_clock
+            reads_clock = True
+            return 0
+
+        driver._timers.wall_ms = wall_ms
         inputs = processor.inputs
         keys = {each.topic: each.key_serde or self._options.key_serde for each in inputs}
         records = {topic: [each for each in self._committed(topic) if each.partition == partition] for topic in keys}
@@ -368,4 +381,4 @@ class Group:
                 )  # fmt: skip
             except Exception:  # noqa: BLE001  # the application's code may raise anything: the task is parked
                 break
-        return driver, sent
+        return driver, sent, reads_clock

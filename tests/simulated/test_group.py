@@ -134,6 +134,18 @@ def test_recount_finds_a_state_that_another_order_of_events_has_changed() -> Non
             group.recount()
 
 
+def test_recount_says_that_the_handler_reads_the_clock() -> None:
+    def handle(record: Record, context: TaskContext) -> None:
+        context.send("out", context.now_ms, key=record.key)
+
+    with Group(handle, sources="in", state=(), outputs="out", key_serde=StringSerde(), value_serde=JsonSerde()) as group:
+        group.join("m1")
+        group.send(1, key="k")
+        group.settle()
+        with pytest.raises(AssertionError, match=r"outputs are missing: .*: the handler reads context.now_ms, which is another time alone"):
+            group.recount()
+
+
 def test_settle_says_what_is_missing() -> None:
     def fail(record: Record, context: TaskContext) -> None:
         raise ValueError("poison")

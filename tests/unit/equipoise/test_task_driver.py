@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from equipoise import BytesSerde, ErrorPolicy, JsonSerde, MsgpackSerde, Record, StringSerde, TaskContext
+from equipoise.events.errors import InputError
 from equipoise.testing import SentRecord, TaskDriver
 
 SERDES: dict[str, Any] = {"key_serde": StringSerde(), "value_serde": JsonSerde()}
@@ -76,6 +77,15 @@ async def test_driver_gives_a_batch_handler_as_many_records_as_a_member() -> Non
     await TaskDriver(batch_handler=handle).send_many([(b"k", b"v")] * 1_200)
     await TaskDriver(batch_handler=handle, most_uncommitted_records=2).send_many([(b"k", b"v")] * 3)
     assert sizes == [500, 500, 200, 2, 1]
+
+
+async def test_driver_names_the_changelog_of_a_record_that_is_too_large() -> None:
+    def keep(record: Record, context: TaskContext) -> None:
+        context.state.put("k", "x" * 2**20)
+
+    driver = TaskDriver(keep, state="totals", key_serde=StringSerde(), value_serde=JsonSerde())
+    with pytest.raises(InputError, match=r"a record for totals has 1,0\d\d,\d\d\d bytes"):
+        await driver.send(1)
 
 
 def test_driver_needs_no_hypothesis() -> None:
