@@ -8,12 +8,15 @@ those of `aiokafka.errors`, on simulated brokers too.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import attrs
+
+from equipoise.events.errors import FieldError
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, bytes]]
@@ -28,6 +31,16 @@ MOST_IDLE_MS = 540_000
 MOST_REQUEST_BYTES = 2**20
 """Largest batch that a producer sends."""
 _BATCH_OVERHEAD = 61
+
+
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Names that a topic can have (Kafka's `Topic.validate`), but for "." and ".."."""
+
+
+def check_topic(field: str, value: Any) -> None:
+    """Raises FieldError, with `field`, when no topic of Kafka can have this name."""
+    if not isinstance(value, str) or TOPIC_NAME.fullmatch(value) is None or value in (".", ".."):
+        raise FieldError(field, f"{value!r:.80} is no name of a topic; write 1 to 249 of the characters a-z A-Z 0-9 . _ -")
 
 
 class TopicPartition(NamedTuple):

@@ -14,8 +14,10 @@ from equipoise.events.errors import FieldError, InputError
 from equipoise.member.raised import is_cancelled, passed_on, settled
 
 
-def check_callback(field: str, callback: Any, *, may_be_class: bool = False) -> None:
-    """Raises FieldError when calling `callback` would do nothing. None is no callback."""
+def check_callback(field: str, callback: Any, takes: str, *, may_be_class: bool = False) -> None:
+    """Raises FieldError when calling `callback` with the arguments `takes` (as in "record,
+    context") would do nothing, or cannot be done. None is no callback.
+    """
     if callback is None:
         return
     name = getattr(callback, "__qualname__", type(callback).__name__)
@@ -26,13 +28,19 @@ def check_callback(field: str, callback: Any, *, may_be_class: bool = False) -> 
     called = getattr(type(callback), "__call__", None)  # noqa: B004
     if any(map(inspect.isgeneratorfunction, (callback, called))) or any(map(inspect.isasyncgenfunction, (callback, called))):
         raise FieldError(field, f"{name} has a yield, so that a call runs none of its lines; write it without")
+    try:
+        inspect.signature(callback).bind(*takes.split(", "))
+    except ValueError:
+        return  # written in C, and says nothing
+    except TypeError as error:
+        raise FieldError(field, f"{name} is called with ({takes}): {error}") from None
 
 
-def check_sync(field: str, callback: Any) -> None:
+def check_sync(field: str, callback: Any, takes: str) -> None:
     """Raises FieldError as `check_callback` does, and when nobody would await what `callback`
     returns: it is a coroutine function.
     """
-    check_callback(field, callback)
+    check_callback(field, callback, takes)
     function = callback
     while isinstance(function, partial):
         function = function.func

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 DAY_S = 86_400
+_CALLED_WITH = {"on_assigned": "context", "on_standby": "task", "on_revoked": "context", "on_asked": "leave", "prepare": "context"}
 
 
 class Member:
@@ -164,7 +165,7 @@ class Member:
         self._callbacks = {"on_assigned": on_assigned, "on_standby": on_standby, "on_revoked": on_revoked, "on_asked": on_asked}
         self._prepare = prepare
         for field, callback in {**self._callbacks, "prepare": prepare}.items():
-            check_callback(field, callback)
+            check_callback(field, callback, _CALLED_WITH[field])
         self._check_facts(self._topology([1] * len(self._processors)))
         self._host: MemberHost | None = None
         self._queries: MemberQueries | None = None

@@ -9,7 +9,7 @@ import attrs
 from equipoise.events import fields
 from equipoise.events.errors import FieldError
 from equipoise.events.tasks import TaskId
-from equipoise.kafka.client import ConsumedRecord, SentHeaders, Unsent
+from equipoise.kafka.client import ConsumedRecord, SentHeaders, Unsent, check_topic
 from equipoise.member.refusals import sentence
 
 LONGEST_BACKOFF_S = 60.0
@@ -49,7 +49,7 @@ class ErrorPolicy:
         """Sends the record to `topic` with its place and the error in headers
         (``equipoise.error.``...), and goes on behind it.
         """
-        fields.check_name("ErrorPolicy.topic", topic)
+        check_topic("ErrorPolicy.topic", topic)
         return cls(action="dead_letter", topic=topic)
 
     @classmethod
@@ -58,7 +58,7 @@ class ErrorPolicy:
         each time, 60 s at most. Then it does as `then` says; None: `stop`. Raises FieldError for a
         back-off that is no number.
         """
-        if not backoff_s >= 0:
+        if not isinstance(backoff_s, int | float) or not backoff_s >= 0:
             raise FieldError("ErrorPolicy.backoff_s", f"{backoff_s!r} is not a number of seconds >= 0")
         return attrs.evolve(then or cls(), retries=retries, backoff_s=backoff_s)
 

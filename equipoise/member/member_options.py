@@ -29,7 +29,7 @@ def _serde(instance: object, attribute: attrs.Attribute[Any], value: object) -> 
 
 
 def _opens_stores(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    check_callback(attribute.name, value, may_be_class=True)
+    check_callback(attribute.name, value, "folder", may_be_class=True)
 
 
 def refuse_unknown(place: str, given: Iterable[str], known: Collection[str]) -> None:

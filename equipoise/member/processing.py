@@ -16,7 +16,7 @@ import attrs
 from equipoise.events import fields
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
-from equipoise.kafka.client import ConsumedRecord, Record, TopicPartition
+from equipoise.kafka.client import ConsumedRecord, Record, TopicPartition, check_topic
 from equipoise.member.callbacks import awaitable, call, check_callback
 from equipoise.member.declared_source import Source, Sources, sources_of
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
@@ -98,15 +98,15 @@ class Processor:
         object.__setattr__(self, "sources", tuple(each.topic for each in inputs))
         if (self.handler is None) == (self.batch_handler is None):
             raise InputError("Processor: give it a handler or a batch_handler")
-        check_callback("handler", self.handler)
-        check_callback("batch_handler", self.batch_handler)
+        check_callback("handler", self.handler, "record, context")
+        check_callback("batch_handler", self.batch_handler, "records, context")
         if self.name:
             fields.check_name("Processor.name", self.name)
         if not self.sources:
             raise InputError("Processor.sources: name the topics it reads")
         for field in ("sources", "state", "outputs"):
             for topic in getattr(self, field):
-                fields.check_name(f"Processor.{field}", topic)
+                check_topic(f"Processor.{field}", topic)
 
 
 _TIME_OF = attrgetter("timestamp_ms")

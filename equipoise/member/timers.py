@@ -35,7 +35,7 @@ class Timers:
         """
         if not seconds > 0:
             raise InputError(f"every({seconds!r}): an interval is a number of seconds above 0")
-        check_callback("every: callback", callback)
+        check_callback("every: callback", callback, "context")
         self._timers.append(_Timer(seconds, callback, self._clock() + seconds))
 
     def wait_s(self) -> float | None:

@@ -5,21 +5,19 @@ Apache Kafka).
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Mapping
 
 import attrs
 
 from equipoise.events.errors import InputError
+from equipoise.kafka.client import TOPIC_NAME
 from equipoise.replay.importers.offsets_topic import consumer_protocol
 from equipoise.replay.importers.offsets_topic.byte_reader import ByteReader, WireError
 from equipoise.replay.importers.offsets_topic.consumer_protocol import NO_GENERATION
 
 TopicPartition = tuple[str, int]
 MOST_RACK_CHARS = 249
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""Names that a topic of Kafka can have (`Topic.validate`)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -43,7 +41,7 @@ def read_subscription(data: bytes) -> SeatSubscription:
         found = consumer_protocol.read_subscription(_reader(data, "subscription"), lenient=True)
     except WireError as error:
         raise InputError(error.problem) from None
-    named = tuple(sorted({topic for topic in found.topics if _TOPIC.fullmatch(topic)}))
+    named = tuple(sorted({topic for topic in found.topics if TOPIC_NAME.fullmatch(topic)}))
     rack = found.rack if found.rack and len(found.rack) <= MOST_RACK_CHARS else None
     return SeatSubscription(topics=named, owned=_pairs(found.owned_partitions), generation=found.owned_generation, rack=rack)
 

@@ -7,6 +7,8 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
+from equipoise.events.errors import InputError
+
 V = TypeVar("V")
 """A value that is added."""
 A = TypeVar("A")
@@ -21,13 +23,19 @@ class Aggregate(Generic[V, A, R]):
     """An aggregate of your own. `begin()`: of no value. `add(kept, value)`. `merge(kept, kept)`: of
     two windows that become one, which sessions and sliding windows need. `result(kept)`.
 
-    `add` and `merge` may change their first argument, and return it.
+    `add` and `merge` may change their first argument, and return it. Raises InputError when `begin`
+    returns one list, or another thing that can change, for all windows.
     """
 
     begin: Callable[[], A]
     add: Callable[[A, V], A]
     merge: Callable[[A, A], A]
     result: Callable[[A], R]
+
+    def __attrs_post_init__(self) -> None:
+        first = self.begin()
+        if first.__hash__ is None and self.begin() is first:
+            raise InputError(f"Aggregate.begin: it returns one {type(first).__name__} for all windows; return a new one, as in lambda: []")
 
 
 def _same(kept: A) -> A:

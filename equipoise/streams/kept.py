@@ -34,7 +34,7 @@ class Kept:
         fields.check_name(f"{type(self).__name__}.name", name)
         if serde is not None:
             check_serde(f"{type(self).__name__}.serde", serde)
-        check_sync(f"{type(self).__name__}.on_late", on_late)
+        check_sync(f"{type(self).__name__}.on_late", on_late, "context, key, value, at_ms")
         self.name = name
         self._topic, self._on_late = state, on_late
         self._pack: Callable[[Any], bytes] = Packer().pack if serde is None else serde.serialize

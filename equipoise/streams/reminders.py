@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 from equipoise.events.errors import InputError
 from equipoise.member.callbacks import call_sync, check_sync
 from equipoise.member.serdes import Serde
-from equipoise.member.task_context import TaskContext
+from equipoise.member.task_context import State, TaskContext
 from equipoise.streams.kept import Kept
 from equipoise.streams.stream_time import TIME_BYTES, advance, packed
 
@@ -34,12 +35,18 @@ class Reminders(Kept):
         super().__init__(name, state=state, serde=serde)
         if by not in BY:
             raise InputError(f"Reminders.by: {by!r} is neither 'stream' nor 'clock'")
-        check_sync("Reminders.callback", callback)
+        check_sync("Reminders.callback", callback, "context, key, value, due_ms")
         self._callback, self._by = callback, by
+        self._started: WeakSet[State] = WeakSet()
+        """Of the tasks that run here."""
 
     def set(self, context: TaskContext, due_ms: int, key: Any, value: Any = None) -> None:
-        """Adds a reminder. One that is due already comes with the next `run`."""
+        """Adds a reminder. One that is due already comes with the next `run`. Raises InputError for
+        one by the clock before `start`, without which none comes.
+        """
         state = self._state(context)
+        if self._by == "clock" and state not in self._started:
+            raise InputError(f"Reminders {self.name!r}: nobody looks at the clock for them; call start(context) in on_assigned")
         state.put_own(self._by_time + packed(due_ms) + state.key_bytes(key), self._pack(value))
         marks = self._marks(state)
         if not marks or due_ms < marks[0]:
@@ -62,6 +69,7 @@ class Reminders(Kept):
         if self._by != "clock":
             raise InputError(f"Reminders {self.name!r}: they go by stream time; call `run` with each record, or give by='clock'")
         context.every(LOOK_S, self._look)
+        self._started.add(self._state(context))
 
     def _look(self, context: TaskContext) -> None:
         if context.is_caught_up:

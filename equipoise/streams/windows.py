@@ -53,6 +53,8 @@ class AnyWindows(Kept, Generic[V, A, R]):
         state: str | None = None, serde: Serde | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name, state=state, serde=serde, on_late=on_late)
+        if not isinstance(aggregate, Aggregate):
+            raise InputError(f"{type(self).__name__}.aggregate: {aggregate!r:.60} is no Aggregate; call what makes one, as in count()")
         check_ms(f"{type(self).__name__}.grace_ms", grace_ms, 0)
         if emit not in EMITS:
             raise InputError(f"{type(self).__name__}.emit: {emit!r} is neither 'change' nor 'close'")

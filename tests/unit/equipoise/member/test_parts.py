@@ -225,13 +225,13 @@ def test_timers_are_due_once_each_interval_and_never_twice_for_the_past() -> Non
     now = 0.0
     timers = Timers(lambda: now)
     assert timers.wait_s() is None
-    timers.every(10, "slow".upper)
-    timers.every(4, "fast".upper)
+    timers.every(10, lambda context: "SLOW")
+    timers.every(4, lambda context: "FAST")
 
     def look(at_s: float) -> tuple[float | None, list[str]]:
         nonlocal now
         now = at_s
-        return timers.wait_s(), [callback() for callback in timers.take_due()]
+        return timers.wait_s(), [callback(None) for callback in timers.take_due()]
 
     found = [look(at_s) for at_s in (1.0, 4.0, 4.5, 8.0, 10.0, 31.0, 31.5, 35.0)]
     assert found == [

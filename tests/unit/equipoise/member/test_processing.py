@@ -205,7 +205,11 @@ async def test_batches_are_whole_again_behind_a_failed_one() -> None:
 def test_error_policy_is_checked() -> None:
     assert ErrorPolicy.retry(5) == ErrorPolicy(retries=5, backoff_s=1.0)
     assert [ErrorPolicy.retry(9, backoff_s=20).backoff_of(attempt) for attempt in (1, 2, 3, 2_000)] == [20, 40, LONGEST_BACKOFF_S, LONGEST_BACKOFF_S]
-    for wrong in (lambda: ErrorPolicy.retry(-1), lambda: ErrorPolicy.retry(1, backoff_s=-1), lambda: ErrorPolicy.dead_letter("")):
+    text: Any = "x"
+    for wrong in (
+        lambda: ErrorPolicy.retry(-1), lambda: ErrorPolicy.retry(1, backoff_s=-1), lambda: ErrorPolicy.retry(3, backoff_s=text),
+        lambda: ErrorPolicy.dead_letter(""), lambda: ErrorPolicy.dead_letter("dead letters"),
+    ):  # fmt: skip
         with pytest.raises(FieldError, match=r"ErrorPolicy\."):
             wrong()
 
@@ -240,7 +244,12 @@ async def test_timers_run_between_records_and_their_errors_drop_what_they_wrote(
         ({"sources": "in"}, "give it a handler or a batch_handler"),
         ({"handler": count, "batch_handler": count_all, "sources": "in"}, "give it a handler or a batch_handler"),
         ({"handler": count, "sources": ()}, "name the topics it reads"),
-        ({"handler": count, "sources": "in", "state": "x" * 250}, r"Processor.state: .* has 250 bytes"),
+        ({"handler": count, "sources": "in", "state": "x" * 250}, r"Processor.state: .* is no name of a topic; write 1 to 249 of the characters"),
+        ({"handler": count, "sources": "a b"}, r"Processor.sources: 'a b' is no name of a topic"),
+        ({"handler": count, "sources": ".."}, r"Processor.sources: '..' is no name of a topic"),
+        ({"handler": lambda record: None, "sources": "in"}, r"handler: .*<lambda> is called with \(record, context\): too many positional arguments"),
+        ({"batch_handler": lambda: None, "sources": "in"}, r"batch_handler: .*<lambda> is called with \(records, context\): too many positional"),
+        ({"handler": lambda record, context, *, more: None, "sources": "in"}, r"handler: .* missing a required (keyword-only )?argument: 'more'"),
     ],
 )
 def test_processor_is_checked(wrong: dict[str, Any], says: str) -> None:

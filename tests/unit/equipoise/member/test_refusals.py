@@ -9,7 +9,6 @@ import aiokafka.errors
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from equipoise import Processor
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition, batch_bytes
@@ -134,7 +133,6 @@ def test_what_is_too_large_raises_where_it_is_put_or_sent(put: Any) -> None:
     with pytest.raises(OversizedError, match=r"a record for (out|log) has 1,0\d\d,\d\d\d bytes, and 1,048,576 is the most: make it smaller"):
         put(context)
     assert not context.has_changes
-    assert Processor(put, sources="in").sources == ("in",)
 
 
 def test_what_is_as_large_as_it_may_be_is_put_and_sent() -> None:

@@ -311,6 +311,26 @@ def test_reminders_by_the_clock_wait_until_the_task_has_caught_up() -> None:
     asyncio.run(run())
 
 
+async def test_reminders_by_the_clock_set_before_start_are_refused() -> None:
+    reminders = Reminders("r", lambda context, key, value, due_ms: None, by="clock")
+    driver = TaskDriver(lambda record, context: reminders.set(context, 10, record.key), key_serde=StringSerde(), value_serde=JsonSerde())
+    with pytest.raises(InputError, match=r"Reminders 'r': nobody looks at the clock for them; call start\(context\) in on_assigned"):
+        await driver.send("v", key="k")
+
+
+def test_aggregate_with_one_list_for_all_windows_is_refused() -> None:
+    shared: list[int] = []
+    with pytest.raises(InputError, match=r"Aggregate.begin: it returns one list for all windows; return a new one"):
+        aggregate(lambda: shared, lambda kept, value: [*kept, value], lambda kept, other: kept + other)
+    aggregate(list, lambda kept, value: [*kept, value], lambda kept, other: kept + other)
+
+
+def test_windows_of_a_function_that_makes_aggregates_are_refused() -> None:
+    made: Any = count
+    with pytest.raises(InputError, match=r"FixedWindows.aggregate: <function count .* is no Aggregate; call what makes one, as in count\(\)"):
+        tumbling("w", made, size_ms=10)
+
+
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [(count(), 3), (total(int), 9), (smallest(int), 1), (largest(int), 5), (reduced(lambda kept, value: kept * 10 + value), 153)],
