@@ -28,13 +28,15 @@ from equipoise.kafka.consumer_groups import repeated
 from equipoise.kafka.listed_groups import ListedGroup, listed_groups
 from equipoise.runtime import DEPLOYED
 from equipoise.seat.generation import SeatSettings
-from equipoise.seat.group_seat import Seat
+from equipoise.seat.group_seat import NotClassicError, Seat
 from equipoise.seat.seat_log import SeatLog
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 BROKERS_WITHIN_S = 120.0
 """So long brokers may be away when a group is looked at first."""
+PROTOCOL_S = 1.0
+"""After which a group that has another protocol than a moment ago is looked at again."""
 LOOK_S = 5.0
 """Between two looks at which groups there are."""
 AGAIN_S = 60.0
@@ -70,7 +72,19 @@ async def lead_group(how: HowToLead, group: str, log_file: Path, stopped: asynci
     """Leads the group until `stopped` is set. `is_named`: settings are for this one group, and must
     have a meaning for it. Raises InputError where it cannot be led, or brokers do not have the
     assignor any more, and EquipoiseError when the log fails; the seat has left the group then.
+    A group whose protocol is another one meanwhile is led in the way that it has now.
     """
+    while not stopped.is_set():
+        try:
+            await _lead_in_its_way(how, group, log_file, stopped, is_named=is_named)
+        except NotClassicError as error:
+            _LOG.info("%s; looking at it again", error)
+            await _unless_stopped(asyncio.sleep(PROTOCOL_S), stopped)
+        else:
+            return
+
+
+async def _lead_in_its_way(how: HowToLead, group: str, log_file: Path, stopped: asyncio.Event, *, is_named: bool) -> None:
     connection, settings = how.connection, how.settings
     with SeatLog(log_file, group) as book:
         way = await _unless_stopped(repeated(lambda: way_of(connection, group, convert=how.convert), BROKERS_WITHIN_S), stopped)

@@ -45,6 +45,10 @@ MEMBERSHIP_ERRORS = (errors.UnknownMemberIdError, errors.IllegalGenerationError,
 """Answers after which the seat has to join."""
 
 
+class NotClassicError(InputError):
+    """The brokers assign the group, so it has no leader's seat."""
+
+
 class NoSeatError(InputError):
     """The group is none that the seat can lead; the text says why."""
 
@@ -167,7 +171,7 @@ class Seat:
         while True:
             generation = await self._enter() if not self._client.member_id else await self._client.join(self._protocols)
             if not generation.leader:
-                raise NoSeatError(f"--group {self.group}: the broker assigns its partitions itself (KIP-848), so it has no leader's seat")
+                raise NotClassicError(f"--group {self.group}: the broker assigns its partitions itself (KIP-848), so it has no leader's seat")
             self.status.generation, self.status.protocol = generation.number, generation.protocol
             self._protocols = (generation.protocol, *(each for each in PROTOCOLS if each != generation.protocol))
             if generation.leader == self._client.member_id:
@@ -204,7 +208,8 @@ class Seat:
         if kind is not None:
             group_type, protocol_type = kind
             if group_type.lower() != "classic":
-                raise NoSeatError(f"--group {self.group}: {_TYPES.get(group_type.lower(), f'is a {group_type} group')}, so it has no leader's seat")
+                raised = NotClassicError if group_type.lower() in _LED_OTHERWISE else NoSeatError
+                raise raised(f"--group {self.group}: {_TYPES.get(group_type.lower(), f'is a {group_type} group')}, so it has no leader's seat")
             if protocol_type not in ("", "consumer"):
                 what = "Kafka Connect workers" if protocol_type == "connect" else f"members of the type {protocol_type!r}"
                 raise NoSeatError(f"--group {self.group}: has {what}; only groups of consumers can be led")
@@ -379,6 +384,7 @@ class Seat:
                 return  # it is over
 
 
+_LED_OTHERWISE = ("consumer", "streams")
 _TYPES = {
     "consumer": "the broker assigns its partitions itself (KIP-848)",
     "streams": "is a Kafka Streams group that the broker assigns (KIP-1071)",

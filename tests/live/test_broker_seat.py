@@ -129,6 +129,18 @@ async def test_seat_leads_members_of_the_new_protocol_and_leaves_no_trace(broker
     assert [each.assigned for each in clients] == kept
 
 
+@pytest.mark.new_kafka
+async def test_seat_in_an_empty_group_leads_the_members_of_the_new_protocol_that_come(start: Start, lead: Any) -> None:
+    seat = lead()
+    await until(lambda: "has no consumer yet" in seat.said)
+    clients = [start(name) for name in ("first", "second", "third")]
+    await until_shared(*clients, seat=seat)
+    await until(lambda: "led from inside the brokers (KIP-848)" in seat.said)
+    await until(lambda: "partitions move" in seat.said)
+    assert seat.end() == 0, seat.said
+    assert seat.verified()
+
+
 async def test_group_goes_on_when_the_seat_is_killed_and_the_second_one_leads(start: Start, lead: Any) -> None:
     clients = [start(name) for name in ("first", "second", "third")]
     await until_shared(*clients)
