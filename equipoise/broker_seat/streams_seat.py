@@ -129,10 +129,17 @@ class StreamsSeat:
 
     async def _give_back(self, admin: Admin) -> None:
         try:
-            await set_group_settings(admin, self.group, {NAME: None, TAGS: ",".join(self._others) or None})
+            _, others = await self._tags(admin)
+            await set_group_settings(admin, self.group, {NAME: None, TAGS: ",".join(others) or None})
             _LOG.info("group %s: left; nothing of equipoise is in it any more; the brokers' own assignor goes on", self.group)
         except (errors.KafkaError, OSError) as error:
             _LOG.warning("group %s: its settings %s and %s are still equipoise's (%s)", self.group, NAME, TAGS, error)
+
+    async def _tags(self, admin: Admin) -> tuple[list[str], list[str]]:
+        """Returns the group's tags: those that are plans, and those of somebody else."""
+        own = await own_group_settings(admin, self.group)
+        tags = [each for each in own.get(TAGS, "").split(",") if each]
+        return [each for each in tags if each.startswith(MARK)], [each for each in tags if not each.startswith(MARK)]
 
     async def _look(self, admin: Admin) -> None:
         asked_s = self._runtime.monotonic_s()
@@ -149,12 +156,10 @@ class StreamsSeat:
         caught_up = caught_up_copies(group, self._log.state.settings.acceptable_recovery_lag)
         if led == self._led and group.group_epoch <= self._epoch and not self._is_due(group, caught_up):
             return
-        own = await own_group_settings(admin, self.group)
-        tags = [each for each in own.get(TAGS, "").split(",") if each]
-        carried = newest(tags)
+        plans, self._others = await self._tags(admin)
+        carried = newest(plans)
         if carried is not None and carried.number < MOST_FOLLOWED:
             self._number = max(self._number, carried.number)
-        self._others = [each for each in tags if not each.startswith(MARK)]
         try:
             question = await self._question(group)
         except InputError as error:

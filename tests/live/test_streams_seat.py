@@ -155,12 +155,14 @@ async def test_streams_group_is_led_state_first_and_given_back(broker: Brokers, 
                 await asyncio.to_thread(third.process.wait, 60)
             after = await until_running(broker, prefix, 2, seat)
             assert sum(len(joined[process] - after[process]) for process in before) == 0, "those that stay keep what they have"
+            own = await own_settings(broker, prefix)
+            await own_settings(broker, prefix, {TAGS: f"{own[TAGS]},cluster"})
             assert seat.end() == 0, seat.said
             assert "left; nothing of equipoise is in it any more" in seat.said
             assert seat.verified()
         finally:
             seat.end(signal.SIGKILL)
-        assert await own_settings(broker, prefix) == {TAGS: "zone"}, "as it was found"
+        assert await own_settings(broker, prefix) == {TAGS: "zone,cluster"}, "what others have set meanwhile is kept"
         assert await until_running(broker, prefix, 2) == after
 
 
