@@ -286,6 +286,12 @@ class Consumer(DataClient, Protocol):
         """
         ...
 
+    async def committed_notes(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, str]]:
+        """Partition -> offset committed by the consumer's group, and the metadata that were
+        committed with it; of those that have one. Raises KafkaError.
+        """
+        ...
+
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits offsets for the consumer's group. Raises KafkaError."""
         ...
@@ -363,7 +369,11 @@ class Producer(DataClient, Protocol):
         """
         ...
 
-    async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None: ...
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, int], group: str, notes: Mapping[TopicPartition, str] | None = None
+    ) -> None:  # fmt: skip
+        """`notes`: metadata of the offsets, where they have some. Raises KafkaError."""
+        ...
 
     async def commit_transaction(self) -> None:
         """Raises ProducerFenced when another producer has begun with the same transactional id."""

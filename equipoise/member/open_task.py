@@ -208,6 +208,8 @@ class OpenTask:
             self._to_stores(commit)
             if commit.written:
                 self._clients.report_offsets(commit.positions, self.writer.producer)
+            elif not commit.changes:
+                self._placing.keep(self._clients, commit.positions, self.reading.epochs)
         ended(error)
 
     def _queue_outputs(self, part: TransactionPart, producer: Producer) -> Sequence[SentBatch]:
@@ -220,6 +222,7 @@ class OpenTask:
         changes, part.changes = part.changes, {}
         if not commit.changes:
             assert self._clients.transactions is not None, "a task with exactly_once was opened"
+            part.notes = self._placing.notes(commit.positions, self.reading.epochs)
             return self.writer.queue_outputs({self._placing.place: self._records(commit.positions, self._clients.transactions.id)})
         sources = self._sources(commit.positions)
         for topic, each in changes.items():
@@ -243,6 +246,7 @@ class OpenTask:
                 self._to_stores(commit)
             else:
                 await acknowledged(await self.writer.send_outputs({self._placing.place: self._records(commit.positions, "")}))
+                self._placing.keep(self._clients, commit.positions, self.reading.epochs)
             self._clients.report_offsets(commit.positions, self.writer.producer)  # the next owner reads them elsewhere
         except BaseException as error:
             ended(error)

@@ -15,7 +15,18 @@ from equipoise.member.fencing import SOURCE_TOPICS_KEY
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.permit import OvertakenError
-from equipoise.member.positions import Position, Positions, StoredPosition, claim_positions, continued, place_of, position_record
+from equipoise.member.positions import (
+    ELSEWHERE,
+    Position,
+    Positions,
+    StoredPosition,
+    claim_positions,
+    continued,
+    pack_note,
+    place_of,
+    position_record,
+    read_note,
+)
 from equipoise.member.task_clients import TaskClients
 from equipoise.member.task_context import State, pack_source_topics, read_source_topics, read_sources
 from equipoise.member.transactions import TransactionPart
@@ -77,9 +88,10 @@ class SourcePlacing:
                     f"task {self._task}{self._named}: its source positions are in changelog {', '.join(lost)}, which is no state of it any more; "
                     "name it as state, or give the processor another name, under which it reads its sources as a new one"
                 )
-            for source in clients.sources.partitions:
+            committed = await self._committed(clients)
+            last = {source: self._last(source, each, positions, committed.get(source)) for source, each in stored.items()}
+            for source, each in last.items():
                 if source not in found:
-                    each = stored[source]
                     if each is not None and self._is_of_another(source, each.position.topic_id):
                         found[source] = await self._begin(clients, source, each.position.topic_id)
                     elif each is not None and each.position.offset is not None:
@@ -87,14 +99,12 @@ class SourcePlacing:
                         self._note_epoch(source, each.position.epoch)
                     else:
                         found[source] = await self._first(clients, positions, source)
-                    if positions.has_lost(each):
-                        await self._not_back(clients, positions, source, found)
             adopted = await clients.adopted() if clients.adopts else {}
             for source, theirs in adopted.items():  # whoever has read last is ahead
                 if stored[source] is None or theirs > found[source]:
                     found[source] = theirs
                     self._note_epoch(source, NO_EPOCH)
-            self._origin = claim_positions([*stored.values(), *(positions.find_lost(self._processor, source) for source in stored)], self._grant)
+            self._origin = claim_positions([*stored.values(), *last.values()], self._grant)
             written = await self._write(clients, writer, found, own)
             after = await clients.read_positions(self._task.partition, written + 1)
             missed = {source: each for source in found if (each := self._missed(stored[source], after.find(self._processor, source))) is not None}
@@ -104,6 +114,35 @@ class SourcePlacing:
                 if each.position.offset is not None and not self._is_of_another(source, each.position.topic_id):
                     found[source] = each.position.offset
                     self._note_epoch(source, each.position.epoch)
+
+    async def _committed(self, clients: TaskClients) -> dict[TopicPartition, StoredPosition]:
+        """Returns the positions that owners have committed with the group's offsets, in the same
+        transactions: those of exactly_once.
+        """
+        if clients.transactions is None:
+            return {}
+        noted = await clients.sources.reader.consumer.committed_notes(clients.sources.partitions)
+        read = {source: read_note(self._processor, offset, note) for source, (offset, note) in noted.items()}
+        return {source: each for source, each in read.items() if each is not None and each.origin.group == self._group}
+
+    def _last(
+        self, source: TopicPartition, stored: StoredPosition | None, positions: Positions, committed: StoredPosition | None
+    ) -> StoredPosition | None:  # fmt: skip
+        """Returns the last position that anybody knows: the topic may have lost what was written
+        behind the one that is stored.
+        """
+        last, says = stored, ""
+        for each, who in ((positions.find_known(self._processor, source), "this member"), (committed, "the group's committed offset")):
+            if each is None or each.position.changelogs or self._is_of_another(source, each.position.topic_id):
+                continue
+            if last is None or self._is_of_another(source, last.position.topic_id) or each.is_after(last):
+                last, says = each, who
+        if last is not None and says and (stored is None or stored.position.offset != last.position.offset):
+            _LOG.error(
+                "task %s%s: topic %s has lost records: %s/%d is read on at offset %s, which %s knows; the topic says %s", self._task, self._named,
+                self._place.topic, *source, last.position.offset, says, "nothing" if stored is None else stored.position.offset,
+            )  # fmt: skip
+        return last
 
     def _missed(self, known: StoredPosition | None, now: StoredPosition | None) -> StoredPosition | None:
         """Returns what a former owner has written between `known` and this grant; None: nothing."""
@@ -124,7 +163,7 @@ class SourcePlacing:
 
             def queue(part: TransactionPart, producer: Producer) -> Sequence[SentBatch]:
                 writer.use(producer)
-                part.changes = {}
+                part.changes, part.notes = {}, self.notes(positions, self.epochs)
                 queued.extend(writer.queue_outputs({self._place: records}))
                 return queued
 
@@ -143,12 +182,25 @@ class SourcePlacing:
     def records(self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], transactional_id: str) -> list[Unsent]:
         """Returns what stores these positions, with their leader epochs, under the grant."""
         return [
-            position_record(
-                self._processor, source,
-                Position(offset, (), transactional_id, self._topic_ids.get(source.topic, ""), epochs.get(source, NO_EPOCH)), self._origin,
-            )
+            position_record(self._processor, source, self._position(source, offset, epochs, transactional_id), self._origin)
             for source, offset in sorted(positions.items())
-        ]  # fmt: skip
+        ]
+
+    def notes(self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
+        """Returns what is committed beside these positions with the group's offsets."""
+        return {
+            source: pack_note(self._processor, self._position(source, offset, epochs), self._origin) for source, offset in positions.items()
+        }
+
+    def keep(self, clients: TaskClients, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> None:
+        """These positions are committed: the member knows them, should the topic lose them."""
+        committed = {
+            source: StoredPosition(self._position(source, offset, epochs), self._origin, ELSEWHERE) for source, offset in positions.items()
+        }
+        clients.keep_positions(self._processor, committed)
+
+    def _position(self, source: TopicPartition, offset: int, epochs: Mapping[TopicPartition, int], transactional_id: str = "") -> Position:
+        return Position(offset, (), transactional_id, self._topic_ids.get(source.topic, ""), epochs.get(source, NO_EPOCH))
 
     # A task with state
 
@@ -287,21 +339,6 @@ class SourcePlacing:
             if committed is not None:
                 return committed
         return await self._reset(clients, source)
-
-    async def _not_back(self, clients: TaskClients, positions: Positions, source: TopicPartition, found: dict[TopicPartition, int]) -> None:
-        """The topic of positions has lost records: the task continues at the last position that
-        anybody knows, of what this member has read before and what the group has committed.
-        """
-        lost = positions.find_lost(self._processor, source)
-        if lost is None or lost.position.offset is None or lost.position.changelogs or self._is_of_another(source, lost.position.topic_id):
-            return
-        if lost.position.offset > found[source]:
-            found[source] = lost.position.offset
-            self._note_epoch(source, lost.position.epoch)
-        committed = await clients.sources.reader.consumer.committed(source) if self._counts_committed else None
-        if committed is not None and committed > found[source]:
-            found[source] = committed
-            self._note_epoch(source, NO_EPOCH)
 
     def _is_of_another(self, source: TopicPartition, topic_id: str) -> bool:
         """Returns whether a position there is not one in the present topic of this name."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ import msgpack
 from equipoise.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, Producer, TopicPartition, Unsent, acknowledged
 from equipoise.member.copy_checks import SHRUNK_LOOKS
 from equipoise.member.fencing import ChangelogOwner, claim
-from equipoise.member.origin import Origin, read_origin
+from equipoise.member.origin import ORIGIN_HEADER, Origin, read_origin
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 0.5
@@ -33,6 +34,10 @@ SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "se
 IDLE_WAIT_MS = 500
 FETCH_WAIT_MS = 10
 """How long a broker holds a fetch that finds nothing, while a task opens."""
+ELSEWHERE = -1
+MOST_NOTE_BYTES = 1_000
+"""Brokers take 4096 by default (`offset.metadata.max.bytes`)."""
+_NOTE_FORM = "equipoise 1"
 _ALLOWED = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
@@ -73,8 +78,8 @@ def position_record(processor: str, source: TopicPartition, position: Position, 
 
 @attrs.define(eq=False)
 class StoredPosition:
-    """The last record of a key that counts. `at`: its offset. `replaced`: the last one of another
-    origin before it; None: there was none.
+    """The last record of a key that counts. `at`: its offset; ELSEWHERE: the topic may lack it.
+    `replaced`: the last one of another origin before it; None: there was none.
     """
 
     position: Position
@@ -82,19 +87,50 @@ class StoredPosition:
     at: int
     replaced: StoredPosition | None = None
 
+    def is_after(self, other: StoredPosition) -> bool:
+        """Returns whether this was written later, also where the topic has lost records since."""
+        mine, theirs = self.origin, other.origin
+        offsets = self.position.offset or 0, other.position.offset or 0
+        if mine.same_writer(theirs):
+            return (mine.token, offsets[0]) > (theirs.token, offsets[1])
+        return mine > theirs
+
+
+def pack_note(processor: str, position: Position, origin: Origin) -> str:
+    """Returns the metadata of a position that is committed with the group's offsets: they tell it
+    from offsets of another processor or consumer. "": they are too long for that.
+    """
+    written = dict(origin.headers)[ORIGIN_HEADER].decode()
+    note = json.dumps([_NOTE_FORM, processor, position.topic_id, position.epoch, written], separators=(",", ":"))
+    return note if len(note) <= MOST_NOTE_BYTES else ""
+
+
+def read_note(processor: str, offset: int, note: str) -> StoredPosition | None:
+    """Returns the position that was committed with this note; None: it is not one of this
+    processor.
+    """
+    try:
+        form, name, topic_id, epoch, written = json.loads(note)
+    except (ValueError, TypeError):
+        return None
+    origin = read_origin([(ORIGIN_HEADER, str(written).encode())])
+    if form != _NOTE_FORM or name != processor or origin is None:
+        return None
+    return StoredPosition(Position(offset, (), "", topic_id, epoch), origin, ELSEWHERE)
+
+
+Key = tuple[str, str, int]
+"""Processor, source topic and partition."""
+
 
 class Positions:
     """A fold over the topic: of each key the last record whose origin is not below the one before.
+    `known`: what this member knows from elsewhere, see `find_known`.
     """
 
-    def __init__(self) -> None:
-        self._stored: dict[tuple[str, str, int], StoredPosition] = {}
-        self.lost: Positions | None = None
-        """What a former topic said, or this one before it lost records; None: it lost none that
-        this member has read.
-        """
-        self.lost_before = 0
-        """Records from this offset on were written after the loss was found."""
+    def __init__(self, known: Mapping[Key, StoredPosition] | None = None) -> None:
+        self._stored: dict[Key, StoredPosition] = {}
+        self._known = {} if known is None else known
 
     def take(self, record: ConsumedRecord) -> None:
         """The next record. Others than those of members are ignored; one without value removes."""
@@ -126,18 +162,15 @@ class Positions:
         """The position of a processor; None: none is stored."""
         return self._stored.get((processor, *source))
 
-    def find_lost(self, processor: str, source: TopicPartition) -> StoredPosition | None:
-        """The position of a processor before records were lost; None: none is known, or the
-        processor has written another since.
+    def find_known(self, processor: str, source: TopicPartition) -> StoredPosition | None:
+        """The last position of a processor that this member has committed, or has read before the
+        topic lost records; None: there is none.
         """
-        stored = self.find(processor, source)
-        if self.lost is None or (stored is not None and stored.at >= self.lost_before):
-            return None
-        return self.lost.find(processor, source) or self.lost.find_lost(processor, source)
+        return self._known.get((processor, *source))
 
-    def has_lost(self, stored: StoredPosition | None) -> bool:
-        """Returns whether a later position than `stored` may be among the lost records."""
-        return self.lost is not None and (stored is None or stored.at < self.lost_before)
+    def stored(self) -> Iterable[tuple[Key, StoredPosition]]:
+        """Returns all that are stored."""
+        return self._stored.items()
 
     def of_source(self, source: TopicPartition) -> list[StoredPosition]:
         """The positions of all processors in this source."""
@@ -164,7 +197,15 @@ class PositionsReader:
         """Partition -> id of the topic that was folded (KIP-516); "": the brokers have none."""
         self._epochs: dict[TopicPartition, int] = {}
         """Partition -> leader epoch of the last record that was folded (KIP-320)."""
+        self._known: dict[Key, StoredPosition] = {}
+        """What the topic may have lost: what tasks of this member have committed, and what was read
+        of a former topic.
+        """
         self._lock = asyncio.Lock()
+
+    def keep(self, processor: str, committed: Mapping[TopicPartition, StoredPosition]) -> None:
+        """A task of this member has committed these positions: the topic may lose them."""
+        self._known.update(((processor, *source), each) for source, each in committed.items())
 
     async def read(self, partition: int, at_least: int = 0) -> Positions:
         """The positions of tasks with this partition, up to `at_least` (an offset), or to the
@@ -194,18 +235,25 @@ class PositionsReader:
             _LOG.error("positions %s/%d: %s: reading them again, from offset %d on", *place, why, begin)
             end = (await consumer.end_offsets([place]))[place]
         if why or place not in self._folds:
-            fold = Positions()
-            fold.lost, fold.lost_before = self._folds.get(place), end
-            self._folds[place], self._next[place], self._ids[place] = fold, begin, topic_id
+            for key, each in self._folds[place].stored() if why else ():
+                if key not in self._known or each.is_after(self._known[key]):
+                    self._known[key] = each
+            self._folds[place], self._next[place], self._ids[place] = Positions(self._known), begin, topic_id
             self._epochs.pop(place, None)
             self._assign(consumer)
         end = max(at_least, end)
         if self._next[place] < end:
             consumer.hold_fetches(FETCH_WAIT_MS)
             consumer.resume(place)
+            looks = 0
             while (position := await consumer.position(place)) < end:
-                for record in (await consumer.getmany(place, timeout_ms=IDLE_WAIT_MS)).get(place, ()):
+                records = (await consumer.getmany(place, timeout_ms=IDLE_WAIT_MS)).get(place, ())
+                for record in records:
                     self._folds[place].take(record)
+                highwater = consumer.highwater(place)
+                looks = 0 if records or highwater is None or highwater >= end else looks + 1
+                if looks >= SHRUNK_LOOKS:
+                    raise _lost(place, end, highwater)
             self._next[place], self._epochs[place] = position, consumer.fetched_epoch(place)
             consumer.pause(place)
             consumer.seek(place, position)
@@ -251,6 +299,13 @@ class PositionsReader:
     async def stop(self) -> None:
         """Disconnects."""
         await self._disconnect()
+
+
+def _lost(place: TopicPartition, end: int, highwater: int | None) -> Exception:
+    from aiokafka.errors import KafkaError
+
+    error: Exception = KafkaError(f"positions {place.topic}/{place.partition} had records before offset {end}, and now end at {highwater}")
+    return error
 
 
 def continued(stored: Sequence[Mapping[TopicPartition, int]], source: TopicPartition, otherwise: int | None) -> int | None:

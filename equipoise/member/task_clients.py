@@ -22,7 +22,7 @@ from equipoise.kafka.connection import Connection
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.offsets import ReportedOffsets
 from equipoise.member.origin import Origin, transactional_id
-from equipoise.member.positions import Position, Positions, PositionsReader, place_of, write_plainly
+from equipoise.member.positions import Position, Positions, PositionsReader, StoredPosition, place_of, write_plainly
 from equipoise.member.sizes import BATCH_BYTES, RecordSizes
 from equipoise.member.sources import SourceReader, TaskSources
 from equipoise.member.transactions import Transactions
@@ -201,6 +201,10 @@ class MemberClients:
         """Reads the positions of tasks with this partition. Raises KafkaError."""
         return await self._positions.read(partition, at_least)
 
+    def keep_positions(self, processor: str, committed: Mapping[TopicPartition, StoredPosition]) -> None:
+        """See `PositionsReader.keep`."""
+        self._positions.keep(processor, committed)
+
     async def write_positions(self, partition: int, records: Mapping[tuple[str, TopicPartition], tuple[Position, Origin]]) -> None:
         """Stores positions of a task with state, outside of transactions, where others are stored.
         Raises KafkaError.
@@ -341,6 +345,10 @@ class TaskClients:
     async def read_positions(self, partition: int, at_least: int = 0) -> Positions:
         """See `MemberClients.read_positions`."""
         return await self._shared.read_positions(partition, at_least)
+
+    def keep_positions(self, processor: str, committed: Mapping[TopicPartition, StoredPosition]) -> None:
+        """See `PositionsReader.keep`."""
+        self._shared.keep_positions(processor, committed)
 
     async def write_positions(self, partition: int, records: Mapping[tuple[str, TopicPartition], tuple[Position, Origin]]) -> None:
         """See `MemberClients.write_positions`."""

@@ -62,6 +62,8 @@ class TransactionPart:
     outputs: dict[TopicPartition, list[Unsent]] = attrs.field(factory=dict)
     changes: dict[str, dict[bytes, bytes | None]] = attrs.field(factory=dict)
     offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+    notes: Mapping[TopicPartition, str] = attrs.field(init=False, factory=dict)
+    """What is committed beside the offsets, as their metadata."""
     is_due: bool = True
     closes: Callable[[], None] = attrs.field(default=lambda: None)
     outputs_under_way: int = attrs.field(init=False, default=0)
@@ -367,7 +369,8 @@ class Transactions:
             self._open = None
             transaction.close()
             if offsets := {tp: offset for part in transaction.parts for tp, offset in part.offsets.items()}:
-                committing_offsets = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._group))
+                notes = {tp: note for part in transaction.parts for tp, note in part.notes.items()}
+                committing_offsets = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._group, notes))
                 transaction.needs(committing_offsets)
             await transaction.written()
             await producer.commit_transaction()

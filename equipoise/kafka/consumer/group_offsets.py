@@ -28,14 +28,19 @@ def offsets_request(group: str, places: Collection[TopicPartition] | None) -> An
 
 def read_offsets(group: str, answer: Any) -> dict[TopicPartition, int]:
     """Returns the committed offsets, of those partitions that have one. Raises KafkaError."""
+    return {place: offset for place, (offset, _) in read_notes(group, answer).items()}
+
+
+def read_notes(group: str, answer: Any) -> dict[TopicPartition, tuple[int, str]]:
+    """Returns the committed offsets and their metadata. Raises KafkaError."""
     found = {}
     _check(group, getattr(answer, "error_code", 0), "")  # of the group; brokers before Kafka 0.11 name it with each partition
     for topic, partitions in answer.topics:
-        for partition, offset, _, code in partitions:
+        for partition, offset, note, code in partitions:
             if code != _UNKNOWN_TOPIC:
                 _check(group, code, topic)
                 if offset >= 0:
-                    found[TopicPartition(topic, partition)] = offset
+                    found[TopicPartition(topic, partition)] = offset, note or ""
     return found
 
 
@@ -59,6 +64,11 @@ async def committed(groups: GroupCoordinators, group: str, places: Collection[To
     Asks once. Raises KafkaError.
     """
     return await groups.send(group, offsets_request(group, places), lambda answer: read_offsets(group, answer))
+
+
+async def committed_notes(groups: GroupCoordinators, group: str, places: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, str]]:
+    """Returns what `committed` does, and the metadata of the offsets. Raises KafkaError."""
+    return await groups.send(group, offsets_request(group, places), lambda answer: read_notes(group, answer))
 
 
 async def commit(groups: GroupCoordinators, group: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -231,6 +231,11 @@ class WireConsumer(CoreShell):
         """Raises IllegalOperation without a group."""
         return (await self._committed(self._of_group(), (partition,))).get(partition)
 
+    async def committed_notes(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, str]]:
+        """Raises IllegalOperation without a group."""
+        group = self._of_group()
+        return await group_offsets.until_answered(lambda: group_offsets.committed_notes(self._groups, group, partitions))
+
     async def _committed(self, group: str, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return await group_offsets.until_answered(lambda: group_offsets.committed(self._groups, group, places))
 

@@ -83,9 +83,13 @@ class ProducerCore:
             raise copy.copy(self._closed)
         self.transaction.check_can_send()
 
-    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> OffsetsCommit:
-        """Commits offsets with the transaction. Raises IllegalOperation, or the fatal error."""
-        return self.transaction.add_offsets(group, offsets)
+    def add_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, str] | None = None
+    ) -> OffsetsCommit:  # fmt: skip
+        """Commits offsets with the transaction, and their metadata. Raises IllegalOperation, or the
+        fatal error.
+        """
+        return self.transaction.add_offsets(group, offsets, notes or {})
 
     def close(self, error: Exception) -> None:
         """Nothing is sent any more: what has not ended fails with `error`."""

@@ -64,8 +64,8 @@ def request_of(order: SendOrder, options: ProducerOptions) -> Any:
             return AddPartitionsToTxnRequest(of, *producer, by_topic(places))
         case AddGroup(_, producer, group):
             return AddOffsetsToTxnRequest(of, *producer, group)
-        case CommitInTransaction(_, producer, group, offsets):
-            topics = by_topic((topic, (partition, at, "")) for (topic, partition), at in offsets.items())
+        case CommitInTransaction(_, producer, group, offsets, notes):
+            topics = by_topic((place[0], (place[1], at, notes.get(place, ""))) for place, at in offsets.items())
             return TxnOffsetCommitRequest(of, group, *producer, topics)
         case EndTransaction(_, producer, commits):
             return EndTxnRequest(of, *producer, commits)

@@ -216,9 +216,11 @@ class WireProducer(CoreShell):
         self.core.transaction.begin([TopicPartition(*each) for each in expected])
         self._plan()
 
-    async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, int], group: str, notes: Mapping[TopicPartition, str] | None = None
+    ) -> None:  # fmt: skip
         """Raises IllegalOperation outside of a transaction, KafkaError."""
-        commit = self.core.add_offsets(group, {TopicPartition(*place): offset for place, offset in offsets.items()})
+        commit = self.core.add_offsets(group, {TopicPartition(*place): offset for place, offset in offsets.items()}, notes)
         self._plan()
         await self._until(lambda: commit.is_ended)
         if commit.error is not None:

@@ -80,12 +80,13 @@ class AddGroup:
 
 @attrs.frozen
 class CommitInTransaction:
-    """Commit offsets with the transaction (TxnOffsetCommit)."""
+    """Commit offsets with the transaction (TxnOffsetCommit). `notes`: their metadata."""
 
     node: int
     producer: ProducerId
     group: str
     offsets: Mapping[TopicPartition, int]
+    notes: Mapping[TopicPartition, str]
 
 
 @attrs.frozen

@@ -38,10 +38,13 @@ takes some milliseconds.
 
 @attrs.define(eq=False)
 class OffsetsCommit:
-    """Offsets of a group that are committed with the transaction. `error`: why not."""
+    """Offsets of a group that are committed with the transaction. `notes`: their metadata. `error`:
+    why not.
+    """
 
     group: str
     offsets: Mapping[TopicPartition, int]
+    notes: Mapping[TopicPartition, str]
     is_ended: bool = False
     error: Exception | None = None
 
@@ -115,14 +118,14 @@ class TransactionManager:
         if self.is_transactional and place not in self._added:
             self.waiting[place] = None
 
-    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> OffsetsCommit:
+    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, str]) -> OffsetsCommit:
         """Raises IllegalOperation, or the fatal error."""
         self._must_be_transactional()
         if self.state is ProducerState.FATAL_ERROR:
             raise copy.copy(self.error or errors.KafkaError())
         if self.state not in OPEN:
             raise errors.IllegalOperation("Not in the middle of a transaction")
-        commit = OffsetsCommit(group, dict(offsets))
+        commit = OffsetsCommit(group, dict(offsets), notes)
         if offsets:
             self._offsets.append(commit)
         else:
@@ -208,7 +211,7 @@ class TransactionManager:
             first = self._offsets[0]
             if not commits_offsets:
                 return AddGroup(node, self.producer, first.group)
-            return CommitInTransaction(node, self.producer, first.group, first.offsets)
+            return CommitInTransaction(node, self.producer, first.group, first.offsets, first.notes)
         return EndTransaction(node, self.producer, self.state is ProducerState.COMMITTING)
 
     def _find(self, kind: Coordinates) -> FindCoordinator:

@@ -48,6 +48,19 @@ class _Transactional:
     """Group -> offsets that the transaction commits, each with the number of its write."""
 
 
+class NotedOffset(int):
+    """A committed offset. `note`: its metadata."""
+
+    note: str = ""
+
+
+def noted(offset: int, note: str) -> NotedOffset:
+    """Returns the offset, with its metadata."""
+    committed = NotedOffset(offset)
+    committed.note = note
+    return committed
+
+
 class Coordinators:
     """`partitions`: of the internal topics. The leader of one is the coordinator of its ids."""
 

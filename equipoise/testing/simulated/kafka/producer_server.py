@@ -19,7 +19,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.producer.sending_orders import Coordinates
 from equipoise.testing.simulated.kafka.broker_network import Reply
-from equipoise.testing.simulated.kafka.coordinators import GROUP, TRANSACTION
+from equipoise.testing.simulated.kafka.coordinators import GROUP, TRANSACTION, noted
 from equipoise.testing.simulated.kafka.partition_log import Batch
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def add_offsets(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: 
 
 
 def commit_offsets(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
-    offsets = {TopicPartition(topic, number): offset for topic, partitions in request.topics for number, offset, _ in partitions}
+    offsets = {TopicPartition(topic, number): noted(offset, note) for topic, partitions in request.topics for number, offset, note in partitions}
 
     def answer(found: Any) -> None:
         topics = [(topic, [(number, _code(found)) for number, *_ in partitions]) for topic, partitions in request.topics]

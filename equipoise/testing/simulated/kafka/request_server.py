@@ -12,6 +12,7 @@ from equipoise.kafka.client import LeaderEnd, TopicPartition
 from equipoise.kafka.consumer.requests import EPOCH_ENDS_V2, LIST_OFFSETS_V4
 from equipoise.testing.simulated.kafka import admin_server, producer_server
 from equipoise.testing.simulated.kafka.broker_network import Handler, Reply
+from equipoise.testing.simulated.kafka.coordinators import noted
 
 if TYPE_CHECKING:
     from equipoise.testing.simulated.kafka.cluster_state import SimulatedBroker
@@ -78,14 +79,15 @@ def _fetch_offsets(cluster: Cluster, request: Any, broker: SimulatedBroker, repl
         if isinstance(found, type):
             reply(OffsetFetchResponse_v3(0, [], _code(found)))
             return
-        topics = [(topic, [(number, found.get((topic, number), -1), "", 0) for number in numbers]) for topic, numbers in request.topics]
+        places = [(topic, [(number, found.get((topic, number), -1)) for number in numbers]) for topic, numbers in request.topics]
+        topics = [(topic, [(number, at, getattr(at, "note", ""), 0) for number, at in each]) for topic, each in places]
         reply(OffsetFetchResponse_v3(0, topics, 0))
 
     cluster.coordinators.fetch_offsets(request.consumer_group, broker, answer)
 
 
 def _commit_offsets(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
-    offsets = {TopicPartition(topic, number): offset for topic, partitions in request.topics for number, offset, _ in partitions}
+    offsets = {TopicPartition(topic, number): noted(offset, note) for topic, partitions in request.topics for number, offset, note in partitions}
 
     def answer(found: Any) -> None:
         code = 0 if found is None else _code(found)
