@@ -38,11 +38,14 @@ print(json.dumps(dict(at=equipoise.events.__file__, has_bases=has_bases, config=
 """
 
 
-def started(command: Sequence[str], out: Path, build: Path = THIS_BUILD) -> subprocess.Popen[bytes]:
+def started(command: Sequence[str], out: Path, build: Path = THIS_BUILD, clock: Path | None = None) -> subprocess.Popen[bytes]:
     """A process of ``python -m COMMAND``, with the modules of the repository `build`; it ends with
-    this one. What it prints is appended to `out`.
+    this one. What it prints is appended to `out`. `clock`: file that says how many seconds its wall
+    clock is off.
     """
     environment = {**os.environ, "LOG_LEVEL": "INFO", "PYTHONPATH": str(build)}
+    if clock is not None:
+        environment |= {"STORM_CLOCK": str(clock), "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent / "storm" / "clock"), str(build)))}
     with open(out, "ab") as file:
         return subprocess.Popen([*ENDS_WITH_ITS_STARTER, sys.executable, "-m", *command], stdout=file, stderr=file, env=environment, cwd=build)
 

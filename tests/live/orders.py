@@ -82,14 +82,14 @@ class Orders:
     def start(
         self, member_id: str, *, folder: str = "state", lead: bool = False, timing: tuple[int, int] | None = None, guarantee: str = "",
         epoch: int = 0, witness: bool = False, back_within_ms: int | None = None, bootstrap: str = "",
-        build: Path = THIS_BUILD,
+        build: Path = THIS_BUILD, clock: Path | None = None,
     ) -> str:
         """A process of `member_id`, with a worker in it if it is to `lead`; gives its name here.
         `timing`: its session timeout and margin in ms; None: those of all. `guarantee`: another
         one. `epoch`: of its topology. `witness`: whether it has one. `bootstrap`: another way to
         the brokers.
         `back_within_ms`: SIGTERM means that it will be back within that time; None: that it leaves.
-        `build`: the repository of the build that it runs.
+        `build`: the repository of the build that it runs. `clock`: see `started`.
         """
         name = f"{member_id}.{next(self._numbers)}"
         options = {
@@ -104,7 +104,7 @@ class Orders:
             options["--restore-records-per-s"] = str(self.restore_records_per_s)
         command = ["examples.orders", "--bootstrap", bootstrap or self.connection.bootstrap, "--topic", self.topic, "count"]
         command += [*itertools.chain(*options.items()), *(["--lead"] if lead else []), *(["--witness"] if witness else [])]
-        self._processes[name] = started(command, self._folder / f"{name}.out", build)
+        self._processes[name] = started(command, self._folder / f"{name}.out", build, clock)
         return name
 
     def said(self, name: str) -> str:

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,19 +19,22 @@ from typing import Self
 import attrs
 
 from equipoise.events.errors import EquipoiseError
-from equipoise.events.facts import AssignmentObserved
+from equipoise.events.facts import AssignmentObserved, GroupConfigured
 from equipoise.events.settings import GroupSettings
+from equipoise.kafka.client import NewTopic
 from equipoise.kafka.started_clients import writer
 from equipoise.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.log.kafka.log_opening import read_opening
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.log.kafka.topic_making import partition_count
 from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
+from equipoise.member.positions import PARTITIONS, positions_topic
+from equipoise.member.positions import SETTINGS as SETTINGS_OF_POSITIONS
 from tests import faults
 from tests.customers import placed_customers
-from tests.live.builds import started
+from tests.live.builds import THIS_BUILD, run_in, started
 from tests.live.cut import Relays
-from tests.live.kafka import admin_client, create_partitions
+from tests.live.kafka import admin_client, create_partitions, delete_topics
 from tests.live.orders import Orders
 from tests.live.storm.faults import (
     BROKERS,
@@ -77,12 +81,16 @@ LEAVING_S = 120.0
 GROUP_KNOWN_S = 60.0
 STOPS_S = 45.0
 """A member that joined and was told to stop has stopped."""
+DELETED_S = 20.0
+"""After this time a topic that is there has been made again."""
 KNOWN_TIMES, KNOWN_EVERY_S = 10, 0.2
 """Brokers learn of a new partition one after the other."""
 OBSERVED_STEP = 1_000_000
 """From one generation that is observed to the next. Above every generation of the group, as the
 other leader's have to be: equipoise counts on from the last.
 """
+CLOCKS_OFF_S = (2 * 3_600, -2 * 3_600, 26 * 3_600, -26 * 3_600)
+"""Above what brokers take by default (message.timestamp.after.max.ms: 1 h), and behind."""
 MOST_TRIES, ARRIVES_S, RUNS_S = 20, 0.1, 0.04
 """To catch a member in a transaction: it is stopped, what it has sent arrives, one looks, it runs
 on.
@@ -158,6 +166,8 @@ class Deployment:
         """Of their topology."""
         self.owned: Callable[[str], list[int]] = lambda member_id: []
         """Partitions of the tasks that a member owns, as far as whoever watches the group knows."""
+        self.config: Callable[[], GroupConfigured | None] = lambda: None
+        """The group's configuration in force, as far as that is known."""
         self.has_members: Callable[[], bool] = lambda: False
         """Whether the group has members, as far as that is known."""
         self.incidents: list[str] = []
@@ -170,6 +180,8 @@ class Deployment:
         """Topics, the group's configuration, both workers at once, all members."""
         await self._relaying.enter_async_context(self.network.relaying())
         await self.orders.make_topics()
+        for name in (*MEMBERS, *EXTRA, *WORKERS):
+            self._clock(name).write_text("0")
         for name in WORKERS:
             self._start_worker(name)
         await self._configure()
@@ -223,6 +235,9 @@ class Deployment:
         """Customers -> partition of the source."""
         return placed_customers(CUSTOMERS * self._first_tasks, self._first_tasks, self.tasks)
 
+    def _clock(self, name: str) -> Path:
+        return self._folder / f"{name}.clock"
+
     def _start_member(self, seat: Seat) -> None:
         seat.process = self._start_process(seat)
 
@@ -230,7 +245,8 @@ class Deployment:
         return self.orders.start(
             seat.member_id, folder=seat.folder, timing=seat.timing, guarantee=self._guarantee, epoch=self._epoch,
             bootstrap=self.network.bootstrap(seat.member_id) if seat.member_id in MEMBERS else "",
-            witness=seat.member_id in WITNESSED, back_within_ms=BACK_WITHIN_MS if seat.member_id[-1] in RESTARTS else None,
+            clock=self._clock(seat.member_id), witness=seat.member_id in WITNESSED,
+            back_within_ms=BACK_WITHIN_MS if seat.member_id[-1] in RESTARTS else None,
         )  # fmt: skip
 
     def _kill(self, process: str) -> None:
@@ -243,7 +259,7 @@ class Deployment:
             "--bootstrap", self.brokers.bootstrap, "--prefix", PREFIX, "--http-port", "0", "--partitions", str(LOG_PARTITIONS),
             "--worker-session-timeout-ms", str(round(WORKER_SESSION_S * 1_000)), "--observe-interval-ms", "2000", "--witness", "true",
         ]  # fmt: skip
-        self._workers[name] = started(command, self._folder / f"{name}.out")
+        self._workers[name] = started(command, self._folder / f"{name}.out", clock=self._clock(name))
 
     async def _restart_who_ended(self) -> None:
         """As whoever runs processes would; and it is written down, because nothing may end by
@@ -286,6 +302,10 @@ class Deployment:
         if fault.kind is Kind.KILL_BROKER:
             async with self._brokers_lock:
                 await self._kill_broker(BROKERS.index(fault.victim), fault.length_s)
+        elif fault.kind in (Kind.CLOCK, Kind.CLOCK_WORKER):
+            self._clock(fault.victim).write_text(str(CLOCKS_OFF_S[fault.which % len(CLOCKS_OFF_S)]))
+            await asyncio.sleep(fault.length_s)
+            self._clock(fault.victim).write_text("0")
         elif fault.victim == OPERATORS:
             await self._operate(fault)
         elif fault.victim in WORKERS:
@@ -301,6 +321,11 @@ class Deployment:
         if fault.kind in (Kind.GUARANTEE, Kind.PARTITIONS, Kind.LED_BY):
             async with self._deploys_lock:
                 await self._deploy(fault)
+        elif fault.kind is Kind.TWO_OPERATORS:
+            await self._configure_twice(fault)
+            await self._write(pack_fact(config))
+        elif fault.kind is Kind.POSITIONS:
+            await self._make_positions_again()
         elif fault.kind is Kind.HOSTILE:
             await self._write(faults.HOSTILE[fault.which % len(faults.HOSTILE)])
         elif fault.kind is Kind.GIANT:
@@ -314,6 +339,43 @@ class Deployment:
             await self._write(pack_fact(changed(config, fault.which)))
             await asyncio.sleep(fault.length_s)
             await self._write(pack_fact(config))
+
+    async def _configure_twice(self, fault: Fault) -> None:
+        """Both set something else. Who was answered "in force" has changed that, and nothing more.
+        """
+        wanted = {"max_warmups": 3 + fault.which % 50, "max_warmups_per_member": 3 + fault.which % 40}
+        options = ("--bootstrap", self.brokers.bootstrap, "--prefix", PREFIX, "--group", self.orders.group)
+        changes = [f"{name}={value}" for name, value in wanted.items()]
+        runs = [asyncio.to_thread(run_in, THIS_BUILD, "-m", "equipoise", "configure", *options, "--set", each) for each in changes]
+        answered = await asyncio.gather(*runs)
+        done = {name: value for (name, value), each in zip(wanted.items(), answered, strict=True) if each.returncode == 0}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GROUP_KNOWN_S):
+                while (config := self.config()) is None or any(  # noqa: ASYNC110  # as the log tells it
+                    getattr(config.knobs, name) != value for name, value in done.items()
+                ):
+                    await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(fault.length_s)
+                return
+        self._incident(f"two operators were answered that {done} is in force, and {self.config()} is; {[each.stderr[-200:] for each in answered]}")
+
+    async def _make_positions_again(self) -> None:
+        """However long brokers are away."""
+        from aiokafka.errors import KafkaError
+
+        name, made_s = positions_topic(self.orders.group), 0.0
+        while True:
+            try:
+                async with admin_client(self.orders.connection) as admin:
+                    if not made_s:
+                        await delete_topics(admin, [name])
+                        made_s = time.monotonic() + DELETED_S
+                    refused = await admin.create_topics([NewTopic(name, PARTITIONS, len(BROKERS), SETTINGS_OF_POSITIONS)])
+                    if not refused or time.monotonic() > made_s:  # the answer that it was made may be lost
+                        return
+            except (KafkaError, TimeoutError, OSError):
+                await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(KNOWN_EVERY_S)
 
     async def _deploy(self, fault: Fault) -> None:
         if fault.kind is Kind.PARTITIONS:

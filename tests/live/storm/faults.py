@@ -45,15 +45,19 @@ class Kind(enum.Enum):
     HALF_CLOSE = "its connections are closed in one direction"
     RESET = "its connections are reset"
     TWIN = "a second process with its id, and another disk"
+    CLOCK = "its clock jumps by hours, and back"
     KILL_WITNESS = "kill -9 of its witness"
     LEAVE = "leaves in order, started again"
     JOIN = "joins, leaves in order"
     KILL_WORKER = "kill -9 of a worker, started again"
     PAUSE_WORKER = "SIGSTOP of a worker beyond its session, SIGCONT"
+    CLOCK_WORKER = "a worker's clock jumps by hours, and back"
     KILL_BROKER = "kill -9 of a broker, started again"
     REDEPLOY = "kill -9, started again with another session timeout and margin"
     SETTING = "a setting of the group is raised or lowered, and set back"
     ASSIGNOR = "another assignor leads, and the first one again"
+    TWO_OPERATORS = "two operators configure at the same moment, and the settings are set back"
+    POSITIONS = "the topic of positions is deleted, and made again"
     HOSTILE = "records that are no sound facts"
     GIANT = "a fact that is very long, or has fields at their limits"
     STRANGER = "a member with an id of 200 characters joins and says nothing more"
@@ -79,15 +83,19 @@ _LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
     Kind.HALF_CLOSE: ((0, 0),),
     Kind.RESET: ((0, 0),),
     Kind.TWIN: ((0, 0),),
+    Kind.CLOCK: ((2, 15),),
     Kind.KILL_WITNESS: ((0, 0),),
     Kind.LEAVE: ((0.5, 10),),
     Kind.JOIN: ((8, 25),),
     Kind.KILL_WORKER: ((0.2, 3), (WORKER_SESSION_S, WORKER_SESSION_S + 8)),
     Kind.PAUSE_WORKER: ((WORKER_SESSION_S + 2, WORKER_SESSION_S + 8),),
+    Kind.CLOCK_WORKER: ((2, 15),),
     Kind.KILL_BROKER: ((0.5, 3), (8, 14)),
     Kind.REDEPLOY: ((0.2, 3),),
     Kind.SETTING: ((1, 10),),
     Kind.ASSIGNOR: ((3, 15),),
+    Kind.TWO_OPERATORS: ((1, 10),),
+    Kind.POSITIONS: ((0, 0),),
     Kind.HOSTILE: ((0, 0),),
     Kind.GIANT: ((0, 0),),
     Kind.STRANGER: ((6, 6),),
@@ -101,7 +109,10 @@ _AFTER_S = {
     Kind.KILL_BROKER: BETWEEN_BROKERS_S,
 }  # fmt: skip
 _OF_OPERATORS = frozenset(
-    {Kind.SETTING, Kind.ASSIGNOR, Kind.HOSTILE, Kind.GIANT, Kind.STRANGER, Kind.GUARANTEE, Kind.PARTITIONS, Kind.LED_BY}
+    {
+        Kind.SETTING, Kind.ASSIGNOR, Kind.TWO_OPERATORS, Kind.POSITIONS, Kind.HOSTILE, Kind.GIANT, Kind.STRANGER, Kind.GUARANTEE, Kind.PARTITIONS,
+        Kind.LED_BY,
+    }
 )  # fmt: skip
 _AFTER_OTHERS_S = 5.0
 """How long nothing else happens to the same victim after a fault has ended."""
@@ -153,7 +164,7 @@ def _victims(kind: Kind, free_at_s: dict[str, float], at_s: float) -> list[str]:
         return list(BROKERS) if "brokers" in free else []
     if kind in _OF_OPERATORS:
         return [OPERATORS] if OPERATORS in free else []
-    if kind in (Kind.KILL_WORKER, Kind.PAUSE_WORKER):
+    if kind in (Kind.KILL_WORKER, Kind.PAUSE_WORKER, Kind.CLOCK_WORKER):
         return sorted(free.intersection(WORKERS))
     if kind is Kind.JOIN:
         return sorted(free.intersection(EXTRA))

@@ -60,7 +60,7 @@ async def run_storm(storm: Storm) -> list[Check]:
     with await asyncio.to_thread(Deployment, storm.folder, storm.guarantee, storm.tasks) as deployment:
         orders = deployment.orders
         watch = Watch(orders.connection, deployment.topics, orders.group)
-        deployment.owned, deployment.has_members = watch.owned, watch.has_members
+        deployment.owned, deployment.has_members, deployment.config = watch.owned, watch.has_members, watch.config
         try:
             await deployment.start()
             watch.start()

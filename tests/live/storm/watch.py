@@ -7,6 +7,7 @@ import contextlib
 import time
 
 from equipoise.events.errors import EquipoiseError
+from equipoise.events.facts import GroupConfigured
 from equipoise.kafka.connection import Connection
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.operations.follower import Follower
@@ -56,6 +57,10 @@ class Watch:
     def has_members(self) -> bool:
         """Whether anybody is in the group."""
         return self.state is not None and bool(self.state.members)
+
+    def config(self) -> GroupConfigured | None:
+        """The group's configuration in force; None: nothing is known of the group yet."""
+        return None if self.state is None else self.state.config
 
     def owned(self, member_id: str) -> list[int]:
         """Partitions of the tasks that a member owns."""
