@@ -85,6 +85,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     24: (1, facts.SilenceObserved),
     25: (1, facts.ChangePlanned),
     26: (1, facts.ChangeMeasured),
+    27: (1, facts.TroublesReported),
     100: (1, decisions.MemberExpired),
     101: (1, decisions.BalanceEvaluated),
     102: (1, decisions.AssignmentIssued),

@@ -24,6 +24,9 @@ stays below 2**47.
 MOST_TASKS = 500_000
 """Most tasks of a topology: a member's report on all of them fits into one event."""
 
+MOST_TROUBLES = 20
+"""Most troubles that a member reports at once."""
+
 READINESS = ("word_or_lag", "lag", "word_and_lag")
 """What makes a copy of a member ready to become active.
 
@@ -332,6 +335,18 @@ class TaskParked:
     offset: int = attrs.field(default=0, validator=fields.integer())
     error: str = attrs.field(default="", validator=fields.text(0))
     """Empty: the task is handled again."""
+
+
+@attrs.frozen(kw_only=True)
+class TroublesReported:
+    """The member is held up from outside: by open transactions in its sources, quotas of brokers,
+    sources that were partitioned differently. For people: no decision depends on it.
+    """
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    troubles: tuple[str, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.text(), most_items=MOST_TROUBLES))
+    """All of them, as sentences without a full stop; empty: there are none any more."""
 
 
 @attrs.frozen(kw_only=True)
@@ -691,6 +706,7 @@ Fact = (
     | TaskReady
     | TasksRevoked
     | TaskParked
+    | TroublesReported
     | LeaveIntended
     | LeaveCancelled
     | LeaveRequested

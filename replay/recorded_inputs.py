@@ -26,6 +26,7 @@ from equipoise.events.facts import (
     TaskReady,
     TasksRevoked,
     TopologyDeclared,
+    TroublesReported,
 )
 from equipoise.events.tasks import Lag, TaskId
 
@@ -33,7 +34,10 @@ HOLLOW_MS = 60_000
 """A task that wrote nothing for up to this long was stopped, not idle."""
 TAIL_MS = 60_000
 """After its last sample a curve grows as it did during this much time before."""
-Heard = LagReported | MemberUnchanged | TaskReady | TasksRevoked | TaskParked | LeaveIntended | RestartIntended | LeaveCancelled | MemberLeft
+Heard = (
+    LagReported | MemberUnchanged | TaskReady | TasksRevoked | TaskParked | TroublesReported | LeaveIntended | RestartIntended | LeaveCancelled
+    | MemberLeft
+)  # fmt: skip
 """What only a living member says, after its join."""
 FORCED = frozenset({"killed", "witnessed"})
 """Ends of a process that gave nothing up."""

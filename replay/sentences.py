@@ -36,6 +36,7 @@ from equipoise.events.facts import (
     MemberLeft,
     TaskParked,
     TopologyDeclared,
+    TroublesReported,
 )
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import ranges
@@ -87,7 +88,9 @@ def tell(record: FactRecord, decisions: Sequence[DecisionRecord]) -> Iterator[Se
             yield attrs.evolve(said, values={**place, "number": each.number, "kind": type(each.decision).__name__, **said.values})
 
 
-TOLD_FACTS = frozenset({MemberJoined, MemberLeft, LeaveIntended, LeaveCancelled, TaskParked, TopologyDeclared, GroupConfigured, ChangePlanned})
+TOLD_FACTS = frozenset(
+    {MemberJoined, MemberLeft, LeaveIntended, LeaveCancelled, TaskParked, TroublesReported, TopologyDeclared, GroupConfigured, ChangePlanned}
+)
 """Facts of which `of_fact` says something: of others there is only something to tell with their
 decisions.
 """
@@ -113,6 +116,10 @@ def of_fact(fact: Fact) -> Sentence | None:
             place = f" at {fact.topic}/{fact.partition} offset {fact.offset}" if fact.topic else ""
             values = {**_member(fact), "tasks": [str(fact.task)]}
             return Sentence(f"{fact.member_id} has parked {fact.task}{place}: {fact.error}", values, logging.WARNING)
+        case TroublesReported() if not fact.troubles:
+            return Sentence(f"nothing outside holds up {fact.member_id} any more", _member(fact))
+        case TroublesReported():
+            return Sentence(f"{fact.member_id} is held up: {'; '.join(fact.troubles)}", _member(fact), logging.WARNING)
         case TopologyDeclared():
             tasks = sum(part.partitions for part in fact.subtopologies)
             return Sentence(f"topology epoch {fact.epoch}: {counted(tasks, 'task')}")

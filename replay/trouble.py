@@ -101,6 +101,15 @@ def wrong(state: GroupState, halted: str | None = None) -> list[str]:
     return [each.text for each in troubles(state, halted) if each.severity < Severity.MOVES]
 
 
+def held_up(state: GroupState) -> dict[str, list[str]]:
+    """Returns what holds up members from outside -> those members."""
+    found: dict[str, list[str]] = {}
+    for name, member in sorted(state.members.items()):
+        for text in member.troubles:
+            found.setdefault(text, []).append(name)
+    return found
+
+
 def _standing_still(state: GroupState) -> Iterable[Trouble]:
     if not state.members:
         if tasks := state.tasks():
@@ -140,6 +149,8 @@ def _threats(state: GroupState) -> Iterable[Trouble]:
     looping = sorted(name for name in state.members if state.is_crash_looping(name))
     if looping:
         yield Trouble(Severity.THREATENS, f"{_names(looping)} crashed repeatedly")
+    for text, names in list(held_up(state).items())[:MOST_NAMED]:
+        yield Trouble(Severity.THREATENS, f"{_names(names)}: {text}")
     if state.verdict is not None and state.verdict[0] == "blocked" and not state.in_flight:
         yield Trouble(Severity.THREATENS, f"out of balance by {counted(state.verdict[3], 'task')}, and nothing may move now")
 

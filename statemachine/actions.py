@@ -326,6 +326,11 @@ def park(state: GroupState, fact: TaskParked) -> None:
     state.parked[fact.task] = Parked(fact.member_id, state.now_ms, fact.topic, fact.partition, fact.offset, fact.error)
 
 
+def note_troubles(member: MemberState, troubles: tuple[str, ...]) -> None:
+    """troubles' = troubles."""
+    member.troubles = troubles
+
+
 def declare_ready(member: MemberState, tasks: Iterable[TaskId]) -> None:
     """ready' = ready ∪ tasks."""
     _note_change(member)

@@ -312,10 +312,11 @@ def _member_to_wire(member: MemberState) -> list[Any]:
 
 
 def _of_later_joins(member: MemberState) -> list[Any]:
-    """Returns what earlier builds did not remember of a join, as in `_parts_of_later_builds`."""
-    if member.tells_topology:
-        return [member.advertised, True]
-    return [] if member.advertised is None else [member.advertised]
+    """Returns what earlier builds did not remember of a member, as in `_parts_of_later_builds`."""
+    later: list[Any] = [member.advertised, member.tells_topology, list(member.troubles)]
+    while later and not later[-1]:
+        del later[-1]
+    return later
 
 
 def _member_from_wire(wire: list[Any]) -> MemberState:
@@ -330,7 +331,8 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         readiness=readiness[0],
         ready_lag_records=readiness[1],
         advertised=readiness[2] if readiness[2:] else None,
-        tells_topology=bool(readiness[3:]),
+        tells_topology=bool(readiness[3:] and readiness[3]),
+        troubles=tuple(readiness[4]) if readiness[4:] else (),
         session_timeout_ms=session[0],
         lease_margin_ms=session[1],
         topology_epoch=session[2],

@@ -174,6 +174,8 @@ class MemberState:
     preparing: dict[TaskId, Preparation] = attrs.field(factory=dict)
     failed: frozenset[TaskId] = frozenset()
     """Tasks whose last preparation failed."""
+    troubles: tuple[str, ...] = ()
+    """What holds it up from outside, in its own words (`TroublesReported`)."""
     restore_records_per_s: int = 0
     """Restore speed that it measured last. Before its first measurement: the speed of its previous
     incarnation, if that was still a member, or else the slowest speed of any member when it joined;

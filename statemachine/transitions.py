@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from equipoise.assignors import MovementState
 from equipoise.events.decisions import MemberAsked
@@ -40,6 +40,7 @@ from equipoise.events.facts import (
     TaskReady,
     TasksRevoked,
     TopologyDeclared,
+    TroublesReported,
     Undecodable,
 )
 from equipoise.events.tasks import TaskId
@@ -268,6 +269,11 @@ def task_parked(context: StepContext, fact: TaskParked) -> None:
     if (fact.task not in member.active and fact.task not in member.revoking) or context.state.tokens.get(fact.task) != fact.token:
         raise Rejected("not_granted", *fact.task, fact.token)
     actions.park(context.state, fact)
+
+
+def troubles_reported(context: StepContext, fact: TroublesReported) -> None:
+    """For people: no decision depends on it."""
+    actions.note_troubles(_renew(context, fact.member_id, fact.incarnation), fact.troubles)
 
 
 def restart_intended(context: StepContext, fact: RestartIntended) -> None:
@@ -571,7 +577,10 @@ def change_measured(context: StepContext, fact: ChangeMeasured) -> None:
     actions.watch_change(state, None)
 
 
-def _external(context: StepContext, fact: TaskReady | TasksRevoked | TaskParked | LeaveIntended | RestartIntended | LeaveCancelled) -> None:
+_OnlyLed = TaskReady | TasksRevoked | TaskParked | TroublesReported | LeaveIntended | RestartIntended | LeaveCancelled
+
+
+def _external(context: StepContext, fact: _OnlyLed) -> None:
     """Rejects a fact that only a leading equipoise answers, while something else leads the group.
     It still shows that the member lives.
     """
@@ -596,6 +605,7 @@ _OF_MEMBERS: dict[type, Transition] = {
     TaskReady: task_ready,
     TasksRevoked: tasks_revoked,
     TaskParked: task_parked,
+    TroublesReported: troubles_reported,
     LeaveIntended: leave_intended,
     RestartIntended: restart_intended,
     LeaveCancelled: leave_cancelled,
@@ -622,7 +632,7 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
     GroupPhase.LEADING: {**_LED, **_OF_MEMBERS},
     GroupPhase.SHADOWING: {
         **_ALWAYS,
-        **dict.fromkeys((TaskReady, TasksRevoked, TaskParked, LeaveIntended, RestartIntended, LeaveCancelled), _external),
+        **dict.fromkeys(get_args(_OnlyLed), _external),
         LeaveRequested: _reject("external"),
         DealRequested: _reject("external"),
         ChangePlanned: change_planned_outside,

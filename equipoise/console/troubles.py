@@ -13,7 +13,7 @@ from equipoise.console.recent import GroupRecent
 from equipoise.events.tasks import TaskId, ranges
 from equipoise.replay.group_view import drains
 from equipoise.replay.restore_progress import restores
-from equipoise.replay.trouble import Severity, of_topology
+from equipoise.replay.trouble import Severity, held_up, of_topology
 from equipoise.replay.wording import counted, span_text
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.state import GroupPhase, GroupState
@@ -117,6 +117,8 @@ def _of_members(state: GroupState) -> Iterator[ConsoleTrouble]:
         if state.is_away(name):
             left_ms = max(0, (state.restarts[name].until_ms or state.now_ms) - state.now_ms)
             yield ConsoleTrouble(NOTE, f"{name} restarts, and is expected back within {span_text(left_ms)}", None, name)
+    for text, names in held_up(state).items():
+        yield ConsoleTrouble(WARNING, f"{counted(len(names), 'member')} held up: {text}", None, names[0])
     for name, drain in sorted(drains(state).items()):
         late = drain.expected_ms is not None and drain.expected_ms > drain.left_ms
         yield ConsoleTrouble(WARNING if late else NOTE, f"{name} is drained: {drain.text()}", None, name)

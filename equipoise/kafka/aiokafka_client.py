@@ -9,7 +9,11 @@ from typing import Any
 from equipoise.kafka.aiokafka_log import hold_back_log
 from equipoise.kafka.aiokafka_wire import AiokafkaWire
 from equipoise.kafka.client import BrokerFailures
+from equipoise.kafka.throttling import Throttling
 from equipoise.kafka.wire_clients import WireClients
+
+_THROTTLING = Throttling()
+"""Of this process."""
 
 
 class DeployedClients(WireClients):
@@ -18,7 +22,7 @@ class DeployedClients(WireClients):
     """
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
-        super().__init__(lambda **options: AiokafkaWire({**connection, **options}))
+        super().__init__(lambda **options: AiokafkaWire({**connection, **options}, _THROTTLING), _THROTTLING)
 
     def hold_back_log(self, failures: BrokerFailures) -> AbstractContextManager[None]:
         """See `client.Clients`."""

@@ -15,17 +15,19 @@ from equipoise.kafka.aiokafka_lifecycle import start_client, stop_client
 from equipoise.kafka.aiokafka_metadata import forbid_topic_creation
 from equipoise.kafka.bounded_waits import BoundedWaits
 from equipoise.kafka.client import CLOSE_S, NO_EPOCH, TopicPartition, call_off
+from equipoise.kafka.throttling import Throttling
 
 
 class AiokafkaWire:
-    """Implements `broker_wire.Wire`. `options`: those of AIOKafkaClient. aiokafka asks for
-    metadata in a version without leader epochs, and leaves its waits for metadata open when it is
-    closed.
+    """Implements `broker_wire.Wire`. `options`: those of AIOKafkaClient. `throttling`: measures how
+    long quotas hold back the requests. aiokafka asks for metadata in a version without leader
+    epochs, and leaves its waits for metadata open when it is closed.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], throttling: Throttling) -> None:
         self.client = AIOKafkaClient(**options)
         forbid_topic_creation(self.client)
+        self._throttling = throttling
         self._waits = BoundedWaits(options.get("request_timeout_ms", 40_000) / 1_000)
         self._asked: asyncio.Future[Any] | None = None
         self._unawaited: set[asyncio.Future[Any]] = set()
@@ -47,7 +49,9 @@ class AiokafkaWire:
         self._waits.check()
         sending = asyncio.ensure_future(self.client.send(node, request, group=_group(apart)))
         try:
-            return await asyncio.shield(sending)
+            answer = await asyncio.shield(sending)
+            self._throttling.note(getattr(answer, "throttle_time_ms", 0), asyncio.get_running_loop().time())
+            return answer
         except asyncio.CancelledError:
             if not sending.done():
                 self._unawaited.add(sending)

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 import attrs
 
 from equipoise.events.errors import FieldError
+from equipoise.kafka.throttling import Throttling
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, bytes]]
@@ -468,7 +469,9 @@ need a library in each reader (cramjam).
 
 
 class Clients(Protocol):
-    """Makes clients, which are not started yet."""
+    """Makes clients, which are not started yet. `throttling`: how long quotas hold them back."""
+
+    throttling: Throttling
 
     def hold_back_log(self, failures: BrokerFailures) -> AbstractContextManager[None]:
         """While entered, `failures` gets what the client library would log about brokers that do

@@ -12,13 +12,17 @@ from equipoise.kafka.consumer.reading_orders import FetchOptions, Reset
 from equipoise.kafka.consumer.shell import WireConsumer
 from equipoise.kafka.producer.producer_shell import WireProducer
 from equipoise.kafka.producer.sending_orders import ProducerOptions
+from equipoise.kafka.throttling import Throttling
 
 
 class WireClients:
-    """All of `client.Clients` but its log. `wire`: makes one. It gets options of AIOKafkaClient."""
+    """All of `client.Clients` but its log. `wire`: makes one. It gets options of AIOKafkaClient.
+    `throttling`: what its wires measure.
+    """
 
-    def __init__(self, wire: Callable[..., Wire]) -> None:
+    def __init__(self, wire: Callable[..., Wire], throttling: Throttling) -> None:
         self._wire = wire
+        self.throttling = throttling
 
     def consumer(
         self,

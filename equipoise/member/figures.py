@@ -28,8 +28,8 @@ class Done:
 class MemberFigures:
     """A member at one moment. `restored`: records. `fenced`: commits. `parked`: tasks. `tasks`:
     role -> number of tasks. `damaged`: copies that were given up. `failures`: source topic ("": a
-    timer) and outcome -> number. `handler_times`: as `Failures` has them. The lags are in records,
-    without those that are unknown.
+    timer) and outcome -> number. `handler_times`: as `Failures` has them. `throttled_s`: of its
+    process. The lags are in records, without those that are unknown.
     """
 
     done: Done
@@ -43,3 +43,4 @@ class MemberFigures:
     source_lags: Mapping[TaskId, int]
     restore_lags: Mapping[TaskId, int]
     lease_left_s: float
+    throttled_s: float

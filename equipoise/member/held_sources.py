@@ -49,6 +49,15 @@ class HeldSources:
     def __init__(self) -> None:
         self._holds: dict[TopicPartition, _Hold] = {}
 
+    @property
+    def troubles(self) -> list[str]:
+        """Returns a sentence about each partition that is held for so long. Any thread may call it.
+        """
+        return [
+            f"source {tp.topic}/{tp.partition}: records from offset {hold.offset} on wait for an open transaction; `equipoise doctor` names it"
+            for tp, hold in sorted(self._holds.copy().items()) if hold.is_logged
+        ]  # fmt: skip
+
     def look(self, now_s: float, partitions: Mapping[TopicPartition, ReadTo]) -> None:
         """Compares with the last look. `now_s`: of a clock that never goes back. `partitions`: all
         that are read.

@@ -19,7 +19,7 @@ from equipoise._extras import needed_by
 from equipoise.assignors.unconfigured import ASSIGNOR, BEHAVIOUR_VERSION, SOLVER
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
-from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TaskParked, TopologyDeclared
+from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TaskParked, TopologyDeclared, TroublesReported
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
 from equipoise.kafka.client import LeaderEnd, TopicPartition
@@ -564,6 +564,7 @@ class MemberHost:
                 self._repeats_ms = now_ms + self._options.heartbeat_interval_ms
                 self._look_at_application()
                 self.work.parking.say()
+                self.work.say_troubles()
                 self._story.unread(self.work.unread_partitions)
                 if self._witness is not None:
                     self._witness.look()
@@ -709,6 +710,8 @@ class MemberHost:
             self._configured_in = self._log_id
         elif isinstance(fact, TaskParked):
             self.work.parking.acknowledged(fact)
+        elif isinstance(fact, TroublesReported):
+            self.work.troubles.acknowledged(fact)
         self._wake.set()
 
 

@@ -33,6 +33,7 @@ class MemberCollector(Collector):
             "commits": "Commits, each of one task.",
             "fenced_commits": "Commits that were refused or overtaken, because a later owner of the task had begun.",
             "restored_records": "Records of changelogs that were applied to copies and opening tasks.",
+            "throttled_seconds": "Time for which quotas of the brokers have held back the member's process.",
             "damaged_copies": "Local copies that were given up because they were damaged, and are restored from their changelogs.",
         }
         of_member = {name: CounterMetricFamily(f"equipoise_member_{name}", text, labels=["group", "member"]) for name, text in counters.items()}
@@ -61,7 +62,7 @@ class MemberCollector(Collector):
         )
         if figures is not None:
             done = figures.done
-            values = (done.records, done.busy_s, done.late, done.commits, figures.fenced, figures.restored, figures.damaged)
+            values = (done.records, done.busy_s, done.late, done.commits, figures.fenced, figures.restored, figures.throttled_s, figures.damaged)
             for metric, value in zip(of_member.values(), values, strict=True):
                 metric.add_metric(self._labels, value)
             for (topic, outcome), count in sorted(figures.failures.items()):

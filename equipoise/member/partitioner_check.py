@@ -40,6 +40,8 @@ class PartitionerCheck:
         self._sampled = {topic: _Sampled() for topic in topics}
         self.is_settled = False
         """Nothing more is to be found out."""
+        self.trouble = ""
+        """The difference, as a sentence; "": none is known."""
 
     def look(self, place: TopicPartition, records: Sequence[ConsumedRecord], partitions: int) -> None:
         """Samples the keys of `records`, which came from `place`. `partitions`: of its topic."""
@@ -63,8 +65,9 @@ class PartitionerCheck:
         if len(set(known.values())) < 2:
             return
         self.is_settled = True
-        _LOG.warning(
-            "sources %s: records with one key are in different partitions, so they do not meet: %s; have all producers use one partitioner "
-            "(librdkafka: partitioner=murmur2_random), and write the source again",
-            ", ".join(sorted(known)), "; ".join(f"{topic} was written by {partitioner}" for topic, partitioner in sorted(known.items())),
-        )  # fmt: skip
+        written = "; ".join(f"{topic} was written by {partitioner}" for topic, partitioner in sorted(known.items()))
+        self.trouble = (
+            f"sources {', '.join(sorted(known))}: records with one key are in different partitions, so they do not meet: {written}; have all "
+            "producers use one partitioner (librdkafka: partitioner=murmur2_random), and write the source again"
+        )
+        _LOG.warning("%s", self.trouble)

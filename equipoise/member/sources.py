@@ -96,6 +96,11 @@ class SourceReader:
         return not self._tasks
 
     @property
+    def troubles(self) -> list[str]:
+        """Returns what is wrong with the sources from outside. Any thread may call it."""
+        return [*self._held.troubles, *(each.trouble for each in self._partitioners.copy().values() if each.trouble)]
+
+    @property
     def partitions(self) -> int:
         """Number of partitions that tasks read, at least 1."""
         return max(1, len(self._tasks))

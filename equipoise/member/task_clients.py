@@ -19,6 +19,7 @@ import attrs
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import MOST_IDLE_MS, Producer, TopicPartition, call_off
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.throttling import QUOTAS
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.offsets import ReportedOffsets
 from equipoise.member.origin import Origin, transactional_id
@@ -66,6 +67,7 @@ class MemberClients:
 
     def __init__(self, connection: Connection, group: str, options: MemberOptions, incarnation: Callable[[], str]) -> None:
         self._connection, self._group, self._options = connection, group, options
+        self.throttling = connection.clients.throttling
         self._readers: list[SourceReader] = []
         self._present: _SharedProducer | None = None
         """The producer for tasks that open now. Others may still use a former one."""
@@ -259,6 +261,13 @@ class MemberClients:
             for topic, count in reader.counts.items():
                 found[topic] = max(found.get(topic, 0), count)
         return found
+
+    def troubles(self, now_s: float) -> list[str]:
+        """Returns what holds up the tasks from outside, as sentences. Any thread may call it.
+        `now_s`: by the time of its event loop.
+        """
+        found = [each for reader in list(self._readers) for each in reader.troubles]
+        return found if self.throttling.held_up_s(now_s) is None else [*found, f"quotas of the brokers hold it back; {QUOTAS}"]
 
     def leave(self, sources: TaskSources) -> None:
         """The task reads nothing any more."""

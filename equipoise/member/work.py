@@ -26,6 +26,7 @@ from equipoise.member.stores import StateStore
 from equipoise.member.task_clients import TaskClients
 from equipoise.member.task_context import State
 from equipoise.member.task_runner import TaskRunner
+from equipoise.member.trouble_reports import TroubleReports
 from equipoise.runtime import HostThread
 from equipoise.statemachine.member import End
 
@@ -70,6 +71,7 @@ class Work:
         self._callbacks = LoopCallbacks(fail)
         self._reports = ProgressReports(runners.runtime, state_folder)
         self.parking = ParkedReports(shared, send)
+        self.troubles = TroubleReports(shared, send)
         self.permit = RunnerPermit(
             shared, restorer, restore_thread, runners.shared.adoption, prepare, self._reports, runners.runtime, brokers, wake=wake, fail=fail,
             parked=partial(call, self.parking.park), stopped=partial(call, self._closed), ended=partial(call, self._ended),
@@ -149,6 +151,7 @@ class Work:
             tasks=tasks,
             source_lags={task: behind for task, each in sorted(runners.items()) if (behind := each.behind) is not None},
             restore_lags={task: lag for task, lag in sorted(self.lags.items()) if task in restoring and isinstance(lag, int)},
+            throttled_s=self._factory.shared.throttling.throttled_s,
             lease_left_s=max(0, left_ms) / 1_000,
         )
 
@@ -165,6 +168,10 @@ class Work:
         return {topic: there[topic] - count for topic, count in sorted(read.items()) if there.get(topic, 0) > count}
 
     # In the member's own loop
+
+    def say_troubles(self) -> None:
+        """Says what holds up the member from outside."""
+        self.troubles.say(self._factory.shared.troubles(asyncio.get_running_loop().time()))
 
     def begin_incarnation(self) -> None:
         """Begins a new incarnation, whose session knows of no copies."""

@@ -42,6 +42,7 @@ from equipoise.events.facts import (
     TaskParked,
     TaskReady,
     TasksRevoked,
+    TroublesReported,
 )
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord, FactRecord
@@ -50,7 +51,9 @@ from tests.model.configurations import Configuration, Process
 from tests.model.lease import FENCED, LIVE, NOT_STARTED, OUT, OVER, RUNS, At, Lease, NotAllowed, NotWaitedFor, TwoOwners
 
 Incarnation = tuple[str, int]
-OF_A_MEMBER = (LagReported, LeaveCancelled, LeaveIntended, MemberLeft, MemberUnchanged, RestartIntended, TaskParked, TaskReady, TasksRevoked)
+OF_A_MEMBER = (
+    LagReported, LeaveCancelled, LeaveIntended, MemberLeft, MemberUnchanged, RestartIntended, TaskParked, TaskReady, TasksRevoked, TroublesReported
+)  # fmt: skip
 
 
 class Refused(EquipoiseError):

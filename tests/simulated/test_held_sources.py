@@ -7,6 +7,8 @@ import pytest
 from equipoise import Record, StringSerde, TaskContext
 from equipoise.kafka.client import TopicPartition
 from equipoise.member.held_sources import HELD_S, HeldSources, ReadTo
+from equipoise.operations.doctor import group_findings
+from equipoise.replay.trouble import Severity, Trouble, troubles
 from equipoise.testing import Group
 from equipoise.testing.simulated.kafka.partition_log import Batch
 
@@ -38,9 +40,16 @@ def test_member_whose_source_a_transaction_holds_logs_that_once_and_its_end(guar
         assert line.startswith(f"source in/0: records from offset {held_from} to {held_from + 1} wait for a transaction")
         assert "describe-producers --topic in --partition 0" in line
         assert [each.value for each in group.outputs()] == ["before"]
+        ((_, lead),) = group._worker.groups()
+        (trouble,) = troubles(lead.machine.state)
+        waits = f"source in/0: records from offset {held_from} on wait for an open transaction; `equipoise doctor` names it"
+        assert trouble == Trouble(Severity.THREATENS, f"m1: {waits}")
+        (finding,) = group_findings.of_troubles(lead.machine.state)
+        assert f"{finding.text}; {finding.fix}" == f"group {lead.name}: {trouble.text}"
         group._cluster.append(place, MARKER)
         group.settle()
         group.advance(10)
+        assert troubles(lead.machine.state) == []
         assert f"source in/0: the transaction at offset {held_from} has ended, reading goes on" in caplog.messages
         assert [each.value for each in group.outputs()] == ["before", "behind"]
 

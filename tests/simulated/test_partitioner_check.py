@@ -9,6 +9,7 @@ import pytest
 
 from equipoise import Record, StringSerde, TaskContext
 from equipoise.kafka.client import partition_of_key
+from equipoise.replay.trouble import troubles
 from equipoise.testing import Group
 
 PARTITIONS = 3
@@ -40,7 +41,11 @@ def logged(clicks: Partitioner, users: Partitioner, caplog: pytest.LogCaptureFix
                 group.send("v", key=key, topic=topic, partition=partitioner(key.encode()))
         group.join("m1", "m2")
         group.settle()
-    return [each for each in caplog.messages if "do not meet" in each]
+        group.advance(10)
+        ((_, lead),) = group._worker.groups()
+        shown = [each.text.partition(": ")[2] for each in troubles(lead.machine.state)]
+        assert shown == [each for each in caplog.messages if each.startswith("sources ")][:1]
+    return [each for each in caplog.messages if each.startswith("sources ")]
 
 
 @pytest.mark.parametrize(("clicks", "named"), [(crc32, "librdkafka's default partitioner (CRC-32)"), (by_length, "neither murmur2 nor CRC-32")])

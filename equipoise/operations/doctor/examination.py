@@ -142,6 +142,9 @@ class _Examination:
         session_ms = self._settings.worker_session_timeout_ms if self._examined.role == "worker" else None
         for finding in protocol_findings.of_protocols([await self._protocols(node_id) for node_id in there]):
             yield finding
+        for each in machines:
+            for finding in group_findings.of_troubles(each.state):
+                yield finding
         states: Sequence[GroupState | None] = [each.state for each in machines] or [None]
         for number, state in enumerate(states):
             for finding in group_findings.of_timeouts(state, broker, len(self._brokers), session_ms):

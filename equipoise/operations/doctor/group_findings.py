@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.member.task_clients import TRANSACTION_TIMEOUT_MS
 from equipoise.operations.doctor.finding import Finding, fine, problem, unknown, warning
+from equipoise.replay.trouble import held_up
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.state import GroupState
 
@@ -44,6 +45,13 @@ def of_timeouts(state: GroupState | None, broker: Mapping[str, str] | None, brok
     if longest_ms < TRANSACTION_TIMEOUT_MS:
         text = f"brokers have transaction.max.timeout.ms={longest_ms}, and members ask for {TRANSACTION_TIMEOUT_MS}: exactly_once cannot begin"
         yield problem("timeouts", text, f"set transaction.max.timeout.ms={TRANSACTION_TIMEOUT_MS} or more on all brokers")
+
+
+def of_troubles(state: GroupState) -> Iterable[Finding]:
+    """Yields a warning for each thing outside that holds up members of the group, as they say."""
+    for text, names in held_up(state).items():
+        what, _, fix = text.rpartition("; ")
+        yield warning("groups", f"group {state.group}: {', '.join(names)}: {what}", fix)
 
 
 def _of_members(state: GroupState, failover_ms: int, source: str, brokers: int) -> Finding:

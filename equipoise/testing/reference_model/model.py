@@ -47,6 +47,7 @@ from equipoise.events.facts import (
     TaskReady,
     TasksRevoked,
     TopologyDeclared,
+    TroublesReported,
 )
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.parts import whole
@@ -54,7 +55,9 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, tasks_text
 from equipoise.statemachine.state import ASKED_MEMORY_MS, CRASH_MEMORY_MS, REMEMBERED_TOPOLOGIES
 
-_OF_A_MEMBER = (LagReported, MemberUnchanged, TaskReady, TasksRevoked, TaskParked, LeaveIntended, LeaveCancelled, RestartIntended, MemberLeft)
+_OF_A_MEMBER = (
+    LagReported, MemberUnchanged, TaskReady, TasksRevoked, TaskParked, TroublesReported, LeaveIntended, LeaveCancelled, RestartIntended, MemberLeft
+)  # fmt: skip
 
 
 @attrs.define

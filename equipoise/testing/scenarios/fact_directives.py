@@ -43,6 +43,7 @@ from equipoise.events.facts import (
     TaskReady,
     TasksRevoked,
     TopologyDeclared,
+    TroublesReported,
 )
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
@@ -423,6 +424,17 @@ def parked(context: Context, parsed: ParsedDirective) -> None:
         token = parsed.get("token", context.state.tokens.get(task, 0))
         place = {"topic": "in", "partition": task.partition, "offset": 0, "error": parsed.get("error", "ValueError")}
         context.append(TaskParked(member_id=actor.member_id, incarnation=actor.incarnation, task=task, token=token, **place))
+
+
+@directive(
+    "held-up", "MEMBER", "TroublesReported: something outside holds up the member, or nothing does any more ([M10](protocol.md#m10)).",
+    incarnation=INCARNATION, by=Argument(TEXT, "a trouble, without spaces; default: none"), **TIME,
+)  # fmt: skip
+def held_up(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    actor = context.actor(parsed, parsed.member)
+    by = parsed.get("by", "")
+    context.append(TroublesReported(member_id=actor.member_id, incarnation=actor.incarnation, troubles=(by,) if by else ()))
 
 
 @directive("leave-intent", "MEMBER...", "LeaveIntended: the member wants to leave once its tasks run elsewhere.", incarnation=INCARNATION, **TIME)

@@ -79,6 +79,8 @@ def fact_text(fact: Fact) -> str:
         words += [f"epoch={fact.assignment_epoch}", tasks_text(fact.tasks)]
     elif isinstance(fact, facts.TaskParked):
         words.append(f"{fact.task} token={fact.token}{'' if fact.error else ' again'}")
+    elif isinstance(fact, facts.TroublesReported):
+        words.append(f"({','.join(fact.troubles)})")
     elif isinstance(fact, facts.LeaveRequested):
         words += [f"({','.join(fact.members)})", *(["withdrawn"] if fact.withdrawn else [])]
     elif isinstance(fact, facts.ChangePlanned):

@@ -20,6 +20,7 @@ from equipoise.kafka import aiokafka_lifecycle
 from equipoise.kafka.aiokafka_wire import AiokafkaWire
 from equipoise.kafka.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from equipoise.kafka.consumer.requests import END, ListOffsetsRequest
+from equipoise.kafka.throttling import Throttling
 from equipoise.kafka.wire_clients import WireClients
 
 _METADATA, _API_VERSIONS, _INIT_PRODUCER_ID = 3, 18, 22
@@ -82,7 +83,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentBroker]:
 
 async def until_asked(broker: SilentBroker) -> asyncio.Task[None]:
     """Returns the start of a client, which waits for metadata."""
-    starting = asyncio.create_task(AiokafkaWire({"bootstrap_servers": broker.address}).start())
+    starting = asyncio.create_task(AiokafkaWire({"bootstrap_servers": broker.address}, Throttling()).start())
     assert await asyncio.to_thread(broker.unanswered.wait, _MOST_S)
     assert broker.connected == 1
     return starting
@@ -110,7 +111,7 @@ async def test_start_that_is_called_off_leaves_no_connection(cancels: int, broke
 async def test_connection_that_hangs_is_closed_when_its_requests_are_called_off(broker: SilentBroker) -> None:
     """Those who asked had less patience than the client, and asked over it again and again."""
     broker.tells_brokers = True
-    wire = AiokafkaWire({"bootstrap_servers": broker.address, "request_timeout_ms": 1_000})
+    wire = AiokafkaWire({"bootstrap_servers": broker.address, "request_timeout_ms": 1_000}, Throttling())
     await wire.start()
     try:
         request = ListOffsetsRequest({TopicPartition("t", 0): END}, read_committed=False)
@@ -132,7 +133,7 @@ PLACE = TopicPartition("t", 0)
 
 
 def clients_of(broker: SilentBroker) -> WireClients:
-    return WireClients(lambda **options: AiokafkaWire({"bootstrap_servers": broker.address, **options}))
+    return WireClients(lambda **options: AiokafkaWire({"bootstrap_servers": broker.address, **options}, Throttling()), Throttling())
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from equipoise.events.decisions import EventRejected
-from equipoise.events.facts import PartitionsObserved, Subtopology, TaskParked, TopologyDeclared
+from equipoise.events.facts import PartitionsObserved, Subtopology, TaskParked, TopologyDeclared, TroublesReported
 from equipoise.events.tasks import TaskId
 from equipoise.replay.restore_progress import restores
 from equipoise.replay.trouble import Severity, troubles
@@ -66,6 +66,16 @@ def test_parked_task_stands_still() -> None:
     group.fact(TaskParked(member_id="m1", incarnation=1, task=TaskId(0, 1), token=token, error="ValueError"))
     assert troubles(group.state)[0].severity is Severity.STANDS_STILL
     assert texts(group) == ["1 task parked (0_1): ValueError"]
+
+
+def test_members_that_say_the_same_of_what_holds_them_up_share_a_line() -> None:
+    group = settled("m1", "m2", "m3")
+    for name in ("m3", "m1"):
+        group.fact(TroublesReported(member_id=name, incarnation=1, troubles=("quotas", f"a source of {name}")))
+    assert {each.severity for each in troubles(group.state)} == {Severity.THREATENS}
+    assert texts(group) == ["m1, m3: quotas", "m1: a source of m1", "m3: a source of m3"]
+    group.fact(TroublesReported(member_id="m1", incarnation=1))
+    assert texts(group) == ["m3: quotas", "m3: a source of m3"]
 
 
 def test_silent_member_threatens() -> None:

@@ -58,6 +58,7 @@ def of_member() -> MemberState:
         ready_lag_records=8,
         advertised="host-1:80",
         tells_topology=True,
+        troubles=("quotas",),
         issued_epoch=9,
         applied_epoch=10,
         report_number=11,
@@ -227,6 +228,6 @@ def test_hash_of_a_state_in_another_form_is_not_comparable() -> None:
 
 
 def test_member_that_advertises_nothing_has_the_bytes_that_it_always_had() -> None:
-    none = attrs.evolve(of_member(), advertised=None, tells_topology=False)
+    none = attrs.evolve(of_member(), advertised=None, tells_topology=False, troubles=())
     assert snapshots._member_to_wire(none)[1] == ["lag", 8]
     assert snapshots._member_from_wire(snapshots._member_to_wire(none)).advertised is None

@@ -27,6 +27,7 @@ from equipoise.events.facts import (
     TaskParked,
     TaskReady,
     TasksRevoked,
+    TroublesReported,
     Undecodable,
 )
 from equipoise.events.tasks import TaskId
@@ -355,6 +356,16 @@ def test_parked_task_that_the_topology_no_longer_has_is_forgotten():
     context.state.parked[TaskId(9, 9)] = context.state.parked[A]
     actions.forget_removed_tasks(context.state)
     assert set(context.state.parked) == {A}
+
+
+def test_troubles_are_those_of_the_last_report_of_this_incarnation():
+    context = step("m1")
+    reported = TroublesReported(member_id="m1", incarnation=1, troubles=("quotas", "a source"))
+    assert rejects(context, attrs.evolve(reported, incarnation=0)) == ("stale_incarnation", 0, 1)
+    assert happens(context, reported).causes == set()
+    assert member_of(context, "m1").troubles == ("quotas", "a source")
+    happens(context, attrs.evolve(reported, troubles=()))
+    assert member_of(context, "m1").troubles == ()
 
 
 # Tasks that are given up

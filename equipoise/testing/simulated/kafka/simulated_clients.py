@@ -7,6 +7,7 @@ from typing import Any
 
 from equipoise.kafka.client import BrokerFailures
 from equipoise.kafka.consumer.shell import WireConsumer
+from equipoise.kafka.throttling import Throttling
 from equipoise.kafka.wire_clients import WireClients
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 from equipoise.testing.simulated.kafka.simulated_wire import SimulatedWire
@@ -16,7 +17,10 @@ class SimulatedClients(WireClients):
     """Implements `equipoise.kafka.client.Clients` for the process named `process`."""
 
     def __init__(self, cluster: Cluster, process: str) -> None:
-        super().__init__(lambda *, request_timeout_ms, **_: SimulatedWire(cluster, process, request_timeout_ms=request_timeout_ms))
+        throttling = Throttling()
+        super().__init__(
+            lambda *, request_timeout_ms, **_: SimulatedWire(cluster, process, throttling, request_timeout_ms=request_timeout_ms), throttling
+        )
         self._cluster = cluster
 
     def of_process(self, name: str) -> SimulatedClients:

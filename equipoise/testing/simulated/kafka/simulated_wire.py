@@ -11,6 +11,7 @@ from aiokafka import errors
 
 from equipoise.kafka.bounded_waits import BoundedWaits
 from equipoise.kafka.client import CLOSE_S, NO_EPOCH, TopicPartition
+from equipoise.kafka.throttling import Throttling
 from equipoise.testing.simulated.kafka import request_server
 from equipoise.testing.simulated.kafka.broker_network import BrokerConnection, Handler
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
@@ -24,9 +25,10 @@ class SimulatedWire:
     the loop that starts it. Metadata has leader epochs if the cluster `tells_epochs`.
     """
 
-    def __init__(self, cluster: Cluster, process: str, *, request_timeout_ms: int = 40_000) -> None:
+    def __init__(self, cluster: Cluster, process: str, throttling: Throttling, *, request_timeout_ms: int = 40_000) -> None:
         self._cluster = cluster
         self._process = process
+        self._throttling = throttling
         self._timeout_s = request_timeout_ms / 1_000
         self._connections: dict[tuple[int, bool], BrokerConnection] = {}
         self._tracked: dict[str, None] = {}
@@ -72,7 +74,9 @@ class SimulatedWire:
     async def send(self, node: int, request: Any, *, apart: bool = False) -> Any:
         self._waits.check()
         built = request.prepare(request_server.VERSIONS)
-        return await self._ask(node, request_server.NAMES[request.API_KEY], request_server.handler(self._cluster, built), apart=apart)
+        answer = await self._ask(node, request_server.NAMES[request.API_KEY], request_server.handler(self._cluster, built), apart=apart)
+        self._throttling.note(getattr(answer, "throttle_time_ms", 0), asyncio.get_running_loop().time())
+        return answer
 
     async def _ask(self, broker: int, name: str, handler: Handler, *, apart: bool = False) -> Any:
         """Sends a request. Raises RequestTimedOutError, NodeNotReadyError, KafkaConnectionError."""

@@ -32,7 +32,7 @@ FIGURES = MemberFigures(
     restored=99, damaged=4, failures={("in", "skipped"): 3},
     handler_times=([5, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1], 12.125), fenced=2, parked=1,
     tasks={"running": 3, "opening": 1, "closing": 0, "standby": 2, "warmup": 1},
-    source_lags={TaskId(0, 1): 40}, restore_lags={TaskId(0, 4): 700}, lease_left_s=12.5,
+    source_lags={TaskId(0, 1): 40}, restore_lags={TaskId(0, 4): 700}, lease_left_s=12.5, throttled_s=1.5,
 )  # fmt: skip
 OPTIONS = MemberOptions(http_port=0, session_timeout_ms=10_000, lease_margin_ms=2_000, heartbeat_interval_ms=1_000)
 DOCS = Path(__file__).parents[4] / "docs"
@@ -183,6 +183,7 @@ async def test_metrics_of_two_members_have_labels_of_their_own() -> None:
         f"equipoise_member_commits_total{{{labels}}} 56.0",
         f"equipoise_member_fenced_commits_total{{{labels}}} 2.0",
         f"equipoise_member_restored_records_total{{{labels}}} 99.0",
+        f"equipoise_member_throttled_seconds_total{{{labels}}} 1.5",
         f"equipoise_member_damaged_copies_total{{{labels}}} 4.0",
         f'equipoise_member_failures_total{{{labels},outcome="skipped",topic="in"}} 3.0',
         *[
