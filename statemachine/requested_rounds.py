@@ -29,6 +29,10 @@ from equipoise.statemachine.step_context import StepContext
 
 WAITS_SINCE = "carrier_waits_since_ms"
 """Key of the memory: group time since which ready copies wait for others."""
+SMALL_TASKS, SMALL_SINCE = "carrier_small_tasks", "carrier_small_since_ms"
+"""Keys of the memory: tasks whose copies are within the limit and not ready, and group time since
+which these are the same.
+"""
 
 
 def answer(context: StepContext, assignor: Assignor, offset: int) -> None:
@@ -51,15 +55,22 @@ def answer(context: StepContext, assignor: Assignor, offset: int) -> None:
     context.plan = plan
     tasks = problem.task_by_id
     ready = [movement for movement in plan.movements if movement.state is MovementState.REVOKING]
-    ready_ms = _ready_ms(state, carrier, plan, tasks, due_by_copies=asked.due_by_copies)
+    ready_ms, small = _ready_ms(state, carrier, plan, tasks, due_by_copies=asked.due_by_copies)
+    small_since_ms = state.memory.get(SMALL_SINCE)
+    if not isinstance(small_since_ms, int) or state.memory.get(SMALL_TASKS) != small:
+        small_since_ms = state.now_ms
+    if small:  # each wait is as long as all before: a copy that is never reported costs few rounds
+        ready_ms.append(max(carrier.look_ms, state.now_ms - small_since_ms))
     since_ms = state.memory.get(WAITS_SINCE)
     waits = bool(starting) or (
         any(ms is None or ms <= carrier.patience_ms for ms in ready_ms)
         and not (isinstance(since_ms, int) and state.now_ms - since_ms >= carrier.patience_ms)
     )
     held_back = ready if waits else []
-    memory = {key: value for key, value in plan.memory.items() if key != WAITS_SINCE and key not in KEYS_OF_ABSENCES}
+    memory = {key: value for key, value in plan.memory.items() if key not in (WAITS_SINCE, SMALL_TASKS, SMALL_SINCE, *KEYS_OF_ABSENCES)}
     memory |= absences.remembered()
+    if small:
+        memory |= {SMALL_TASKS: small, SMALL_SINCE: small_since_ms}
     if held_back:
         memory[WAITS_SINCE] = since_ms if isinstance(since_ms, int) else state.now_ms
     actions.remember_plan(state, plan.revocations, memory)
@@ -131,15 +142,16 @@ def _reconcile(context: StepContext) -> list[TaskId]:
 
 def _ready_ms(
     state: GroupState, carrier: Carrier, plan: Plan, tasks: Mapping[TaskId, Task], *, due_by_copies: bool
-) -> list[int | None]:
+) -> tuple[list[int | None], tuple[TaskId, ...]]:
     """For each member that restores copies: in how many ms they are ready; None: not known. A
     member's copies share its rate, so all of them are ready together.
 
-    `due_by_copies` (`RoundAsked.due_by_copies`): standbys that take over count like warm-ups. A
-    copy is looked at soon whose whole restore is within the limit, whatever the rate: a rate
-    measured on a copy that had little to restore is too low.
+    `due_by_copies` (`RoundAsked.due_by_copies`): standbys that take over count like warm-ups. Tasks
+    are returned apart whose whole restore is within the limit: they are looked at soon, whatever
+    the rate, because one measured on a copy that had little to restore is too low.
     """
     found: list[int | None] = []
+    soon: set[TaskId] = set()
     for name, part in plan.members.items():
         member = state.members[name]
         acceptable = state.acceptable_lag(member)
@@ -154,9 +166,8 @@ def _ready_ms(
         left = {task: tasks[task].end_offset if lag is None else lag for task, lag in lags.items()}
         if due_by_copies and not carrier.reports_ready:
             begun = {*member.warmup, *member.standby}
-            small = [task for task in restoring if left[task] <= max(acceptable, 1)]
-            if small:
-                found.append(carrier.look_ms)
+            small = {task for task in restoring if left[task] <= max(acceptable, 1)}
+            soon |= small
             restoring = [task for task in restoring if task not in small]
         else:
             begun = set(member.warmup)
@@ -168,7 +179,7 @@ def _ready_ms(
         records = sum(left[task] for task in restoring)
         begins_ms = carrier.round_ms if any(task not in begun for task in restoring) else 0
         found.append(begins_ms + -(-records * 1_000 // member.restore_records_per_s))
-    return found
+    return found, tuple(sorted(soon))
 
 
 def _follow_up_ms(

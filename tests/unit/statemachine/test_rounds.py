@@ -154,6 +154,23 @@ def test_next_round_with_copies_within_the_limit_is_due_soon_whatever_the_rate(d
     assert planned.follow_up_ms == due_ms
 
 
+@pytest.mark.parametrize("num_standbys", [0, 1])
+def test_copy_that_is_never_reported_is_asked_for_ever_more_seldom(num_standbys: int) -> None:
+    application, planned = joined_by_second(acceptable_recovery_lag=RECORDS, num_standbys=num_standbys)
+    waits_ms = []
+    for number in range(12):
+        waits_ms.append(planned.follow_up_ms)
+        application.now_ms += planned.follow_up_ms or 0
+        application.report("m1", TASKS)
+        application.report("m2")
+        planned = application.ask(f"n{number}", "m1", "m2")
+    assert waits_ms == [5_000, 5_000, 10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 600_000, 600_000, 600_000, 600_000]
+    moving = sorted(application.machine.state.in_flight)
+    application.report("m2", copies=dict.fromkeys(moving, 20))
+    goes = application.ask("goes", "m1", "m2")
+    assert member(goes, "m2").active == tuple(moving)
+
+
 def test_copy_within_the_limit_does_not_wait_for_a_large_one() -> None:
     application = Application(acceptable_recovery_lag=100)
     application.join("m1")
