@@ -244,7 +244,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             description="Records that handlers have processed, by member, and those that came behind later ones of another source of their task.",
             queries={
                 _rate("equipoise_member_records_total", G, "group, member"): "{{group}} {{member}}",
-                _rate("equipoise_member_late_records_total", G, "group"): "{{group}} late",
+                _rate("equipoise_member_out_of_order_records_total", G, "group"): "{{group}} out of order",
             },
         ),
         Panel(
@@ -281,6 +281,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             queries={
                 _quantile(0.5, "equipoise_member_handler_seconds"): "p50",
                 _quantile(0.99, "equipoise_member_handler_seconds"): "p99",
+            },
+        ),
+        Panel(
+            title="Dropped records", unit="short",
+            description="Records that were dropped within 10 min, by whom and why. docs/applications-by-task.md#dropped-records",
+            queries={
+                f"sum by (group, by, reason) (increase(equipoise_member_dropped_records_total{G}[10m]))": "{{group}} {{by}} {{reason}}",
             },
         ),
         Panel(

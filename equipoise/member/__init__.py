@@ -41,7 +41,7 @@ Modules, from the outside in:
 - `client`: `Member`; `options`: its settings; `topics`: the application's topics
 - `declared_source`: one source; `source_order`: in which order several of a task are taken
 - `processing`: calls handlers and timers; `callbacks`; `context`: what they work with; `records`,
-  `serdes`, `timers`; `error_policy`: what happens when one raises
+  `serdes`, `timers`; `error_policy`: what happens when one raises; `drops`: what is dropped
 - `host`: hosts a `MemberSession`, one incarnation after the other, on a thread of its own
 - `work`: opens and closes tasks and keeps copies, as the session says
 - `link`: facts out, decisions in

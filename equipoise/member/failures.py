@@ -8,24 +8,29 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from equipoise.member.drops import Drops
+
 AGAIN_S = 300.0
 """The traceback of errors of one kind is in the log once in this time."""
 MOST_KINDS = 200
 """Kinds of errors that are remembered."""
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Upper bounds of the buckets of handler times; the last one has none."""
-OUTCOMES = ("retried", "skipped", "dead_lettered", "parked")
+OUTCOMES = ("retried", "parked")
+"""Of source records. What is left out is in `Drops`; of timers 'skipped' is counted here."""
 
 
 class Failures:
     """Failures of one member's handlers, serdes and timers, and how long handlers take.
-    `monotonic_s`: the clock. `topics`: sources, which are counted from 0 on, so that a rate sees
-    the first failure.
+    `monotonic_s`: the clock. `sources`: processor and source topic, which are counted from 0 on,
+    so that a rate sees the first failure.
     """
 
-    def __init__(self, monotonic_s: Callable[[], float] = lambda: 0.0, topics: Iterable[str] = ()) -> None:
+    def __init__(self, monotonic_s: Callable[[], float] = lambda: 0.0, sources: Iterable[tuple[str, str]] = ()) -> None:
         self.monotonic_s = monotonic_s
-        self._counts: Counter[tuple[str, str]] = Counter({(topic, outcome): 0 for topic in topics for outcome in OUTCOMES})
+        sources = list(sources)
+        self.drops = Drops(sources)
+        self._counts: Counter[tuple[str, str]] = Counter({(topic, outcome): 0 for _, topic in sources for outcome in OUTCOMES})
         self._buckets, self._seconds = [0] * (len(SECONDS) + 1), 0.0
         self._said_s: dict[tuple[type[BaseException], str, int], float] = {}
 
@@ -47,7 +52,7 @@ class Failures:
         self._seconds += seconds
 
     def note(self, topic: str, outcome: str) -> None:
-        """One of OUTCOMES."""
+        """Counts one of OUTCOMES."""
         self._counts[topic, outcome] += 1
 
     def traceback_of(self, error: BaseException) -> BaseException | None:

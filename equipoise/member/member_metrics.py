@@ -29,7 +29,7 @@ class MemberCollector(Collector):
         counters = {
             "records": "Records that were handled.",
             "busy_seconds": "Time in handlers, waits included, of all tasks.",
-            "late_records": "Records that came behind later ones of another source of their task.",
+            "out_of_order_records": "Records that came behind later ones of another source of their task.",
             "commits": "Commits, each of one task.",
             "fenced_commits": "Commits that were refused or overtaken, because a later owner of the task had begun.",
             "restored_records": "Records of changelogs that were applied to copies and opening tasks.",
@@ -40,6 +40,10 @@ class MemberCollector(Collector):
         failures = CounterMetricFamily(
             "equipoise_member_failures", "Failures of handlers, serdes and timers, by source topic and what was done then.",
             labels=["group", "member", "topic", "outcome"],
+        )  # fmt: skip
+        drops = CounterMetricFamily(
+            "equipoise_member_dropped_records", "Records that were dropped, by processor, who did, and why: again when a task has to repeat them.",
+            labels=["group", "member", "processor", "by", "reason"],
         )  # fmt: skip
         times = HistogramMetricFamily(
             "equipoise_member_handler_seconds", "Calls of handlers: the first of those that a task makes one after the other.",
@@ -62,11 +66,15 @@ class MemberCollector(Collector):
         )
         if figures is not None:
             done = figures.done
-            values = (done.records, done.busy_s, done.late, done.commits, figures.fenced, figures.restored, figures.throttled_s, figures.damaged)
+            values = (
+                done.records, done.busy_s, done.out_of_order, done.commits, figures.fenced, figures.restored, figures.throttled_s, figures.damaged,
+            )  # fmt: skip
             for metric, value in zip(of_member.values(), values, strict=True):
                 metric.add_metric(self._labels, value)
             for (topic, outcome), count in sorted(figures.failures.items()):
                 failures.add_metric([*self._labels, topic, outcome], count)
+            for labels, count in sorted(figures.drops.items()):
+                drops.add_metric([*self._labels, *labels], count)
             counts, seconds = figures.handler_times
             bounds = [*map(str, SECONDS), "+Inf"]
             times.add_metric(self._labels, list(zip(bounds, accumulate(counts), strict=True)), seconds)
@@ -77,4 +85,4 @@ class MemberCollector(Collector):
             for gauge, lags in ((source_lag, figures.source_lags), (restore_lag, figures.restore_lags)):
                 for task, lag in lags.items():
                     gauge.add_metric([*self._labels, str(task)], lag)
-        yield from (*of_member.values(), failures, times, tasks, parked, lease, source_lag, restore_lag)
+        yield from (*of_member.values(), failures, drops, times, tasks, parked, lease, source_lag, restore_lag)

@@ -19,6 +19,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import ConsumedRecord, Record, TopicPartition, check_topic
 from equipoise.member.callbacks import awaitable, call, check_callback
 from equipoise.member.declared_source import Source, Sources, sources_of
+from equipoise.member.drops import COUNTED, DropReason
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
 from equipoise.member.failures import Failures
 from equipoise.member.member_options import refuse_unknown
@@ -108,6 +109,10 @@ class Processor:
             for topic in getattr(self, field):
                 check_topic(f"Processor.{field}", topic)
 
+    def label(self, subtopology: int) -> str:
+        """Its name in metrics: `name`, or the number with which its tasks begin."""
+        return self.name or str(subtopology)
+
 
 _TIME_OF = attrgetter("timestamp_ms")
 
@@ -136,6 +141,7 @@ class Processing:
         self._failures = failures or Failures()
         self._refused = {} if refused is None else refused
         self._handler, self._batch_handler = processor.handler, processor.batch_handler
+        self._label = processor.label(context.task.subtopology)
         self._context, self._timers, self._group, self._policy = context, timers, group, policy
         serdes = {each.topic: (each.key_serde or key_serde, each.value_serde or value_serde) for each in processor.inputs}
         self._reads = {topic: (keys.deserialize, values.deserialize) for topic, (keys, values) in serdes.items()}
@@ -228,6 +234,8 @@ class Processing:
                 if handler is None:
                     self._passed(given)
                 self._attempts = 0
+                if context.dropped:
+                    self._note_dropped(records[done : done + given])
                 if began_s is not None:
                     self._failures.handled_in(monotonic_s() - began_s)
             finally:
@@ -322,10 +330,27 @@ class Processing:
                 return 0
             self._context.outputs.add(policy.topic, None, letter)
         what = f"sent to {policy.topic}" if policy.action == "dead_letter" else "skipped"
-        self._failures.note(record.topic, "dead_lettered" if policy.action == "dead_letter" else "skipped")
-        _LOG.warning("task %s: %s was %s: %s", task, place, what, text, exc_info=self._failures.traceback_of(error))
+        reason = DropReason.DEAD_LETTERED if policy.action == "dead_letter" else DropReason.SKIPPED
+        is_first, traced = self._failures.drops.note(self._label, record.topic, reason), self._failures.traceback_of(error)
+        _LOG.log(
+            logging.WARNING if is_first or traced is not None else logging.DEBUG,
+            "task %s: %s was %s: %s (%s counts the others)", task, place, what, text, COUNTED, exc_info=traced,
+        )  # fmt: skip
         self._attempts = self._suspects = 0
         return 1
+
+    def _note_dropped(self, records: Sequence[ConsumedRecord]) -> None:
+        """After a call that has not failed: counts what windows, joins and tables dropped in it.
+        `records`: what it was given; none: it was a timer's.
+        """
+        place = place_of(records[0].topic, records[0].partition, records[0].offset) if records else "in a timer"
+        for by, what, reason, key, at_ms in self._context.dropped:
+            if self._failures.drops.note(self._label, by, reason):
+                _LOG.warning(
+                    "task %s: %s dropped a record as %s: %s%s, key %.60r, time %s ms. This is logged once, %s counts the others",
+                    self._context.task, what, reason, "batch from " if len(records) > 1 else "", place, key, at_ms, COUNTED,
+                )  # fmt: skip
+        self._context.dropped.clear()
 
     def park(self, topic: str, partition: int, offset: int, error: BaseException, *, is_unreadable: bool = False) -> None:
         """Handles nothing more, unless it is parked already. `is_unreadable`: a serde has raised.
@@ -352,6 +377,7 @@ class Processing:
                 if asked:
                     raise asked[0]
                 has_changed = has_changed or context.has_changes
+                self._note_dropped(())
             except Exception as error:  # the application's code may raise anything
                 if isinstance(error, StoreError):
                     raise

@@ -60,7 +60,7 @@ class RunnerFactory:
 
     @failures.default
     def _new_failures(self) -> Failures:
-        return Failures(self.runtime.monotonic_s, [topic for each in self.processors.values() for topic in each.sources])
+        return Failures(self.runtime.monotonic_s, [(each.label(number), topic) for number, each in self.processors.items() for topic in each.sources])
 
     @_ticks.default
     def _new_ticks(self) -> CommitTicks:

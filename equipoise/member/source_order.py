@@ -36,7 +36,7 @@ class SourceOrder:
         """For how long the last call of `take` held records back; None: it did not, or a fetch
         wakes the task.
         """
-        self.late = 0
+        self.out_of_order = 0
         """Records that came behind later ones of another source. Any thread may read it."""
 
     def begin(self, partitions: Sequence[TopicPartition]) -> None:
@@ -117,7 +117,7 @@ class SourceOrder:
         highest_ms = self._highest_ms
         others_ms = max((highest for other, highest in highest_ms.items() if other != tp), default=0)
         if min(times_ms) < others_ms:
-            self.late += sum(each < others_ms for each in times_ms)
+            self.out_of_order += sum(each < others_ms for each in times_ms)
         highest_ms[tp] = max(highest_ms.get(tp, 0), *times_ms)
 
 

@@ -14,6 +14,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import NO_EPOCH, SentHeaders, TopicPartition
 from equipoise.member.changes import Changes
+from equipoise.member.drops import Dropped
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCE_TOPICS_KEY, SOURCES_KEY
 from equipoise.member.gaps import Gaps
 from equipoise.member.readings import KeptReading, end_all
@@ -412,6 +413,8 @@ class TaskContext:
         """Time of the record that is handled, which sent records have; None: there is none, and
         they have the time of sending.
         """
+        self.dropped: list[Dropped] = []
+        """What windows, joins and tables have dropped in the call at hand."""
         self.behind: Callable[[], int | None] = lambda: 0
         """Returns how many source records are still to be handled; None: unknown."""
         self.savepoint: Callable[[], None] = self._undo.clear
@@ -498,6 +501,11 @@ class TaskContext:
     def now_ms(self) -> int:
         """The member's clock, in ms since 1970."""
         return 0 if self._timers is None else self._timers.wall_ms()
+
+    def drop(self, dropped: Dropped) -> None:
+        """Notes what a window, join or table drops, unless the call fails."""
+        self.dropped.append(dropped)
+        self._undo.append(self.dropped)
 
     def rollback(self) -> None:
         """Drops what was put and sent since the savepoint."""

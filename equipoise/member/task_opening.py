@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import Producer, SentBatch, TopicPartition, call_off
+from equipoise.member.drops import DropReason
 from equipoise.member.failures import Failures
 from equipoise.member.fencing import FENCE_KEY, FencedStore, Owners, claim, fence_value
 from equipoise.member.member_options import MemberOptions
@@ -155,6 +156,7 @@ class TaskOpening:
         begin = (await consumer.beginning_offsets([tp]))[tp]
         if begin > position:
             epochs.pop(tp, None)
+            self._failures.drops.note(self._processor.label(self._task.subtopology), tp.topic, DropReason.EXPIRED, begin - position)
             _LOG.error("task %s: records %d to %d of %s/%d were deleted before they were processed", self._task, position, begin - 1, *tp)
             return begin
         if tp in epochs:

@@ -173,10 +173,10 @@ class TaskRunner:
         return None if opened is None else opened.behind
 
     @property
-    def late(self) -> int:
+    def out_of_order(self) -> int:
         """Number of records that came behind later ones of another source. Any thread may read it.
         """
-        return 0 if self._opening.order is None else self._opening.order.late
+        return 0 if self._opening.order is None else self._opening.order.out_of_order
 
     def start(self) -> None:
         """Begins to open and process the task."""

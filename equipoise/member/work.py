@@ -141,10 +141,11 @@ class Work:
                 "standby": len(session.standby), "warmup": len(session.warmup),
             }  # fmt: skip
         return MemberFigures(
-            done=sum((Done(each.processed, each.commits, each.busy_s, each.late) for each in runners.values()), done),
+            done=sum((Done(each.processed, each.commits, each.busy_s, each.out_of_order) for each in runners.values()), done),
             restored=self._restorer.restored_records,
             damaged=self._restorer.damaged_copies,
             failures=self._factory.failures.counts,
+            drops=self._factory.failures.drops.counts,
             handler_times=self._factory.failures.handler_times,
             fenced=self.permit.fenced_writes,
             parked=len(self.parked_tasks),
@@ -278,7 +279,7 @@ class Work:
     def _ended(self, task: TaskId) -> None:
         with self._shared.lock:
             ended = self._runners.pop(task)
-            self._done += Done(ended.processed, ended.commits, ended.busy_s, ended.late)
+            self._done += Done(ended.processed, ended.commits, ended.busy_s, ended.out_of_order)
         self._asked_to_stop.discard(task)
         self._following.discard(task)
         self._closed(task)

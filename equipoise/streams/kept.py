@@ -13,6 +13,7 @@ from msgpack import Packer, unpackb
 from equipoise.events import fields
 from equipoise.events.errors import InputError
 from equipoise.member.callbacks import call_sync, check_sync
+from equipoise.member.drops import Dropped, DropReason
 from equipoise.member.serdes import Serde, check_serde
 from equipoise.member.task_context import STREAMS_PREFIX, State, TaskContext
 from equipoise.streams.stream_time import TIME_BYTES, packed
@@ -59,8 +60,12 @@ class Kept:
         """The number of records that came too late, in this task."""
         return self._state(context).get_often(self._late, int.from_bytes) or 0
 
+    def _note_drop(self, context: TaskContext, reason: DropReason, key: Any = None, at_ms: int | None = None) -> None:
+        context.drop(Dropped(self.name, f"{type(self).__name__} {self.name!r}", reason, key, at_ms))
+
     def _note_late(self, context: TaskContext, state: State, key: Any, value: Any, at_ms: int) -> None:
         state.put_often(self._late, 1 + (state.get_often(self._late, int.from_bytes) or 0), packed)
+        self._note_drop(context, DropReason.LATE, key, at_ms)
         if self._on_late is not None:
             call_sync(f"{type(self).__name__} {self.name!r}: on_late", self._on_late, context, key, value, at_ms)
 

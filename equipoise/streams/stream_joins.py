@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, NamedTuple
 
 from equipoise.events.errors import InputError
+from equipoise.member.drops import DropReason
 from equipoise.member.serdes import Serde
 from equipoise.member.task_context import State, TaskContext
 from equipoise.streams.kept import Kept, OnLate, check_ms
@@ -72,6 +73,9 @@ class StreamJoin(Kept, Generic[L, R]):
         return self._close(state, time_of(state), None)
 
     def _add(self, context: TaskContext, side: bytes, key: Any, value: Any, at_ms: int) -> list[JoinedPair[L, R]]:
+        if key is None:
+            self._note_drop(context, DropReason.NULL_KEY, at_ms=at_ms)
+            return []
         at_ms = max(0, at_ms)
         now_ms, state = advance(context, at_ms), self._state(context)
         if at_ms + self._wait_ms[side] + self._grace_ms < now_ms:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from equipoise.member.drops import DropReason
 from equipoise.member.serdes import Serde
 from equipoise.member.task_context import TaskContext
 from equipoise.streams.kept import Kept
@@ -33,8 +34,11 @@ class StreamTable(Kept, Generic[T]):
 
     def put(self, context: TaskContext, key: Any, value: T | None) -> T | None:
         """Sets the value of a key; None deletes it, as a record without value means. Returns the
-        former one.
+        former one. A record without key is dropped and counted.
         """
+        if key is None:
+            self._note_drop(context, DropReason.NULL_KEY)
+            return None
         state = self._state(context)
         place = self._by_key + state.key_bytes(key)
         former = state.get_own(place)
@@ -43,6 +47,8 @@ class StreamTable(Kept, Generic[T]):
 
     def get(self, context: TaskContext, key: Any) -> T | None:
         """The value of a key; None: there is none."""
+        if key is None:
+            return None
         state = self._state(context)
         raw = state.get_own(self._by_key + state.key_bytes(key))
         return None if raw is None else self._unpack(raw)

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, Generic, NamedTuple
 
 from equipoise.events.errors import InputError
+from equipoise.member.drops import DropReason
 from equipoise.member.serdes import Serde
 from equipoise.member.task_context import State, TaskContext
 from equipoise.streams.aggregates import A, Aggregate, R, V
@@ -65,6 +66,9 @@ class AnyWindows(Kept, Generic[V, A, R]):
         """Adds a value with this timestamp. Returns what `emit` says, in a fixed order: windows
         that were changed, then those that are closed now.
         """
+        if key is None:
+            self._note_drop(context, DropReason.NULL_KEY, at_ms=at_ms)
+            return []
         at_ms = max(0, at_ms)
         now_ms, state = advance(context, at_ms), self._state(context)
         results = self._add(state, key, value, at_ms, now_ms)
@@ -117,6 +121,9 @@ class FixedWindows(AnyWindows[V, A, R]):
         """Adds a value with this timestamp. Returns what `emit` says, in a fixed order: windows
         that were changed, or those that are closed, at most 1,000 with one record.
         """
+        if key is None:
+            self._note_drop(context, DropReason.NULL_KEY, at_ms=at_ms)
+            return []
         if at_ms < 0:
             at_ms = 0
         now_ms, size_ms, every_ms, kept = advance(context, at_ms), self._size_ms, self._every_ms, self._aggregate

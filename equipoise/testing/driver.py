@@ -15,6 +15,7 @@ from equipoise.kafka.client import Record, Unsent
 from equipoise.member.callbacks import call
 from equipoise.member.declared_source import Sources
 from equipoise.member.error_policy import ParkedTask
+from equipoise.member.failures import Failures
 from equipoise.member.member_options import MemberKeywords, MemberOptions, refuse_unknown
 from equipoise.member.processing import MOST_AT_ONCE, BatchHandler, Handler, Processing, Processor
 from equipoise.member.serdes import Serde
@@ -76,9 +77,11 @@ class TaskDriver:
         self.context = TaskContext(TaskId(subtopology, partition), 1, self.states, self._timers, self._keys, self._values)
         self._sources = {each.topic: (each.key_serde or self._keys, each.value_serde or self._values) for each in processor.inputs}
         self._offsets = dict.fromkeys(processor.sources, 0)
+        self._failures = Failures()
         self._processing = Processing(
-            processor, self.context, self._timers, group=group, policy=given.on_error, key_serde=self._keys, value_serde=self._values
-        )
+            processor, self.context, self._timers, group=group, policy=given.on_error, key_serde=self._keys, value_serde=self._values,
+            failures=self._failures,
+        )  # fmt: skip
         self._on_assigned = on_assigned
         self.last_sent: Sequence[tuple[str, int | None, Unsent]] = ()
         """Topic, partition and bytes of what the last call has sent."""
@@ -92,6 +95,13 @@ class TaskDriver:
     def state(self) -> State:
         """The state of a task with one changelog."""
         return self.context.state
+
+    @property
+    def dropped(self) -> Mapping[tuple[str, str], int]:
+        """Returns how many records were dropped: by whom (the name of a window, join or table; of
+        what `on_error` leaves out, the source topic), reason (a `DropReason`) -> number.
+        """
+        return {(by, reason): count for (_, by, reason), count in self._failures.drops.counts.items()}
 
     @property
     def parked(self) -> ParkedTask | None:

@@ -213,6 +213,7 @@ def test_policy_and_processors_of_the_page(names: dict[str, Any]) -> None:
 def test_chain_of_the_page_is_tested_by_its_test(names: dict[str, Any]) -> None:
     names["test_views_of_a_page_are_counted_though_a_member_dies"]()
     asyncio.run(names["test_views_are_counted_as_before"]())
+    names["test_late_views_are_dropped"]()
 
 
 def test_shell_blocks_run_programs_of_the_page_and_commands_that_exist() -> None:

@@ -28,8 +28,8 @@ from equipoise.runtime import DeployedRuntime, LoopThread
 from equipoise.statemachine.member import MemberSession, MemberSettings
 
 FIGURES = MemberFigures(
-    done=Done(records=1_234, commits=56, busy_s=7.5, late=3),
-    restored=99, damaged=4, failures={("in", "skipped"): 3},
+    done=Done(records=1_234, commits=56, busy_s=7.5, out_of_order=3),
+    restored=99, damaged=4, failures={("in", "parked"): 3}, drops={("0", "views", "late"): 7},
     handler_times=([5, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1], 12.125), fenced=2, parked=1,
     tasks={"running": 3, "opening": 1, "closing": 0, "standby": 2, "warmup": 1},
     source_lags={TaskId(0, 1): 40}, restore_lags={TaskId(0, 4): 700}, lease_left_s=12.5, throttled_s=1.5,
@@ -179,13 +179,14 @@ async def test_metrics_of_two_members_have_labels_of_their_own() -> None:
     assert samples == [
         f"equipoise_member_records_total{{{labels}}} 1234.0",
         f"equipoise_member_busy_seconds_total{{{labels}}} 7.5",
-        f"equipoise_member_late_records_total{{{labels}}} 3.0",
+        f"equipoise_member_out_of_order_records_total{{{labels}}} 3.0",
         f"equipoise_member_commits_total{{{labels}}} 56.0",
         f"equipoise_member_fenced_commits_total{{{labels}}} 2.0",
         f"equipoise_member_restored_records_total{{{labels}}} 99.0",
         f"equipoise_member_throttled_seconds_total{{{labels}}} 1.5",
         f"equipoise_member_damaged_copies_total{{{labels}}} 4.0",
-        f'equipoise_member_failures_total{{{labels},outcome="skipped",topic="in"}} 3.0',
+        f'equipoise_member_failures_total{{{labels},outcome="parked",topic="in"}} 3.0',
+        'equipoise_member_dropped_records_total{by="views",group="orders",member="m1",processor="0",reason="late"} 7.0',
         *[
             f'equipoise_member_handler_seconds_bucket{{group="orders",le="{bound}",member="m1"}} {count}.0'
             for bound, count in zip((*SECONDS, "+Inf"), (5, 7, 7, 7, 7, 7, 8, 8, 8, 8, 8, 9), strict=True)

@@ -122,10 +122,11 @@ async def test_poison_record_with_skip_leaves_no_trace(given: Given, bad: bytes,
     world = World(policy=ErrorPolicy.skip(), **given)
     assert await world.handle(stored(GOOD, bad, GOOD, bad, bad, GOOD)) == 6
     assert world.sent == [b"1", b"2", b"3"]
-    assert caplog.text.count("was skipped") == 3
+    assert caplog.text.count("was skipped") == 1
     assert caplog.text.count("Traceback") == 1, "of errors of one kind, once in a while"
     assert ("it cannot be read: " in caplog.text) == (bad == UNREADABLE)
-    assert world.failures.counts == {("in", "skipped"): 3}
+    assert world.failures.drops.counts == {("0", "in", "skipped"): 3}
+    assert not world.failures.counts
     world.now_s += AGAIN_S
     await world.handle(stored(bad))
     assert caplog.text.count("Traceback") == 2
@@ -139,7 +140,8 @@ async def test_retries_and_dead_letters_are_counted_and_each_kind_of_error_has_a
 
     world = World(policy=ErrorPolicy.retry(2, then=ErrorPolicy.dead_letter("dead")), handler=handle)
     await world.handle(stored(GOOD, POISON, UNREADABLE))
-    assert world.failures.counts == {("in", "retried"): 6, ("in", "dead_lettered"): 3}
+    assert world.failures.counts == {("in", "retried"): 6}
+    assert world.failures.drops.counts == {("0", "in", "dead_lettered"): 3}
     assert caplog.text.count("Traceback") == 3
     assert "KeyError: 'page'" in caplog.text
 
@@ -258,6 +260,7 @@ def test_processor_is_checked(wrong: dict[str, Any], says: str) -> None:
 
 
 def test_failures_of_each_source_are_counted_from_0_on() -> None:
-    failures = Failures(lambda: 0.0, ["in"])
-    failures.note("in", "skipped")
-    assert failures.counts == {("in", "retried"): 0, ("in", "skipped"): 1, ("in", "dead_lettered"): 0, ("in", "parked"): 0}
+    failures = Failures(lambda: 0.0, [("views", "in")])
+    failures.note("in", "parked")
+    assert failures.counts == {("in", "retried"): 0, ("in", "parked"): 1}
+    assert failures.drops.counts == {("views", "in", reason): 0 for reason in ("skipped", "dead_lettered", "expired")}

@@ -48,7 +48,7 @@ def test_record_with_the_lowest_timestamp_comes_first() -> None:
     taking.fetched(A, 1, 4, 5)
     taking.fetched(B, 2, 3, 4)
     assert taking.take() == [("a", 1), ("b", 2), ("b", 3), ("a", 4), ("b", 4), ("a", 5)]
-    assert taking.order.late == 0
+    assert taking.order.out_of_order == 0
     assert not taking.aside
 
 
@@ -89,7 +89,7 @@ def test_task_waits_for_an_empty_source_and_what_comes_later_still_is_counted() 
     assert taking.take() == []
     taking.now_s = 12.0
     assert taking.take() == [("b", 8), ("b", 11), ("b", 9)]
-    assert taking.order.late == 2
+    assert taking.order.out_of_order == 2
 
 
 def test_bootstrapped_source_is_read_to_its_end_first_whenever_the_task_is_placed() -> None:
@@ -101,7 +101,7 @@ def test_bootstrapped_source_is_read_to_its_end_first_whenever_the_task_is_place
     taking.fetched(B, 60)
     assert taking.take() == [("b", 60)]
     assert taking.take() == [("a", 1), ("a", 2)]
-    assert taking.order.late == 0  # the table was meant to be ahead
+    assert taking.order.out_of_order == 0  # the table was meant to be ahead
     taking.fetched(A, 3, 70)
     taking.fetched(B, 65)
     assert taking.take() == [("a", 3), ("b", 65), ("a", 70)]

@@ -1,0 +1,121 @@
+"""What is dropped is counted by who drops and why, and logged once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from equipoise import ErrorPolicy, JsonSerde, Record, StringSerde, TaskContext
+from equipoise.member.drops import DropReason, Drops
+from equipoise.streams import StreamJoin, StreamTable, TableJoin, count, hopping, sessions, sliding, tumbling
+from equipoise.streams.windows import AnyWindows
+from equipoise.testing import TaskDriver
+
+SERDES: Any = {"key_serde": StringSerde(), "value_serde": JsonSerde()}
+Add = Callable[[TaskContext, Any, Any, int], object]
+JOIN: StreamJoin[Any, Any] = StreamJoin("x", before_ms=10, grace_ms=5)
+WINDOWS: list[AnyWindows[Any, Any, Any]] = [
+    tumbling("x", count(), size_ms=10, grace_ms=5),
+    hopping("x", count(), size_ms=10, every_ms=5, emit="close"),
+    sessions("x", count(), gap_ms=10),
+    sliding("x", count(), size_ms=10),
+]
+ADDS: list[tuple[str, Add]] = [*[(type(each).__name__, each.add) for each in WINDOWS], ("StreamJoin", JOIN.left), ("StreamJoin", JOIN.right)]
+TABLE: StreamTable[Any] = StreamTable("x")
+TABLES: TableJoin[Any, Any] = TableJoin("x")
+PUTS: list[tuple[str, Add]] = [
+    ("x", lambda context, key, value, at_ms: TABLE.put(context, key, value)), ("x.left", TABLES.left), ("x.right", TABLES.right)
+]  # fmt: skip
+
+
+def driver_of(add: Add, **given: Any) -> TaskDriver:
+    def handle(record: Record, context: TaskContext) -> None:
+        add(context, record.key, record.value, record.timestamp_ms)
+        if record.value == "bad":
+            raise ValueError("bad")
+
+    return TaskDriver(handle, sources="in", **{**SERDES, **given})
+
+
+@pytest.mark.parametrize(("what", "add"), ADDS)
+async def test_late_records_are_counted_and_logged_once(what: str, add: Add, caplog: pytest.LogCaptureFixture) -> None:
+    driver = driver_of(add, subtopology=3)
+    for at_ms in (1_000, 1, 2, 3, 1_001):
+        await driver.send(at_ms, key="a", timestamp_ms=at_ms)
+    assert driver.dropped == {("x", "late"): 3}
+    (line,) = (each.getMessage() for each in caplog.records)
+    assert line == (
+        f"task 3_0: {what} 'x' dropped a record as late: in/0 at offset 1, key 'a', time 1 ms. "
+        "This is logged once, equipoise_member_dropped_records_total counts the others"
+    )
+
+
+@pytest.mark.parametrize(("by", "add"), [*[("x", add) for _, add in ADDS], *PUTS])
+@pytest.mark.parametrize("key_serde", [StringSerde(), JsonSerde()])
+async def test_record_without_key_is_dropped_and_counted(by: str, add: Add, key_serde: Any, caplog: pytest.LogCaptureFixture) -> None:
+    driver = driver_of(add, key_serde=key_serde)
+    for key in (None, "a", None):
+        await driver.send(1, key=key, timestamp_ms=5)
+    assert driver.dropped == {(by, "null_key"): 2}
+    assert [each.getMessage().count("as null_key: in/0 at offset 0, key None") for each in caplog.records] == [1]
+
+
+async def test_table_has_nothing_for_no_key() -> None:
+    found = []
+    driver = TaskDriver(lambda record, context: found.append(TABLE.get(context, record.key)), sources="in", **SERDES)
+    await driver.send(1)
+    assert found == [None]
+    assert driver.dropped == {}
+
+
+async def test_join_that_waits_in_vain_drops_nothing() -> None:
+    driver = driver_of(JOIN.left)
+    for at_ms in (1, 1_000):
+        await driver.send(1, key="a", timestamp_ms=at_ms)
+    assert driver.dropped == {}
+
+
+async def test_late_record_of_a_call_that_fails_counts_as_skipped_alone() -> None:
+    driver = driver_of(WINDOWS[0].add, on_error=ErrorPolicy.retry(2, then=ErrorPolicy.skip()))
+    for value, at_ms in ((1, 1_000), ("bad", 1), ("bad", 2), (1, 3)):
+        await driver.send(value, key="a", timestamp_ms=at_ms)
+    assert driver.dropped == {("in", "skipped"): 2, ("x", "late"): 1}
+
+
+async def test_dead_letters_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    driver = driver_of(TABLES.left, on_error=ErrorPolicy.dead_letter("dead"))
+    for _ in range(3):
+        await driver.send("bad", key="a")
+    assert driver.dropped == {("in", "dead_lettered"): 3}
+    assert [each.getMessage() for each in caplog.records] == [
+        "task 0_0: in/0 at offset 0 was sent to dead: ValueError: bad (equipoise_member_dropped_records_total counts the others)"
+    ]
+
+
+async def test_batches_and_timers_count_what_they_drop(caplog: pytest.LogCaptureFixture) -> None:
+    window = tumbling("x", count(), size_ms=10)
+
+    def batch(records: Sequence[Record], context: TaskContext) -> None:
+        for each in records:
+            window.add(context, each.key, each.value, each.value)
+
+    def assigned(context: TaskContext) -> None:
+        context.every(1, lambda context: TABLE.put(context, None, 1))
+
+    driver = TaskDriver(batch_handler=batch, on_assigned=assigned, sources="in", **SERDES)
+    await driver.send_many([("a", 100), ("a", 1), ("b", 2)])
+    await driver.advance(2)
+    assert driver.dropped == {("x", "late"): 2, ("x", "null_key"): 2}
+    assert [each.getMessage().partition(". ")[0] for each in caplog.records] == [
+        "task 0_0: FixedWindows 'x' dropped a record as late: batch from in/0 at offset 0, key 'a', time 1 ms",
+        "task 0_0: StreamTable 'x' dropped a record as null_key: in a timer, key None, time None ms",
+    ]
+
+
+def test_what_drops_of_a_source_are_counted_from_0_on() -> None:
+    drops = Drops([("views", "in")])
+    assert drops.counts == {("views", "in", reason): 0 for reason in ("skipped", "dead_lettered", "expired")}
+    assert [drops.note("views", "in", DropReason.EXPIRED, 5) for _ in range(2)] == [True, False]
+    assert drops.counts["views", "in", "expired"] == 10
