@@ -299,6 +299,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             },
         ),
         Panel(
+            title="Held back by quotas", unit="percentunit",
+            description="Part of the time for which quotas of the brokers hold back the process of a member.",
+            queries={_rate("equipoise_member_throttled_seconds_total", G, "group, member"): "{{group}} {{member}}"},
+        ),
+        Panel(
             title="Restoring", unit="suffix: records/s",
             description="Records of changelogs applied to copies and opening tasks, by member.",
             queries={_rate("equipoise_member_restored_records_total", G, "group, member"): "{{group}} {{member}}"},

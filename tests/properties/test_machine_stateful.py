@@ -42,6 +42,7 @@ from equipoise.events.facts import (
     SilenceObserved,
     TaskReady,
     TasksRevoked,
+    TroublesReported,
     Undecodable,
 )
 from equipoise.events.tasks import LagSentinel, TaskId
@@ -96,6 +97,7 @@ def lies(draw: st.DrawFn) -> Fact:
             st.builds(TaskReady, **{key: st.just(value) for key, value in who.items()}, assignment_epoch=st.just(epoch), tasks=task_sets),
             st.builds(TasksRevoked, **{key: st.just(value) for key, value in who.items()}, assignment_epoch=st.just(epoch), tasks=task_sets),
             st.builds(MemberUnchanged, **{key: st.just(value) for key, value in who.items()}, report=st.integers(0, 60)),
+            st.builds(TroublesReported, **{key: st.just(value) for key, value in who.items()}, troubles=st.sampled_from(((), ("quotas",)))),
             st.just(LeaveIntended(**who)),
             st.just(LeaveCancelled(**who)),
             st.builds(
