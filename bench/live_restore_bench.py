@@ -89,7 +89,7 @@ async def restore(connection: Connection, topic: str, **limits: Any) -> float:
             failed: list[BaseException] = []
             restorer = ChangelogRestorer(
                 connection, {TASK: (topic,)}, RocksStore, directory, throttle=Throttle(**limits),
-                ends_every_s=3.0, progressed=lambda: None, failed=failed.append,
+                ends_every_s=3.0, progressed=lambda: None, failed=failed.append, now_ms=lambda: time.time_ns() // 1_000_000,
             )  # fmt: skip
             await restorer.start()
             try:

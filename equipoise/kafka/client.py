@@ -270,6 +270,16 @@ class Consumer(DataClient, Protocol):
         """As `end_offsets`, with the epochs of the leaders; NO_EPOCH: they have none."""
         ...
 
+    async def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The offsets of the first records that are at least as late (ms since 1970), from the
+        partitions' leaders; None: there is none. Raises KafkaError.
+        """
+        ...
+
+    async def topic_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """See `Admin`. Raises KafkaError."""
+        ...
+
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int] | None:
         """Partition -> offset behind the last record of this leader epoch, or of a former one if
         it has none of it; -1: its leader knows no epoch as late as this. None: the brokers cannot

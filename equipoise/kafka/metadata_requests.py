@@ -1,5 +1,6 @@
-"""Asks for metadata, and makes no topic by that; and for the sizes of partitions. aiokafka asks in
-a version without topic ids (KIP-516) and without the operations that the user is allowed (KIP-430).
+"""Asks for metadata, and makes no topic by that; for settings, and for the sizes of partitions.
+aiokafka asks in a version without topic ids (KIP-516) and without the operations that the user is
+allowed (KIP-430).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aiokafka.errors import NodeNotReadyError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError, for_code
+from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import RequestStruct
 from aiokafka.protocol.metadata import MetadataRequest_v5
 from aiokafka.protocol.types import Array, Boolean, CompactArray, Int16, Int32, Int64, Schema
@@ -15,7 +17,10 @@ from aiokafka.protocol.types import Array, Boolean, CompactArray, Int16, Int32, 
 from equipoise.kafka.broker_wire import Wire
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.declared_requests import COMPACT_TEXT, TAGS, TEXT, Uuid, by_topic, declared, in_versions
+from equipoise.kafka.group_coordinators import ask_any
 
+TOPIC = 2
+"""Type of a resource that has settings."""
 NOT_TOLD = -(2**31)
 """In place of operations: the broker does not say."""
 _NO_ID = bytes(16)
@@ -115,3 +120,13 @@ class DescribeLogDirs(
 
     def build(self, request_struct_class: Any) -> Any:
         return request_struct_class(self._topics)
+
+
+async def topic_configs(wire: Wire, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    """See `client.Admin`."""
+    found = {}
+    for code, _, _, topic, entries in (await ask_any(wire, DescribeConfigsRequest([(TOPIC, topic, None) for topic in topics]))).resources:
+        if code:
+            raise for_code(code)(f"the settings of topic {topic} cannot be read")
+        found[topic] = {entry[0]: entry[1] for entry in entries}
+    return found

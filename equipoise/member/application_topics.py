@@ -15,7 +15,8 @@ from equipoise.member.processing import Processor
 
 DEFAULT_PARTITIONS = 6
 HIDDEN = -1
-_CHANGELOG = {"cleanup.policy": "compact"}
+_CHANGELOG = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+"""The brokers' times say how old a copy is (`CopyChecks.old`)."""
 _BETWEEN = {"retention.ms": "-1"}
 """Settings of a topic that one processor writes and another one reads, as of repartition topics of
 Kafka Streams. Brokers delete by the timestamps of records, so they would delete unread records of

@@ -45,7 +45,9 @@ next owner continues there, whatever offsets a former owner has committed meanwh
 SOURCE_TOPICS_KEY = b"\x00equipoise.source_topics"
 """Of which topics the source positions are: topic -> id (KIP-516)."""
 TOPIC_KEY = b"\x00equipoise.topic"
-"""In a store only: the topic that it is a copy of (`CopiedTopic`)."""
+"""In a store only: the topic that it is a copy of (`CopiedTopic`), its leader epoch, and when the
+copy was begun; former builds wrote less.
+"""
 MOST_STALE_KEYS = 100_000
 """Most keys of ignored records to remember. A former owner has at most one commit under way, 10,000
 records by default.
@@ -297,6 +299,8 @@ class FencedStore:
         before that now, this is no copy any more. NO_EPOCH: unknown. It is stored with the next
         changes. Any thread may set it.
         """
+        self.begun_ms = 0
+        """Its first record was read not before this, by the brokers' clocks; 0: unknown."""
         self._read_topic()
         try:
             self.fence = ChangelogFence.unpack(store.get(FENCE_KEY))
@@ -313,21 +317,25 @@ class FencedStore:
         packed = self.store.get(TOPIC_KEY)
         try:
             if packed is not None:
-                topic_id, begin, *epoch = msgpack.unpackb(packed)
+                topic_id, begin, *rest = msgpack.unpackb(packed)
                 self.copied = CopiedTopic(topic_id, begin)
-                self.leader_epoch = self._written_epoch = epoch[0] if epoch else NO_EPOCH  # a build without epochs wrote it
+                self.leader_epoch = self._written_epoch = rest[0] if rest else NO_EPOCH  # a build without epochs wrote it
+                self.begun_ms = rest[1] if rest[1:] else 0
         except (ValueError, TypeError, msgpack.UnpackException):
             self.copied = None
 
-    def note_copied(self, topic: CopiedTopic) -> None:
-        """Notes the topic that this is a copy of."""
-        if self.copied != topic:
+    def note_copied(self, topic: CopiedTopic, begun_ms: int | None = None) -> None:
+        """Notes the topic that this is a copy of. `begun_ms`: now, by the brokers' clocks, when it
+        is read from its beginning; None: it has some of it.
+        """
+        if self.copied != topic or begun_ms is not None:
             self.copied = topic
+            self.begun_ms = self.begun_ms if begun_ms is None else begun_ms
             self._apply({TOPIC_KEY: self._pack_topic(topic)}, position=self.store.position)
 
     def _pack_topic(self, topic: CopiedTopic) -> bytes:
         self._written_epoch = self.leader_epoch
-        packed: bytes = msgpack.packb([topic.topic_id, topic.begin, self.leader_epoch])
+        packed: bytes = msgpack.packb([topic.topic_id, topic.begin, self.leader_epoch, self.begun_ms])
         return packed
 
     def apply(self, records: Sequence[ChangelogRecord | Row], *, position: int, bulk: bool = False) -> None:
@@ -366,6 +374,6 @@ class FencedStore:
     def wipe(self) -> None:
         """Removes everything; `position` is 0 again."""
         self.store.wipe()
-        self.is_damaged, self.copied = False, None
+        self.is_damaged, self.copied, self.begun_ms = False, None, 0
         self.leader_epoch = self._written_epoch = NO_EPOCH
         self.fence = ChangelogFence()

@@ -132,6 +132,7 @@ class Link:
         self._reader_lock = asyncio.Lock()
         """Held by the one coroutine that moves the reader."""
         self._next_number_position = 0
+        self._brokers_ahead_ms: int | None = None
 
     async def open(self) -> None:
         """Connects, and reads the log's opening for the group's partition. Raises InputError when
@@ -160,6 +161,13 @@ class Link:
         unknown.
         """
         return self._producer.leader(self.facts)
+
+    def brokers_ms(self) -> int:
+        """The time since 1970, which is not before that of the brokers when they appended the
+        decisions that were read. Any thread may call this.
+        """
+        here_ms, ahead_ms = self._runtime.wall_us() // 1_000, self._brokers_ahead_ms
+        return here_ms if ahead_ms is None else max(here_ms, self._runtime.boot_ms() + ahead_ms)
 
     @property
     def id_of_facts(self) -> str:
@@ -352,6 +360,7 @@ class Link:
         if not self._placed.is_set():
             return True
         for record in batch.get(self._decisions, ()):
+            self._brokers_ahead_ms = max(record.timestamp_ms - self._runtime.boot_ms(), self._brokers_ahead_ms or 0)
             if group_of(record.key) == self._group and self._received(self._decode(record)) is Reception.GAP:
                 _LOG.debug("group %s: a decision is missing before %s/%d@%d, reading again", self._group, *self._decisions, record.offset)
                 self._go_to(self._next_number_position)

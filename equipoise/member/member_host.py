@@ -159,6 +159,7 @@ class MemberHost:
             failed=self.fail,
             brokers=brokers,
             ask_owned=self._leader_ends,
+            now_ms=self._link.brokers_ms,
         )  # fmt: skip
         self.shared = SharedSession(self._new_session())
         clients = MemberClients(connection, group, options, lambda: f"{member_id}/{self.shared.session.incarnation}")

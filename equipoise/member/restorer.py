@@ -93,6 +93,7 @@ class ChangelogRestorer:
     are in memory. `ends_every_s`: time between two requests for the changelogs' ends. `rack`: lets
     brokers serve reads from a near replica; ends are requested from leaders all the same.
     `ask_owned`: asks for the ends of changelogs of running tasks; None: as for those of copies.
+    `now_ms`: the time by the brokers' clocks, since 1970.
     `progressed` is called from this loop when lags have changed: at most every REPORT_EVERY_S, but
     at once when a copy comes within `ready_lag_records`. `failed` is called when it cannot go on.
     """
@@ -112,8 +113,10 @@ class ChangelogRestorer:
         failed: Callable[[BaseException], None],
         brokers: BrokerWatch | None = None,
         ask_owned: Ask[LeaderEnd] | None = None,
+        now_ms: Callable[[], int],
     ) -> None:
         self._ask_owned = ask_owned
+        self._now_ms = now_ms
         self._brokers = brokers or BrokerWatch("restoring", runtime.monotonic_s)
         self._connection = connection
         self._changelogs = changelogs
@@ -182,7 +185,7 @@ class ChangelogRestorer:
                 connections_max_idle_ms=MAX_IDLE_MS, as_rows=True,
             )
             self._asker = clients.consumer(read_committed=True, connections_max_idle_ms=MAX_IDLE_MS)
-            self._checks = CopyChecks(self._asker)
+            self._checks = CopyChecks(self._asker, self._now_ms)
             for consumer in (self._consumer, self._asker):
                 await consumer.start()
         if self._has_directory:

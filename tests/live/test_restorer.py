@@ -63,7 +63,7 @@ async def restoring(
     restorer = ChangelogRestorer(
         Connection(bootstrap=bootstrap), dict.fromkeys(TASKS, (topic,)), open_store, directory,
         throttle=throttle or Throttle(), ends_every_s=ends_every_s,
-        progressed=lambda: None, failed=failures.append,
+        progressed=lambda: None, failed=failures.append, now_ms=lambda: time.time_ns() // 1_000_000,
     )  # fmt: skip
     await restorer.start()
     try:

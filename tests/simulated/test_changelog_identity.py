@@ -21,13 +21,15 @@ from equipoise.member.directory import StateDirectory
 from equipoise.member.fencing import TOPIC_KEY
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.stores import RocksStore
-from equipoise.member.throttle import Throttle
+from equipoise.member.throttle import LEAST_RECORDS, Throttle
 from equipoise.testing.simulated.kafka.partition_log import Batch, PartitionLog
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 from equipoise.testing.simulated.simulated_connection import SimulatedConnection
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 
+DAY_S = 86_400
+DAY_MS = DAY_S * 1_000
 TASK, OTHER, TP = TaskId(0, 0), TaskId(0, 1), TopicPartition("log", 0)
 
 
@@ -39,8 +41,8 @@ class _World:
         self.folder = folder
         self.failed: list[BaseException] = []
 
-    def append(self, key: str, value: str, partition: int = 0) -> None:
-        batch = Batch(-1, -1, -1, False, [(key.encode(), value.encode(), (), 0)], 100)
+    def append(self, key: str, value: str | None, partition: int = 0) -> None:
+        batch = Batch(-1, -1, -1, False, [(key.encode(), None if value is None else value.encode(), (), self.now_ms())], 100)
         self.cluster.append(self.cluster.topics["log"].partitions[partition], batch)
 
     def make_again(self, *keys: str) -> None:
@@ -55,14 +57,22 @@ class _World:
         for key in keys:
             self.append(key, "new")
 
+    def compact(self) -> None:
+        """The brokers compact the changelog, and keep deletions for a day."""
+        self.cluster.compact(TP, self.cluster.topics["log"].partitions[0].log.end, self.now_ms() - DAY_MS)
+
+    def now_ms(self) -> int:
+        return self.scheduler.now_us // 1_000
+
     def _clock(self) -> float:
         return self.scheduler.now_us / S_US
 
-    async def member(self, directory: StateDirectory) -> ChangelogRestorer:
+    async def member(self, directory: StateDirectory, records_per_s: float | None = None) -> ChangelogRestorer:
         runtime: Any = type("Runtime", (), {"monotonic_s": staticmethod(self._clock), "run_blocking": staticmethod(_at_once)})
         restorer = ChangelogRestorer(
             SimulatedConnection(made=SimulatedClients(self.cluster, "member")), {TASK: ("log",), OTHER: ("log",)}, RocksStore, directory,
-            runtime=runtime, throttle=Throttle(None, None, self._clock), ends_every_s=1.0, progressed=lambda: None, failed=self.failed.append,
+            runtime=runtime, throttle=Throttle(records_per_s, None, self._clock), ends_every_s=1.0,
+            progressed=lambda: None, failed=self.failed.append, now_ms=self.now_ms,
         )  # fmt: skip
         await restorer.start()
         return restorer
@@ -84,7 +94,7 @@ class _World:
 
         task = VirtualLoop(self.scheduler, "test").create_task(whole())
         try:
-            self.scheduler.run(600 * S_US, task.done)
+            self.scheduler.run(10 * DAY_S * S_US, task.done)
             assert task.done(), "it hangs"
             task.result()
             assert not self.failed
@@ -358,3 +368,65 @@ def test_changelog_that_cannot_be_read_holds_up_no_other(tmp_path: Path, caplog:
 
     with mock.patch.object(FetchedBatches, "take", fails):
         world.run(test)
+
+
+@pytest.mark.parametrize("away_s", [DAY_S // 2, 3 * DAY_S])
+def test_copy_that_was_away_for_longer_than_deletions_are_kept_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture, away_s: int) -> None:
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        await asyncio.sleep(5 * DAY_S)
+        world.append("a", "old")
+        world.append("ab", "old")
+        assert await world.state() == {"a": "old", "ab": "old"}
+        world.append("a", None)
+        await asyncio.sleep(away_s)
+        world.compact()
+        world.append("ac", "new")
+        assert await world.state() == {"ab": "old", "ac": "new"}
+        assert caplog.text.count("its deletions are kept for 86400 s") == (away_s > DAY_S)
+        caplog.clear()
+        world.append("ad", "new")
+        assert await world.state() == {"ab": "old", "ac": "new", "ad": "new"}
+        assert "not using" not in caplog.text
+
+    world.run(test)
+
+
+def test_copy_that_was_away_for_long_while_nothing_was_written_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        await asyncio.sleep(5 * DAY_S)
+        world.append("a", "old")
+        await world.state()
+        await asyncio.sleep(3 * DAY_S)
+        assert await world.state() == {"a": "old"}
+        world.append("ab", "new")
+        assert await world.state() == {"a": "old", "ab": "new"}
+        assert "not using" not in caplog.text
+
+    world.run(test)
+
+
+def test_copy_that_a_stop_interrupted_while_it_was_made_of_old_records_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The records that it has are old, and were read a moment ago."""
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        await asyncio.sleep(5 * DAY_S)
+        written = {f"a{number}": "old" for number in range(3 * LEAST_RECORDS)}
+        for key in written:
+            world.append(key, "old")
+        await asyncio.sleep(3 * DAY_S)
+        with StateDirectory(tmp_path, "g", "m") as directory:
+            restorer = await world.member(directory, records_per_s=0.1)
+            restorer.follow(TASK)
+            await asyncio.sleep(1)
+            await restorer.stop()
+            assert 0 < restorer.restored_records < len(written)
+        world.append("ab", "new")
+        assert await world.state() == {**written, "ab": "new"}
+        assert "not using" not in caplog.text
+
+    world.run(test)

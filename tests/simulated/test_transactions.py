@@ -76,7 +76,7 @@ class Peer:
         tasks = [TaskId(0, partition) for partition in range(TASKS)]
         self._restorer = ChangelogRestorer(
             connection, dict.fromkeys(tasks, ("log",)), MemoryStore, None, runtime=runtime, throttle=Throttle(None, None, runtime.monotonic_s),
-            ends_every_s=1.0, progressed=lambda: None, failed=lambda error: None,
+            ends_every_s=1.0, progressed=lambda: None, failed=lambda error: None, now_ms=lambda: int(runtime.monotonic_s() * 1_000),
         )  # fmt: skip
         self.runners: dict[int, TaskRunner] = {}
         self.running: set[int] = set()

@@ -7,20 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from aiokafka.errors import KafkaError, for_code
-from aiokafka.protocol.admin import AlterConfigsRequest, CreateTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.admin import AlterConfigsRequest, CreateTopicsRequest
 
 from equipoise.kafka.admin.broker_choice import ControllerAlone
 from equipoise.kafka.broker_wire import Wire
 from equipoise.kafka.client import CLOSE_S, NewTopic, TopicPartition
 from equipoise.kafka.consumer import group_offsets, leader_questions
 from equipoise.kafka.group_coordinators import GroupCoordinators, ask_any
-from equipoise.kafka.metadata_requests import DescribeTopics
+from equipoise.kafka.metadata_requests import TOPIC, DescribeTopics, topic_configs
 
 T = TypeVar("T")
 CHANGE_TIMEOUT_MS = 30_000
 """How long brokers may take for what changes topics."""
-TOPIC, BROKER = 2, 4
-"""Types of resources that have settings."""
+BROKER = 4
+"""Type of a resource that has settings."""
 _ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS
 _AGAIN_S = 0.1
 
@@ -88,13 +88,7 @@ class WireAdmin:
         return await self.ask_controller(CreateTopicsRequest(asked, CHANGE_TIMEOUT_MS, validate_only=False), _not_made)
 
     async def topic_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-        found = {}
-        answer = await self.ask(DescribeConfigsRequest([(TOPIC, topic, None) for topic in topics]))
-        for code, _, _, topic, entries in answer.resources:
-            if code:
-                raise for_code(code)(f"the settings of topic {topic} cannot be read")
-            found[topic] = {entry[0]: entry[1] for entry in entries}
-        return found
+        return await topic_configs(self.wire, topics)
 
     async def set_topic_configs(self, topic: str, configs: Mapping[str, str]) -> None:
         answer = await self.ask(AlterConfigsRequest([(TOPIC, topic, list(configs.items()))]))

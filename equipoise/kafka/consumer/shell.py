@@ -17,6 +17,7 @@ from equipoise.kafka.consumer.reading_orders import FetchOptions, FetchOrder, Fi
 from equipoise.kafka.consumer.requests import END, FIRST, ListOffsetsRequest, SessionFetch, listed
 from equipoise.kafka.core_shell import CoreShell
 from equipoise.kafka.group_coordinators import GroupCoordinators
+from equipoise.kafka.metadata_requests import topic_configs
 
 _LOG = logging.getLogger(__name__)
 
@@ -212,11 +213,11 @@ class WireConsumer(CoreShell):
         return {place: each.offset for place, each in (await self._offsets(dict.fromkeys(partitions, END))).items()}
 
     async def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Returns the offsets of the first records that are at least as late (ms since 1970), from
-        the partitions' leaders; None: there is none. Raises KafkaError.
-        """
         found = await self._offsets(times_ms)
         return {place: None if each.offset < 0 else each.offset for place, each in found.items()}
+
+    async def topic_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        return await topic_configs(self.wire, topics)
 
     async def leader_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:
         return await self._offsets(dict.fromkeys(partitions, END))

@@ -16,12 +16,12 @@ from aiokafka import errors
 from aiokafka.conn import create_conn
 from aiokafka.protocol.admin import ApiVersionRequest, DescribeConfigsRequest
 
-from equipoise.kafka.admin.admin_shell import BROKER, TOPIC
+from equipoise.kafka.admin.admin_shell import BROKER
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import classic_groups, repeated
 from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, StreamsGroupDescribe
-from equipoise.kafka.metadata_requests import NOT_TOLD
+from equipoise.kafka.metadata_requests import NOT_TOLD, TOPIC
 from equipoise.replay.importers.groups.described import read_streams_groups
 
 OPERATIONS = {3: "Read", 4: "Write", 5: "Create", 6: "Delete", 8: "Describe", 10: "DescribeConfigs"}

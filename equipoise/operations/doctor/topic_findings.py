@@ -115,7 +115,7 @@ def of_application(application: Application, found: Found, settings: Settings, b
         yield unknown("changelogs", f"settings of {', '.join(hidden)}: this user may not read them", "run the doctor as the members' user")
     elif application.changelogs and not unseen and not any(each.check == "changelogs" for each in wrong):
         kept = min((int(settings[name].get("delete.retention.ms", DELETIONS_KEPT_MS)) for name in application.changelogs), default=DELETIONS_KEPT_MS)
-        away = f"a member that was away for longer than {span_text(kept)} must begin without its state directory"
+        away = f"a copy that was away for about {span_text(kept)} is restored from scratch"
         yield fine("changelogs", f"group {application.group}: {', '.join(application.changelogs)}: compacted; {away}")
 
 

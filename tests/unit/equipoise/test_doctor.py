@@ -217,7 +217,7 @@ def application(found: Any = THERE, settings: Any = COMPACT) -> list[Finding]:
 def test_compacted_changelog_is_fine_and_says_how_long_deletions_are_kept() -> None:
     found = only(application())
     assert (found.status, found.check) == ("fine", "changelogs")
-    assert found.text == "group g: log: compacted; a member that was away for longer than 2 h 00 min must begin without its state directory"
+    assert found.text == "group g: log: compacted; a copy that was away for about 2 h 00 min is restored from scratch"
 
 
 @pytest.mark.parametrize(

@@ -292,8 +292,10 @@ class PartitionLog:
         gone = bisect_left(self._offsets, self.start)
         del self.records[:gone], self._offsets[:gone]
 
-    def compact(self, below: int) -> None:
-        """Removes records below an offset that have a later one with their key there."""
+    def compact(self, below: int, deletions_from_ms: int = 0) -> None:
+        """Removes records below an offset that have a later one with their key there, and those
+        without value that are older than `deletions_from_ms`.
+        """
         self.compacted_below = max(self.compacted_below, below)
         last = {
             record.key: record.offset
@@ -306,6 +308,7 @@ class PartitionLog:
             if each.offset >= below:
                 return True
             is_gone = each.offset in self._aborted and each.offset < ended.get(each.batch.producer_id, 0)
+            is_gone = is_gone or (each.value is None and each.timestamp_ms < deletions_from_ms)
             return each.batch.marker is None and not is_gone and last.get(each.key, each.offset) == each.offset
 
         undecided: dict[int, list[int]] = {}

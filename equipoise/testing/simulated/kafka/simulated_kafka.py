@@ -146,8 +146,8 @@ class Cluster:
         log = self.topics[place[0]].partitions[place[1]].log
         log.delete_before(min(before, log.high_watermark))
 
-    def compact(self, place: TopicPartition, below: int) -> None:
-        self.topics[place[0]].partitions[place[1]].log.compact(below)
+    def compact(self, place: TopicPartition, below: int, deletions_from_ms: int = 0) -> None:
+        self.topics[place[0]].partitions[place[1]].log.compact(below, deletions_from_ms)
 
     def lose_tail(self, place: TopicPartition, count: int) -> None:
         """A disk or an unclean election loses the last records, acknowledged ones too. The next
