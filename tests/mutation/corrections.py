@@ -104,7 +104,7 @@ CORRECTIONS = (
     ),
     Correction(
         "does not look at the error of a whole group: one whose coordinator has moved is one without offsets",
-        ("consumer/group_offsets", "read_offsets"), "getattr(answer, \"error_code\", 0)", "0", f"{WIRE}::test_offsets_of_a_group_are_never_forgotten",
+        ("consumer/group_offsets", "read_notes"), "getattr(answer, \"error_code\", 0)", "0", f"{WIRE}::test_offsets_of_a_group_are_never_forgotten",
     ),
     Correction(
         "makes a text of a right that is missing, in an error of no kind",
