@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from equipoise.kafka.client import TopicPartition
 from equipoise.member.error_policy import error_text
@@ -13,6 +13,17 @@ _LOG = logging.getLogger(__name__)
 APART_S = 1.0
 """For so long a changelog partition that cannot be read is left alone; twice as long each time."""
 MOST_APART_S = 30.0
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Numbers in rising order, consecutive ones as a range: ``0..5, 7``."""
+    found: list[list[int]] = []
+    for each in sorted(numbers):
+        if found and found[-1][1] == each - 1:
+            found[-1][1] = each
+        else:
+            found.append([each, each])
+    return ", ".join(str(first) if first == last else f"{first}..{last}" for first, last in found)
 
 
 class ApartPartitions:
@@ -49,25 +60,35 @@ class ApartPartitions:
         """Returns whether each partition is read by itself (monotonic, s)."""
         return bool(self._apart) or now_s < self._each_until_s
 
-    def put(self, tp: TopicPartition, error: Exception) -> bool:
-        """Leaves a partition alone for a while. Returns whether `error` is a missing right."""
-        _, former_s = self._apart.get(tp, (0.0, 0.0))
-        name_topic(error, tp.topic, "Read")
-        if not former_s:
+    def put(self, failed: Mapping[TopicPartition, Exception]) -> set[TopicPartition]:
+        """Leaves partitions alone for a while. Returns those that the member has no right to read.
+        """
+        said: dict[tuple[str, str], list[int]] = {}
+        now_s, forbidden = self._monotonic_s(), set()
+        for tp, error in failed.items():
+            name_topic(error, tp.topic, "Read")
+            if is_missing_right(error):
+                forbidden.add(tp)
+            _, former_s = self._apart.get(tp, (0.0, 0.0))
+            if not former_s:
+                said.setdefault((tp.topic, error_text(error)), []).append(tp.partition)
+            for_s = min(MOST_APART_S, 2 * former_s or APART_S)
+            self._apart[tp] = now_s + for_s, for_s
+        self._forbidden |= forbidden
+        for (topic, text), partitions in sorted(said.items()):
             _LOG.error(
-                "changelog %s/%d cannot be read: %s. Its task and copies wait, others go on; it is tried again at least every %.0f s. See that "
+                "changelog %s/%s cannot be read: %s. Its tasks and copies wait, others go on; it is tried again at least every %.0f s. See that "
                 "the topic exists, that this member may read it, and that it can read its compression and records",
-                *tp, error_text(error), MOST_APART_S,
+                topic, number_ranges(partitions), text, MOST_APART_S,
             )  # fmt: skip
-        for_s = min(MOST_APART_S, 2 * former_s or APART_S)
-        self._apart[tp] = self._monotonic_s() + for_s, for_s
-        if not is_missing_right(error):
-            return False
-        self._forbidden.add(tp)
-        return True
+        return forbidden
 
-    def put_right(self, tp: TopicPartition) -> None:
-        """Notes that a partition was read."""
-        self._forbidden.discard(tp)
-        if self._apart.pop(tp, None) is not None:
-            _LOG.warning("changelog %s/%d can be read again", *tp)
+    def put_right(self, read: Iterable[TopicPartition]) -> None:
+        """Notes that partitions were read."""
+        again: dict[str, list[int]] = {}
+        for tp in read:
+            self._forbidden.discard(tp)
+            if self._apart.pop(tp, None) is not None:
+                again.setdefault(tp.topic, []).append(tp.partition)
+        for topic, partitions in sorted(again.items()):
+            _LOG.warning("changelog %s/%s can be read again", topic, number_ranges(partitions))

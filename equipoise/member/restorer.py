@@ -45,6 +45,8 @@ BULK_LAG = 20_000
 REPORT_EVERY_S = 0.1
 """Shortest time between two reports of ordinary progress."""
 RETRY_S = 0.5
+PARTS = 8
+"""So many questions for partitions that cannot be read are asked at once."""
 FOLLOW_WAIT_MS = 500
 MARKER_WAIT_MS = 5
 FETCH_WAIT_MS = 100
@@ -81,6 +83,11 @@ class _RestoredCopy:
     waiting: asyncio.Future[tuple[Owners, dict[str, FencedStore] | None]] | None = None
     take_if: TakeIf = _never
     """Whether the stores leave this thread then, and are in the result of `waiting`."""
+
+
+def _parts(partitions: Sequence[TopicPartition]) -> list[Sequence[TopicPartition]]:
+    size = -(-len(partitions) // PARTS)
+    return [partitions[at : at + size] for at in range(0, len(partitions), size)] if partitions else []
 
 
 class ChangelogRestorer:
@@ -380,6 +387,7 @@ class ChangelogRestorer:
                 async with asyncio.timeout(wait_ms / 1_000):
                     await self._unless_woken(self._consumer.fetched())
         batches: dict[TopicPartition, Sequence[Row]] = {}
+        failed: dict[TopicPartition, Exception] = {}
         for tp in sorted(self._consumer.ready() & frozenset(served)):
             try:
                 found: Any = await self._consumer.getmany(tp, timeout_ms=0, max_records=most)
@@ -387,44 +395,59 @@ class ChangelogRestorer:
             except OffsetOutOfRangeError as error:
                 self._check_again(*(error.args[0] if error.args else ()))
             except KafkaError as error:
-                self._set_apart(tp, error)
-            else:
-                if tp in batches:
-                    self._apart.put_right(tp)
+                failed[tp] = error
+        self._set_apart(failed)
+        self._apart.put_right(batches)
         return batches
 
     async def _set_unreadable_apart(self) -> bool:
-        """After an error that names no partition: looks at each partition by itself, and sets those
-        apart that fail while others do not. Returns whether there are some.
-        """
-        from aiokafka.errors import KafkaError
+        """After an error that names no partition: looks for the partitions that fail while others
+        do not, and sets them apart. Returns whether there are some.
 
+        Few partitions are asked for together, and of these that fail fewer: a question for each of
+        thousands would take longer than it may.
+        """
+        from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+
+        unanswered = (TimeoutError, KafkaTimeoutError, KafkaConnectionError)
         failed: dict[TopicPartition, Exception] = {}
 
-        async def look(tp: TopicPartition) -> None:
+        async def look(partitions: Sequence[TopicPartition]) -> Exception | None:
             try:
                 async with asyncio.timeout(ASK_S):
-                    await self._asker.end_offsets([tp])
-                    await self._checks.ask_ids([tp])
-            except (KafkaError, TimeoutError) as error:
-                failed[tp] = error
+                    await self._asker.end_offsets(partitions)
+                    await self._checks.ask_ids(partitions)
+            except TimeoutError:
+                return TimeoutError(f"no answer within {ASK_S:.0f} s")
+            except KafkaError as error:
+                refused: Exception = error
+                return refused
+            return None
 
         now_s = self._monotonic_s()
         partitions = [tp for task in self._copies for tp in self._partitions(task) if not self._apart.includes_any([tp])]
-        await asyncio.gather(*map(look, partitions))
+        first = parts = _parts(partitions)
+        while parts:
+            errors = await asyncio.gather(*map(look, parts))
+            if parts is first and len(parts) > 1 and all(isinstance(each, unanswered) for each in errors):
+                return False  # no broker answers
+            wrong = [(part, error) for part, error in zip(parts, errors, strict=True) if error is not None]
+            failed |= {part[0]: error for part, error in wrong if len(part) == 1}
+            parts = [each for part, _ in wrong if len(part) > 1 for each in _parts(part)]
         if len(failed) == len(partitions) and len(partitions) > 1 and not any(map(is_missing_right, failed.values())):
-            return False  # no broker answers
-        for tp, error in failed.items():
-            self._set_apart(tp, error)
+            return False
+        self._set_apart(failed)
         # Fetched records of which one is damaged are read again, each partition by itself.
         self._apart.read_each(now_s)
         return bool(failed)
 
-    def _set_apart(self, tp: TopicPartition, error: Exception) -> None:
-        if self._apart.put(tp, error):
-            for task, copy in self._copies.items():
-                if copy.waiting is not None and not copy.waiting.done() and tp in self._partitions(task):
-                    copy.waiting.set_exception(error)  # who opens it decides
+    def _set_apart(self, failed: Mapping[TopicPartition, Exception]) -> None:
+        forbidden = self._apart.put(failed)
+        for task, copy in self._copies.items() if forbidden else ():
+            if copy.waiting is not None and not copy.waiting.done():
+                for tp in forbidden.intersection(self._partitions(task)):
+                    copy.waiting.set_exception(failed[tp])  # who opens it decides
+                    break
 
     def _is_apart(self, task: TaskId) -> bool:
         return self._apart.includes_any(self._partitions(task))
@@ -509,6 +532,7 @@ class ChangelogRestorer:
         if not partitions:
             return
         spans = await self._checks.spans(partitions)
+        answered: list[TopicPartition] = []
         for task, copy in copies.items():
             if self._copies.get(task) is not copy:
                 continue  # left meanwhile: its stores are closed
@@ -516,8 +540,9 @@ class ChangelogRestorer:
                 self._ends.answered({tp: spans.ends[tp].offset})
                 spans.settle(tp, store)
                 if not self._apart.is_forbidden(tp):
-                    self._apart.put_right(tp)
+                    answered.append(tp)
             copy.placed = True
+        self._apart.put_right(answered)
 
     async def _look_for_new_topics(self) -> None:
         """Checks the copies again whose changelogs were deleted and made again. Their owners notice

@@ -34,10 +34,11 @@ TASK, OTHER, TP = TaskId(0, 0), TaskId(0, 1), TopicPartition("log", 0)
 
 
 class _World:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, partitions: int = 2) -> None:
         self.scheduler = Scheduler(1)
         self.cluster = Cluster(self.scheduler, Random(1))
-        self.cluster.create_topic("log", 2)
+        self.cluster.create_topic("log", partitions)
+        self.tasks = [TaskId(0, partition) for partition in range(partitions)]
         self.folder = folder
         self.failed: list[BaseException] = []
 
@@ -70,7 +71,7 @@ class _World:
     async def member(self, directory: StateDirectory, records_per_s: float | None = None) -> ChangelogRestorer:
         runtime: Any = type("Runtime", (), {"monotonic_s": staticmethod(self._clock), "run_blocking": staticmethod(_at_once)})
         restorer = ChangelogRestorer(
-            SimulatedConnection(made=SimulatedClients(self.cluster, "member")), {TASK: ("log",), OTHER: ("log",)}, RocksStore, directory,
+            SimulatedConnection(made=SimulatedClients(self.cluster, "member")), dict.fromkeys(self.tasks, ("log",)), RocksStore, directory,
             runtime=runtime, throttle=Throttle(records_per_s, None, self._clock), ends_every_s=1.0,
             progressed=lambda: None, failed=self.failed.append, now_ms=self.now_ms,
         )  # fmt: skip
@@ -428,5 +429,58 @@ def test_copy_that_a_stop_interrupted_while_it_was_made_of_old_records_goes_on(t
         world.append("ab", "new")
         assert await world.state() == {**written, "ab": "new"}
         assert "not using" not in caplog.text
+
+
+def test_changelogs_that_cannot_be_read_are_logged_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = _World(tmp_path, 12)
+    take = FetchedBatches.take
+    broken = True
+
+    def fails(self: FetchedBatches, most: int) -> Any:
+        return ([], UnsupportedCodecError("lz4")) if broken and self.place[1] != 3 else take(self, most)
+
+    async def test() -> None:
+        nonlocal broken
+        for task in world.tasks:
+            world.append("a", "1", task.partition)
+        with StateDirectory(tmp_path, "g", "m") as directory:
+            restorer = await world.member(directory)
+            waiting = [asyncio.ensure_future(restorer.restore(task)) for task in world.tasks]
+            await asyncio.sleep(60)
+            assert [task.partition for task, each in zip(world.tasks, waiting, strict=True) if each.done()] == [3]
+            assert len([each for each in caplog.messages if "cannot be read" in each]) <= 2, "records of all places come in one or two answers"
+            assert "changelog log/0..2, 4..11 cannot be read: UnsupportedCodecError" in caplog.text
+            broken = False
+            async with asyncio.timeout(60):
+                await asyncio.gather(*waiting)
+            await restorer.stop()
+
+    with mock.patch.object(FetchedBatches, "take", fails):
+        world.run(test)
+
+
+@pytest.mark.parametrize("without_leader", [[7], [0, 1, 2, 199], list(range(40, 90))])
+def test_partitions_without_a_leader_are_found_among_many_on_slow_brokers(tmp_path: Path, without_leader: list[int]) -> None:
+    world = _World(tmp_path, 200)
+
+    async def test() -> None:
+        with StateDirectory(tmp_path, "g", "m") as directory:
+            restorer = await world.member(directory)
+            for task in world.tasks:
+                restorer.follow(task)
+            asking = restorer._asker.end_offsets
+            lock, others = asyncio.Lock(), asyncio.Event()
+
+            async def slow(places: Any, *more: Any) -> Any:
+                if any(place.partition in without_leader for place in places):
+                    await others.wait()  # for the metadata, until the time is over
+                async with lock:
+                    await asyncio.sleep(0.1)
+                return await asking(places, *more)
+
+            with mock.patch.object(restorer._asker, "end_offsets", slow):
+                assert await restorer._set_unreadable_apart()
+            assert [task.partition for task in world.tasks if restorer._is_apart(task)] == without_leader
+            await restorer.stop()
 
     world.run(test)
