@@ -12,6 +12,8 @@ _LOG = logging.getLogger(__name__)
 WINDOW_S = 60.0
 MOST_S = 20.0
 """Throttled for longer than this of the last WINDOW_S, a process is held up. That is logged."""
+LOOK_S = 1.0
+"""Many answers a second may name a short time; the sum over WINDOW_S is made no more often."""
 QUOTAS = "`kafka-configs.sh --describe --entity-type users`, or clients, shows its quotas"
 
 
@@ -28,6 +30,7 @@ class Throttling:
         self._spans: deque[tuple[float, float]] = deque()
         """Beginning and end of each time, rising."""
         self._is_held_up = False
+        self._looked_s = 0.0
 
     def note(self, throttle_ms: int, now_s: float) -> None:
         """Notes an answer that names this time."""
@@ -39,13 +42,15 @@ class Throttling:
                 self.throttled_s += end_s - begin_s
                 self._until_s = end_s
                 self._spans.append((begin_s, end_s))
-        self.held_up_s(now_s)
+        if now_s - self._looked_s >= LOOK_S:
+            self.held_up_s(now_s)
 
     def held_up_s(self, now_s: float) -> float | None:
         """Returns how long it was throttled of the last WINDOW_S; None: not for longer than MOST_S.
         Logs when that begins, and when it is over.
         """
         with self._lock:
+            self._looked_s = now_s
             since_s = now_s - WINDOW_S
             while self._spans and self._spans[0][1] <= since_s:
                 self._spans.popleft()
