@@ -29,7 +29,7 @@ from equipoise.member.refusals import ForGood, RefusedRecord, refused_by
 from equipoise.member.serdes import BytesSerde, Serde, SerdeAsksError, SerdeUnavailableError, looks_up
 from equipoise.member.sizes import OversizedError
 from equipoise.member.stores import StoreError
-from equipoise.member.task_context import TaskContext
+from equipoise.member.task_context import KeptError, TaskContext
 from equipoise.member.timers import Timers
 
 _LOG = logging.getLogger(__name__)
@@ -309,6 +309,9 @@ class Processing:
             return 0
         is_unreadable, self._is_unreadable = self._is_unreadable, False
         text = f"it cannot be read: {error_text(error)}" if is_unreadable else error_text(error)
+        if isinstance(error, KeptError):  # each record would be left out
+            self.park(record.topic, record.partition, record.offset, error)
+            return 0
         self._attempts, self._suspects = self._attempts + 1, 1
         if self._attempts <= policy.retries:
             self.retry_in_s = policy.backoff_of(self._attempts)
@@ -388,7 +391,7 @@ class Processing:
                 if failed is None:
                     callbacks.insert(0, callback)
                     continue
-                if self._policy.action == "stop" and not isinstance(failed, SerdeUnavailableError):
+                if isinstance(failed, KeptError) or (self._policy.action == "stop" and not isinstance(failed, SerdeUnavailableError)):
                     self.park("", -1, -1, failed)
                     break
                 self._failures.note("", "skipped")
@@ -410,6 +413,9 @@ def parked(
     scope = refused_by(error)
     if is_unreadable:
         what = f"its serde cannot read {made.place}: {error_text(error)}. Restart the member with a serde that can"
+    elif isinstance(error, KeptError):
+        _LOG.error("task %s is parked, other tasks go on: %s. Then restart the member", task, made.error)
+        return made
     elif isinstance(error, OversizedError) or (isinstance(error, InputError) and not topic) or scope is ForGood.RECORD:
         what = f"what was put or sent for {made.place} is refused: {made.error}. Restart the member with a handler that puts and sends less"
     elif scope is ForGood.NOTHING:

@@ -7,6 +7,7 @@ from heapq import merge
 from itertools import repeat
 from operator import itemgetter
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgpack
 
@@ -52,6 +53,12 @@ def _serialized(values: Iterable[Any], serialize: Callable[[Any], bytes], as_is:
     return raw if as_is and set(map(type, raw)) == {as_is} else list(map(serialize, raw))
 
 
+class KeptError(InputError):
+    """A name has something of another kind or size, or is used twice. This is no error of a record:
+    the task is parked, whatever the error policy.
+    """
+
+
 class State:
     """The state of a task in one changelog: the store's content, over it the changes of the last
     commit, and the changes since that began. Keys and values are serialized by `keys` and `values`.
@@ -81,6 +88,12 @@ class State:
         """Those to be written, and how they are packed."""
         self.due_ms: dict[bytes, int] = {}
         """Key -> stream time from which `equipoise.streams` has something to do. Not kept."""
+        self.users: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
+        """Prefix of a name -> what uses it, of `equipoise.streams`. A name is used once."""
+        self.met: dict[bytes, tuple[object, int]] = {}
+        """Prefix of a name -> the token of what uses it, once its description here is as it should
+        be; and the time before which it takes nothing.
+        """
         self._waits: dict[bytes, int] = {}
         """Key -> records after which it goes on with that."""
         self.failure: StoreError | None = None
@@ -319,6 +332,7 @@ class State:
         self._gaps.forget()
         self._own_gaps.forget()
         self.due_ms.clear()
+        self.met.clear()
 
     def write_again(self, changes: Iterable[Change]) -> None:
         """Adds changes that the state already holds to the next commit."""

@@ -18,8 +18,11 @@ from equipoise.streams.windows import AnyWindows, WindowResult
 
 class SessionWindows(AnyWindows[V, A, R]):
     """Sessions of a key: records that are at most `gap_ms` apart are in one. One is closed, and
-    dropped, when stream time is more than `gap_ms` and `grace_ms` behind its last record.
+    dropped, when stream time is more than `gap_ms` and `grace_ms` behind its last record. Sessions
+    that are kept go on with another `gap_ms` or `grace_ms`.
     """
+
+    _kind = "session windows"
 
     def __init__(
         self, name: str, aggregate: Aggregate[V, A, R], *, gap_ms: int, grace_ms: int = 0, emit: str = "change",
@@ -27,11 +30,12 @@ class SessionWindows(AnyWindows[V, A, R]):
     ) -> None:  # fmt: skip
         super().__init__(name, aggregate, grace_ms=grace_ms, emit=emit, on_late=on_late, state=state, serde=serde)
         check_ms("SessionWindows.gap_ms", gap_ms, 1)
-        self._gap_ms = gap_ms
+        self._gap_ms, self._waits_ms = gap_ms, gap_ms + grace_ms
 
     def _add(self, state: State, key: Any, value: V, at_ms: int, now_ms: int) -> list[WindowResult[R]] | None:
         kept, gap_ms, raw_key = self._aggregate, self._gap_ms, state.key_bytes(key)
-        place, start, end, content, first_open_ms = self._by_key + raw_key, at_ms, at_ms, None, now_ms - gap_ms - self._grace_ms
+        place, start, end, content = self._by_key + raw_key, at_ms, at_ms, None
+        first_open_ms = max(now_ms - self._waits_ms, self._from_ms(state))
         raw = state.get_own(place)
         joined: list[tuple[int, int]] = []
         others: list[Any] = []
@@ -63,7 +67,7 @@ class SessionWindows(AnyWindows[V, A, R]):
         return [WindowResult(key, start, end, kept.result(content), replaces=tuple(each for each in joined if each != (start, end)))]
 
     def _close(self, state: State, now_ms: int, most: int | None) -> list[WindowResult[R]]:
-        bound_ms, marks = now_ms - self._gap_ms - self._grace_ms, self._marks(state)
+        bound_ms, marks = max(now_ms - self._waits_ms, self._from_ms(state)), self._marks(state)
         if not marks or marks[0] >= bound_ms:  # no session ends before that
             return []
         results, at = [], len(self._by_time)
@@ -121,16 +125,21 @@ class SlidingWindows(AnyWindows[V, A, R]):
     itself, both included. One is closed when stream time is more than `grace_ms` behind its end.
     """
 
+    _kind = "sliding windows"
+
     def __init__(
         self, name: str, aggregate: Aggregate[V, A, R], *, size_ms: int, grace_ms: int = 0, emit: str = "change",
         on_late: OnLate | None = None, state: str | None = None, serde: Serde | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name, aggregate, grace_ms=grace_ms, emit=emit, on_late=on_late, state=state, serde=serde)
         check_ms("SlidingWindows.size_ms", size_ms, 1)
-        self._size_ms = size_ms
+        self._size_ms, self._waits_ms = size_ms, grace_ms
+
+    def _sizes(self) -> dict[str, int]:
+        return {"size_ms": self._size_ms}
 
     def _add(self, state: State, key: Any, value: V, at_ms: int, now_ms: int) -> list[WindowResult[R]] | None:
-        if at_ms + self._grace_ms < now_ms:
+        if at_ms < max(now_ms - self._grace_ms, self._from_ms(state)):
             return None
         kept, size_ms, raw_key = self._aggregate, self._size_ms, state.key_bytes(key)
         of_key, before, results, is_new = self._of_key(raw_key), kept.begin(), [], True
@@ -163,7 +172,7 @@ class SlidingWindows(AnyWindows[V, A, R]):
         if not marks:
             return []
         closed_to, kept_from = marks
-        bound_ms, at = now_ms - self._grace_ms, len(self._by_time)
+        bound_ms, at = max(now_ms - self._grace_ms, self._from_ms(state)), len(self._by_time)
         results: list[WindowResult[R]] = []
         if self._emits_changes:
             closed_to = max(closed_to, bound_ms)

@@ -28,6 +28,8 @@ class Reminders(Kept):
     to read that are there, no reminder comes.
     """
 
+    _kind = "reminders"
+
     def __init__(
         self, name: str, callback: Callable[[TaskContext, Any, Any, int], object], *, by: str = "stream", state: str | None = None,
         serde: Serde | None = None,

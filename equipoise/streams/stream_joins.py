@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Generic, NamedTuple
 
+from msgpack import unpackb
+
 from equipoise.events.errors import InputError
 from equipoise.member.drops import DropReason
 from equipoise.member.serdes import Serde
@@ -34,8 +36,10 @@ class StreamJoin(Kept, Generic[L, R]):
     no partner, once none can come, and "outer" those of both sides.
 
     `grace_ms`: how much later a record may come than its last partner. `on_late` gets those that
-    come later still, which are counted.
+    come later still, which are counted. Records that wait go on with other times.
     """
+
+    _kind = "a join of streams"
 
     def __init__(
         self, name: str, *, before_ms: int, after_ms: int | None = None, grace_ms: int = 0, kind: str = "inner",
@@ -52,8 +56,25 @@ class StreamJoin(Kept, Generic[L, R]):
         self._wait_ms = {_LEFT: self._after_ms, _RIGHT: self._before_ms}
         """Side -> how much later its partners may be."""
         self._most = MOST_DROPPED if kind == "inner" else MOST_CLOSED
-        self._kept_ms = self._before_ms + self._after_ms
+        self._kept_ms, self._waits_ms = self._before_ms + self._after_ms, grace_ms
         """Any partner that is not late finds a record for so long."""
+
+    def _carried(self, state: State, had: dict[str, Any] | None) -> dict[str, int]:
+        return {"former_kept_ms": self._found_kept_ms(state) if had is None else had["former_kept_ms"]}
+
+    def _found_kept_ms(self, state: State) -> int:
+        """Finds how long a former build has kept a record, whose index does not say its time."""
+        at, first = len(self._by_time), next(state.range_own(self._by_time, self._by_time + LATEST), None)
+        if first is None:
+            return self._kept_ms
+        until_ms, side, raw_key = int.from_bytes(first[0][at : at + TIME_BYTES]), first[0][at + TIME_BYTES :][:1], first[0][at + TIME_BYTES + 1 :]
+        of_side = self._of_key(raw_key) + side
+        place = next(state.range_own(of_side, of_side + LATEST), None)
+        return self._kept_ms if place is None else until_ms - int.from_bytes(place[0][-TIME_BYTES:])
+
+    def _former_kept_ms(self, state: State) -> int:
+        kept_ms: int = unpackb(state.get_own(self._description) or b"")["former_kept_ms"]
+        return kept_ms
 
     def left(self, context: TaskContext, key: Any, value: L, at_ms: int) -> list[JoinedPair[L, R]]:
         """Adds a left record. Returns its pairs, then records without partner that were waiting, of
@@ -78,7 +99,7 @@ class StreamJoin(Kept, Generic[L, R]):
             return []
         at_ms = max(0, at_ms)
         now_ms, state = advance(context, at_ms), self._state(context)
-        if at_ms + self._wait_ms[side] + self._grace_ms < now_ms:
+        if at_ms + self._wait_ms[side] < max(now_ms - self._grace_ms, self._from_ms(state)):
             self._note_late(context, state, key, value, at_ms)
             return self._close(state, now_ms, self._most)
         raw_key = state.key_bytes(key)
@@ -102,7 +123,7 @@ class StreamJoin(Kept, Generic[L, R]):
         state.put_own(place, self._pack([has_partner, [*values, value]]))
         if known is None:
             until_ms = at_ms + self._kept_ms
-            state.put_own(self._by_time + packed(until_ms) + side + raw_key, b"1")
+            state.put_own(self._by_time + packed(until_ms) + side + raw_key, packed(at_ms))
             marks = self._marks(state)
             if not marks or until_ms < marks[0]:
                 self._set_marks(state, until_ms)
@@ -111,17 +132,23 @@ class StreamJoin(Kept, Generic[L, R]):
         """Gives up the earliest records for which no partner can come, at most those of so many
         moments and keys; None: all.
         """
-        bound_ms, marks, alone = now_ms - self._grace_ms, self._marks(state), []
+        bound_ms, marks, alone = max(now_ms - self._grace_ms, self._from_ms(state)), self._marks(state), []
         if not marks or marks[0] >= bound_ms:
             return []
         at, rest_ms = len(self._by_time), None
-        for passed, (index, _) in enumerate(state.range_own(self._by_time + packed(marks[0]), self._by_time + LATEST)):
+        waits_longer: list[int] = []
+        for passed, (index, raw_at) in enumerate(state.range_own(self._by_time + packed(marks[0]), self._by_time + LATEST)):
             until_ms = int.from_bytes(index[at : at + TIME_BYTES])
             if until_ms >= bound_ms or passed == most:
                 rest_ms = until_ms
                 break
             side, raw_key = index[at + TIME_BYTES : at + TIME_BYTES + 1], index[at + TIME_BYTES + 1 :]
-            at_ms = until_ms - self._kept_ms
+            at_ms = int.from_bytes(raw_at) if len(raw_at) == TIME_BYTES else until_ms - self._former_kept_ms(state)
+            if at_ms + self._kept_ms > until_ms:  # it was kept with shorter times
+                waits_longer.append(at_ms + self._kept_ms)
+                state.put_own(self._by_time + packed(waits_longer[-1]) + side + raw_key, packed(at_ms))
+                state.put_own(index, None)
+                continue
             place = self._of_key(raw_key) + side + packed(at_ms)
             raw = state.get_own(place)
             has_partner, values = (True, []) if raw is None else self._unpack(raw)
@@ -131,6 +158,7 @@ class StreamJoin(Kept, Generic[L, R]):
                 alone += [JoinedPair(key, each if is_left else None, None if is_left else each, at_ms) for each in values]
             state.put_own(place, None)
             state.put_own(index, None)
+        rest_ms = min([*waits_longer, *(() if rest_ms is None else (rest_ms,))], default=None)
         if rest_ms is None:
             self._set_marks(state)
         else:

@@ -29,6 +29,8 @@ class StreamTable(Kept, Generic[T]):
                 user = users.get(context, record.key)
     """
 
+    _kind = "a table"
+
     def __init__(self, name: str, *, state: str | None = None, serde: Serde | None = None) -> None:
         super().__init__(name, state=state, serde=serde)
 

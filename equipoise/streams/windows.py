@@ -9,9 +9,9 @@ from typing import Any, Generic, NamedTuple
 from equipoise.events.errors import InputError
 from equipoise.member.drops import DropReason
 from equipoise.member.serdes import Serde
-from equipoise.member.task_context import State, TaskContext
+from equipoise.member.task_context import KeptError, State, TaskContext
 from equipoise.streams.aggregates import A, Aggregate, R, V
-from equipoise.streams.kept import Kept, OnLate, check_ms
+from equipoise.streams.kept import Kept, OnLate, _packed, _unpacked, check_ms
 from equipoise.streams.stream_time import LATEST, TIME_BYTES, advance, packed, time_of
 
 EMITS = ("change", "close")
@@ -96,8 +96,11 @@ class AnyWindows(Kept, Generic[V, A, R]):
 class FixedWindows(AnyWindows[V, A, R]):
     """Windows of `size_ms`, of which one begins each `every_ms` (None: `size_ms`, so that they do
     not overlap), since 1970. One is closed when stream time has reached its end and `grace_ms`
-    more. Then it is dropped, or with `retention_ms` that long after its begin.
+    more. Then it is dropped, or with `retention_ms` that long after its begin. Kept windows go on
+    with another `grace_ms`, `retention_ms` and `emit`; a closed one is not opened again.
     """
+
+    _kind = "windows of a fixed size"
 
     def __init__(
         self, name: str, aggregate: Aggregate[V, A, R], *, size_ms: int, every_ms: int | None = None, grace_ms: int = 0,
@@ -111,11 +114,41 @@ class FixedWindows(AnyWindows[V, A, R]):
         if self._every_ms > size_ms:
             raise InputError(f"FixedWindows.every_ms: {every_ms} is more than size_ms {size_ms}: records between windows would be in none")
         self._size_ms, self._open_ms, self._kept_ms = size_ms, size_ms + grace_ms, max(size_ms + grace_ms, retention_ms)
+        self._waits_ms = self._open_ms - 1
         most_dropped = MOST_DROPPED + 2 * (size_ms // self._every_ms)
         self._most, self._most_dropped = max(self._most, most_dropped), RECORDS_PER_DROP * most_dropped
+        self._former_mark, self._mark = self._mark, self._prefix + b"s"
+        """For former builds: in windows since 1970, not in ms. A task may go there and come back.
+        """
         self._closed_to, self._dropped_to = self._prefix + b"c", self._prefix + b"d"
         """Keys of the first place to go on from, while not all that has passed is closed, dropped.
         """
+
+    def _sizes(self) -> dict[str, int]:
+        return {"size_ms": self._size_ms, "every_ms": self._every_ms}
+
+    def _compared(self, state: State) -> dict[str, Any] | None:
+        had, former = super()._compared(state), self._former_marks(state)
+        if had is None and former and not time_of(state) * 9 // 10 <= max(former) <= time_of(state) + self._every_ms:
+            raise KeptError(f"{self._kind} {self.name!r} had another every_ms, or size_ms; give them another name, or the former sizes")
+        return had
+
+    def _go_on(self, state: State, had: dict[str, Any] | None) -> int:
+        marks, former = self._marks(state) or (0, 0), self._former_marks(state)
+        if former:
+            newer = max(marks[0], former[0]), max(marks[1], former[1])
+            if newer != marks:
+                self._set_marks(state, *(marks := newer))
+        from_ms = super()._go_on(state, had)
+        return from_ms if had is not None else marks[1] if self._emits_changes else marks[0]
+
+    def _former_marks(self, state: State) -> list[int]:
+        former: tuple[int, ...] = state.get_often(self._former_mark, _unpacked) or ()
+        return [each * self._every_ms for each in former]
+
+    def _set_marks(self, state: State, *marks: int) -> None:
+        super()._set_marks(state, *marks)
+        state.put_often(self._former_mark, tuple(each // self._every_ms for each in marks), _packed)
 
     def add(self, context: TaskContext, key: Any, value: V, at_ms: int) -> list[WindowResult[R]]:
         """Adds a value with this timestamp. Returns what `emit` says, in a fixed order: windows
@@ -128,10 +161,14 @@ class FixedWindows(AnyWindows[V, A, R]):
             at_ms = 0
         now_ms, size_ms, every_ms, kept = advance(context, at_ms), self._size_ms, self._every_ms, self._aggregate
         state = (context.only_state if self._topic is None else None) or self._state(context)
+        met = state.met.get(self._prefix)
+        if met is None or met[0] is not self._token:
+            met = self._meet(state)
+        first_ms = met[1]
         raw_key, emits, results = state.key_bytes(key), self._emits_changes, []
         start = at_ms - at_ms % every_ms
         is_late = True
-        while start > at_ms - size_ms and start >= 0 and start + self._open_ms > now_ms:
+        while start > at_ms - size_ms and start >= first_ms and start + self._open_ms > now_ms:
             is_late = False
             place = self._by_time + start.to_bytes(TIME_BYTES) + raw_key
             before = state.get_own(place)
@@ -154,7 +191,8 @@ class FixedWindows(AnyWindows[V, A, R]):
 
     def _close(self, state: State, now_ms: int, most: int | None) -> list[WindowResult[R]]:
         every_ms = self._every_ms
-        is_open, is_kept = (now_ms - self._open_ms) // every_ms + 1, (now_ms - self._kept_ms) // every_ms + 1
+        is_open = ((now_ms - self._open_ms) // every_ms + 1) * every_ms
+        is_kept = ((now_ms - self._kept_ms) // every_ms + 1) * every_ms
         was_open, was_kept = marks = self._marks(state) or (0, 0)
         results: list[WindowResult[R]] = []
         if self._emits_changes:
@@ -170,14 +208,14 @@ class FixedWindows(AnyWindows[V, A, R]):
                 state.put_own(place, None)
         if (was_open, was_kept) != marks:
             self._set_marks(state, was_open, was_kept)
-        due_ms = was_kept * every_ms + self._kept_ms
-        state.due_ms[self._mark] = due_ms if self._emits_changes else min(due_ms, was_open * every_ms + self._open_ms)
+        due_ms = was_kept + self._kept_ms
+        state.due_ms[self._mark] = due_ms if self._emits_changes else min(due_ms, was_open + self._open_ms)
         return results
 
     def _passed(self, state: State, cursor: bytes, begin: int, end: int, most: int | None) -> tuple[list[tuple[bytes, bytes]], int]:
-        """The first windows with these numbers, at most so many, and `end`; or `begin`, if there
-        may be more. Then the place of the next one is kept at `cursor`: a store passes over what
-        was deleted before it at the cost of each key.
+        """The first windows that begin from then to before then, at most so many, and `end`; or
+        `begin`, if there may be more. Then the place of the next one is kept at `cursor`: a store
+        passes over what was deleted before it at the cost of each key.
         """
         first = state.get_often(cursor, bytes)
         found = list(islice(self._from(state, begin, end, first), most))
@@ -190,8 +228,8 @@ class FixedWindows(AnyWindows[V, A, R]):
         return found, end
 
     def _from(self, state: State, begin: int, end: int, first: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Windows with these numbers, and from the place `first` on."""
-        return state.range_own(first or self._by_time + packed(begin * self._every_ms), self._by_time + packed(end * self._every_ms))
+        """Windows that begin from then to before then, and from the place `first` on."""
+        return state.range_own(first or self._by_time + packed(begin), self._by_time + packed(end))
 
     def _first_kept_ms(self, now_ms: int) -> int:
         return ((now_ms - self._kept_ms) // self._every_ms + 1) * self._every_ms
