@@ -139,7 +139,9 @@ class LeaderEnd(NamedTuple):
 
 
 class AppendedRecord(Protocol):
-    """Where a record was appended."""
+    """Where a record was appended, and when by the broker's clock; -1: its topic keeps its senders'
+    times.
+    """
 
     @property
     def topic(self) -> str: ...
@@ -147,6 +149,8 @@ class AppendedRecord(Protocol):
     def partition(self) -> int: ...
     @property
     def offset(self) -> int: ...
+    @property
+    def append_ms(self) -> int: ...
 
 
 class SentBatch(NamedTuple):

@@ -28,6 +28,10 @@ class DropReason(enum.StrEnum):
     """Retention deleted it before it was handled (the source topic). Offsets are counted, so gaps
     too.
     """
+    AHEAD = "ahead"
+    """Its time is too far ahead of the brokers' clock and moves no stream time (`stream time`). The
+    record itself has its effect.
+    """
 
 
 OF_SOURCES = DropReason.SKIPPED, DropReason.DEAD_LETTERED, DropReason.EXPIRED

@@ -22,6 +22,7 @@ from equipoise.log.kafka.bases_reading import newest_base
 from equipoise.log.kafka.envelope import group_key, group_of, member_decision, pack_fact, partition_of, stored_decision
 from equipoise.log.kafka.log_opening import read_opening
 from equipoise.log.kafka.log_topics import Topics
+from equipoise.member.broker_clock import BrokerClock
 from equipoise.member.error_policy import error_text
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.refusals import is_missing_right, name_topic
@@ -90,6 +91,7 @@ class Link:
         waits: Callable[[], None] = lambda: None,
     ) -> None:
         self._waits = waits
+        self.broker_clock = BrokerClock(runtime.boot_ms)
         self._brokers = brokers or BrokerWatch(f"group {group}", runtime.monotonic_s)
         self._connection = connection
         self._group = group
@@ -471,7 +473,7 @@ class Link:
             await producer.abandon()
             await call_off(sending)
             raise
-        sending.result()
+        self.broker_clock.note(sending.result().append_ms)
         self._producer_failed = False
 
     async def _check_same_log(self, over: Producer | None = None) -> None:

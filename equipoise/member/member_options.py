@@ -149,6 +149,10 @@ class MemberOptions:
     """How long a task with several sources waits for records of one that has no more at present,
     while others have: they may be earlier. It never passes one whose end it has not reached.
     """
+    max_ahead_ms: int = attrs.field(default=3_600_000, validator=fields.integer())
+    """A time of a record that is further ahead of the brokers' clock moves no stream time. Give
+    more where windows go by times to come, such as dates of bookings.
+    """
     auto_offset_reset: str = attrs.field(default="earliest", validator=fields.one_of("earliest", "latest"))
     """Where a task without committed offset begins to read: ``earliest`` or ``latest``."""
 
@@ -276,6 +280,7 @@ class MemberKeywords(TypedDict, total=False):
     commit_interval_ms: int | None
     most_uncommitted_records: int
     max_idle_ms: int
+    max_ahead_ms: int
     auto_offset_reset: str
     adopts: str | None
     key_serde: Serde

@@ -349,8 +349,9 @@ class Processing:
         place = place_of(records[0].topic, records[0].partition, records[0].offset) if records else "in a timer"
         for by, what, reason, key, at_ms in self._context.dropped:
             if self._failures.drops.note(self._label, by, reason):
+                key = records[0].key if key is None and len(records) == 1 else key
                 _LOG.warning(
-                    "task %s: %s dropped a record as %s: %s%s, key %.60r, time %s ms. This is logged once, %s counts the others",
+                    "task %s: %s left out a record as %s: %s%s, key %.60r, time %s ms. This is logged once, %s counts the others",
                     self._context.task, what, reason, "batch from " if len(records) > 1 else "", place, key, at_ms, COUNTED,
                 )  # fmt: skip
         self._context.dropped.clear()

@@ -88,6 +88,8 @@ class MemberClients:
         self._writing: asyncio.Task[None] | None = None
         self.offsets = ReportedOffsets(group, self._shared_producer)
         self.sizes = RecordSizes()
+        self.broker_ms: Callable[[], int | None] = lambda: None
+        """Returns the brokers' time, in ms since 1970; None: unknown."""
         self.adoption: Adoption | None = None
         """The consumer group whose place the members take; None: none."""
 
@@ -339,6 +341,11 @@ class TaskClients:
     def sizes(self) -> RecordSizes:
         """The limits that all tasks of the member share."""
         return self._shared.sizes
+
+    @property
+    def broker_ms(self) -> Callable[[], int | None]:
+        """Returns the one of all tasks: see `MemberClients.broker_ms`."""
+        return self._shared.broker_ms
 
     @property
     def adopts(self) -> bool:

@@ -12,10 +12,11 @@ from weakref import WeakValueDictionary
 import msgpack
 
 from equipoise.events.errors import InputError
+from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import NO_EPOCH, SentHeaders, TopicPartition
 from equipoise.member.changes import Changes
-from equipoise.member.drops import Dropped
+from equipoise.member.drops import Dropped, DropReason
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCE_TOPICS_KEY, SOURCES_KEY
 from equipoise.member.gaps import Gaps
 from equipoise.member.readings import KeptReading, end_all
@@ -429,6 +430,10 @@ class TaskContext:
         """
         self.dropped: list[Dropped] = []
         """What windows, joins and tables have dropped in the call at hand."""
+        self.latest_ms = -1
+        """Up to which time a record moves stream time, when that was looked up last."""
+        self.look_up_latest: Callable[[], int] = lambda: INT64_MAX
+        """Returns `latest_ms` as the brokers' clock is now."""
         self.behind: Callable[[], int | None] = lambda: 0
         """Returns how many source records are still to be handled; None: unknown."""
         self.savepoint: Callable[[], None] = self._undo.clear
@@ -515,6 +520,19 @@ class TaskContext:
     def now_ms(self) -> int:
         """The member's clock, in ms since 1970."""
         return 0 if self._timers is None else self._timers.wall_ms()
+
+    def moves_to_ms(self, at_ms: int) -> int:
+        """Returns where a record of this time moves stream time, or 0 when the time is too far
+        ahead of the brokers': that is counted.
+        """
+        if at_ms > self.latest_ms:
+            self.latest_ms = self.look_up_latest()
+            if at_ms > self.latest_ms:
+                dropped = Dropped("stream time", "stream time", DropReason.AHEAD, None, at_ms)
+                if dropped not in self.dropped[-1:]:  # it goes through several windows
+                    self.drop(dropped)
+                return 0
+        return max(0, at_ms)
 
     def drop(self, dropped: Dropped) -> None:
         """Notes what a window, join or table drops, unless the call fails."""

@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
+from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import Producer, SentBatch, TopicPartition, call_off
 from equipoise.member.drops import DropReason
@@ -133,6 +135,7 @@ class TaskOpening:
         reading.place(positions, topic_ids, epochs, self.order)
         self._reading = reading
         context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values, writer.headers, clients.sizes)
+        context.look_up_latest = partial(self._latest_ms, clients)
         processing = Processing(
             self._processor, context, self._timers, group=self._group, policy=options.on_error, key_serde=keys, value_serde=values,
             refused=self._refusals.records, failures=self._failures,
@@ -144,6 +147,10 @@ class TaskOpening:
         if placing.is_incomplete:
             await task.write(task.begin_commit({}, []), lambda error: None)
         return task
+
+    def _latest_ms(self, clients: TaskClients) -> int:
+        now_ms = clients.broker_ms()
+        return INT64_MAX if now_ms is None else now_ms + self._options.max_ahead_ms
 
     async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int, epochs: dict[TopicPartition, int]) -> int:
         """Where to read on, if retention has deleted the record at `position`, or an unclean

@@ -369,6 +369,7 @@ class Group:
             return 0
 
         driver._timers.wall_ms = wall_ms
+        driver.context.look_up_latest = lambda: self._cluster.now_ms() + self._options.max_ahead_ms
         inputs = processor.inputs
         keys = {each.topic: each.key_serde or self._options.key_serde for each in inputs}
         records = {topic: [each for each in self._committed(topic) if each.partition == partition] for topic in keys}

@@ -59,7 +59,7 @@ def test_dropped_records_are_counted_by_reason_and_logged_once(guarantee: str, c
         assert metrics_of(group) == dropped
         lines = [each.getMessage() for each in caplog.records if "equipoise_member_dropped_records_total" in each.getMessage()]
         assert len(lines) == 4
-        assert sum("task 0_0: FixedWindows 'minutes' dropped a record as late: views/0 at offset 3, key 'a', time" in line for line in lines) == 1
+        assert sum("task 0_0: FixedWindows 'minutes' left out a record as late: views/0 at offset 3, key 'a', time" in line for line in lines) == 1
         group.leave("m1")
         send(1, "a", NEW_MS, 5)
         group._cluster.delete_records(TopicPartition("views", 0), group._log("views", 0).end)

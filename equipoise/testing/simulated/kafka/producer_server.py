@@ -50,7 +50,9 @@ def produce(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Repl
         topics: dict[str, list[tuple[int, ...]]] = {}
         for (topic, number), each in found.items():
             code, offset = (0, each) if isinstance(each, int) else (_code(each), -1)
-            topics.setdefault(topic, []).append((number, code, offset, -1, -1))
+            known = cluster.topics.get(topic)
+            is_dated = known is not None and known.configs["message.timestamp.type"] == "LogAppendTime"
+            topics.setdefault(topic, []).append((number, code, offset, cluster.now_ms(broker) if is_dated else -1, -1))
         reply(ProduceResponse_v7(list(topics.items()), 0))
 
     cluster.produce(batches, request.transactional_id, broker, answer)

@@ -10,6 +10,7 @@ import pytest
 from equipoise import ErrorPolicy, JsonSerde, Record, StringSerde, TaskContext
 from equipoise.member.drops import DropReason, Drops
 from equipoise.streams import StreamJoin, StreamTable, TableJoin, count, hopping, sessions, sliding, tumbling
+from equipoise.streams.stream_time import stream_time_ms
 from equipoise.streams.windows import AnyWindows
 from equipoise.testing import TaskDriver
 
@@ -47,7 +48,7 @@ async def test_late_records_are_counted_and_logged_once(what: str, add: Add, cap
     assert driver.dropped == {("x", "late"): 3}
     (line,) = (each.getMessage() for each in caplog.records)
     assert line == (
-        f"task 3_0: {what} 'x' dropped a record as late: in/0 at offset 1, key 'a', time 1 ms. "
+        f"task 3_0: {what} 'x' left out a record as late: in/0 at offset 1, key 'a', time 1 ms. "
         "This is logged once, equipoise_member_dropped_records_total counts the others"
     )
 
@@ -109,8 +110,8 @@ async def test_batches_and_timers_count_what_they_drop(caplog: pytest.LogCapture
     await driver.advance(2)
     assert driver.dropped == {("x", "late"): 2, ("x", "null_key"): 2}
     assert [each.getMessage().partition(". ")[0] for each in caplog.records] == [
-        "task 0_0: FixedWindows 'x' dropped a record as late: batch from in/0 at offset 0, key 'a', time 1 ms",
-        "task 0_0: StreamTable 'x' dropped a record as null_key: in a timer, key None, time None ms",
+        "task 0_0: FixedWindows 'x' left out a record as late: batch from in/0 at offset 0, key 'a', time 1 ms",
+        "task 0_0: StreamTable 'x' left out a record as null_key: in a timer, key None, time None ms",
     ]
 
 
@@ -119,3 +120,23 @@ def test_what_drops_of_a_source_are_counted_from_0_on() -> None:
     assert drops.counts == {("views", "in", reason): 0 for reason in ("skipped", "dead_lettered", "expired")}
     assert [drops.note("views", "in", DropReason.EXPIRED, 5) for _ in range(2)] == [True, False]
     assert drops.counts["views", "in", "expired"] == 10
+
+
+async def test_time_ahead_counts_once_for_each_record() -> None:
+    """However many windows it goes to; it has its place in them."""
+    windows = [tumbling(name, count(), size_ms=10) for name in ("x", "y")]
+
+    def handle(record: Record, context: TaskContext) -> None:
+        for each in windows:
+            each.add(context, record.key, record.value, record.timestamp_ms)
+
+    driver = TaskDriver(handle, sources="in", **SERDES)
+    driver.context.look_up_latest = lambda: driver.now_ms + 1_000
+    for at_ms in (5, 9_001, 9_005, 1_000):
+        await driver.send(1, key="a", timestamp_ms=at_ms)
+    assert driver.dropped == {("stream time", "ahead"): 2}
+    assert [windows[1].get(driver.context, "a", at_ms) for at_ms in (9_000, 1_000)] == [2, 1]
+    assert stream_time_ms(driver.context) == 1_000
+    await driver.advance(60)
+    await driver.send(1, key="a", timestamp_ms=61_000)
+    assert stream_time_ms(driver.context) == 61_000
