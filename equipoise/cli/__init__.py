@@ -50,32 +50,12 @@ SECTIONS = {
 
 COMMANDS = {name: place for commands in SECTIONS.values() for name, place in commands.items()}
 
-MOVED = {
-    "adopt": "equipoise migrate --to members",
-    "remove-member": "equipoise witness --ended --group GROUP",
-    "restore": "equipoise archive ARCHIVE --to kafka://host:port",
-    "changes": "equipoise timeline LOG --changes",
-    "groups": "equipoise status",
-    "show": "equipoise status LOG, and --at for an earlier state",
-    "simulate": "equipoise what-if LOG --to LOG2",
-    "compare": "equipoise what-if LOG --sweep assignor=all",
-    "run": "equipoise witness -- COMMAND",
-    "release": "equipoise migrate --to members --back",
-    "deal": "equipoise configure --deal",
-    "compact": "equipoise archive ARCHIVE --compact",
-    "assign": "python -m equipoise.assign",
-    "scenario": "python -m equipoise.testing.scenarios",
-    "fleet": "python -m equipoise.testing.fleet",
-}
-"""Former command -> what does its work now."""
-
 main = CommandGroup(
     name="equipoise",
     sections=SECTIONS,
-    moved=MOVED,
     help="""Lead stream-processing groups, and ask why each task is where it is. A LOG is group.db, group.jsonl, archive/, s3://bucket/archive/
     or kafka://host:port; left out, the log at EQUIPOISE_BOOTSTRAP=host:port. Exit codes: 0 it holds or is done, 1 the answer is no, 2 bad input.
     """,
 )
 
-__all__ = ["COMMANDS", "MOVED", "SECTIONS", "main"]
+__all__ = ["COMMANDS", "SECTIONS", "main"]

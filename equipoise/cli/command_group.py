@@ -15,14 +15,13 @@ from equipoise.cli.exit_codes import ExitCodeCommand
 
 class CommandGroup(ExitCodeCommand, click.Group):
     """`sections`: heading of the help -> command -> ``module:attribute``, in the order of the help.
-    `moved`: former command -> what does its work now. `options`: its own.
+    `options`: its own.
     """
 
     def __init__(
         self,
         *,
         sections: Mapping[str, Mapping[str, str]],
-        moved: Mapping[str, str] | None = None,
         options: Sequence[click.Option] = (),
         **settings: Any,
     ) -> None:
@@ -35,15 +34,12 @@ class CommandGroup(ExitCodeCommand, click.Group):
         )
         self.sections = sections
         self.commands_by_place = {name: place for commands in sections.values() for name, place in commands.items()}
-        self.moved = moved or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands_by_place)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name in self.moved:
-            ctx.fail(f"{name!r} is no command any more; use {self.moved[name]}")
         if not name.startswith("-") and name not in self.commands_by_place:
             near = difflib.get_close_matches(name, self.commands_by_place, n=1)
             ctx.fail(f"no command {name!r}; " + (f"did you mean {near[0]}?" if near else f"there are: {', '.join(self.commands_by_place)}"))

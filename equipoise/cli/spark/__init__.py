@@ -28,7 +28,6 @@ def _print_script(ctx: click.Context, param: click.Parameter, value: bool) -> No
 spark = CommandGroup(
     name="spark",
     sections={"Commands": SPARK_COMMANDS},
-    moved={"archive": "equipoise spark stream --to ARCHIVE", "script": "equipoise spark --script"},
     options=[
         click.Option(
             ["--script"], is_flag=True, expose_value=False, is_eager=True, callback=_print_script, help="Print the path of the file for spark-submit."

@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import equipoise
-from equipoise.cli import COMMANDS, MOVED, SECTIONS, main
+from equipoise.cli import COMMANDS, SECTIONS, main
 from equipoise.cli.spark import SPARK_COMMANDS
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import GroupConfigured, LeaveIntended, MemberJoined
@@ -312,15 +312,6 @@ def test_commands_are_few_and_their_help_fits_one_screen() -> None:
     assert len(shown) < 40
     assert max(map(len, shown)) <= 80
     assert [line.split()[0] for line in shown if re.match("  [a-z-]+  ", line)] == list(COMMANDS), "each on one line"
-
-
-@pytest.mark.parametrize("name", MOVED)
-def test_former_command_names_the_one_that_does_its_work(name: str) -> None:
-    assert name not in COMMANDS
-    assert one_line(run(name, "--group", "orders")) == f"equipoise: {name!r} is no command any more; use {MOVED[name]}; see equipoise --help\n"
-    named = re.match(r"equipoise ([a-z-]+)|python -m ([a-z.]+)", MOVED[name])
-    assert named is not None
-    assert named[1] in COMMANDS if named[1] else importlib.util.find_spec(named[2])
 
 
 @pytest.mark.parametrize("name", all_commands())
