@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, which would compile all modules each time
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-kafka test-spark test-slow docs-check coverage check java browser prometheus systemd spin model broker bench bench-live bench-member compare-live examples simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
+.PHONY: help demo test test-live test-kafka test-spark test-slow docs-check coverage check java browser prometheus systemd spin model conformance broker bench bench-live bench-member compare-live examples simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -95,6 +95,9 @@ spin: # for `make model`; as Java
 
 model: spin $(READY) ## search the model of the protocol to its end, and with each rule switched off; writes its table (LONG=1: larger ones too)
 	@$(BIN)/python -m tests.model $(if $(LONG),--long)
+
+conformance: java $(READY) ## Kafka Streams' own integration tests, stock and led by a worker; half an hour (CLASSES=EosIntegrationTest)
+	@$(BIN)/python -m tests.live.conformance $(CLASSES)
 
 broker: java $(READY) ## a Kafka on this machine to try things with, until interrupted (PORT=9092)
 	@$(BIN)/python -m tools.brokers "$(or $(PORT),9092)"

@@ -1,0 +1,1 @@
+"""Kafka Streams' own integration tests, as published, led by a worker (`make conformance`)."""
