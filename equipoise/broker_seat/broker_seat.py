@@ -19,6 +19,7 @@ from equipoise.broker_seat.broker_plan import MARK, MOST_FOLLOWED, newest, write
 from equipoise.broker_seat.described_group import DescribedConsumers, joined_clients, plan_for, subscriptions
 from equipoise.broker_seat.extra_member import CLIENT_ID, JOINED_FIRST, ExtraMember, NoBrokerSeatError, OutOfGroupError, TopicsAsked
 from equipoise.broker_watch import BrokerWatch
+from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.seat.generation import JoinedClient, SeatSettings, answer
@@ -112,9 +113,7 @@ class BrokerSeat:
                 if part.done():
                     part.result()
             finally:
-                for task in (part, stopped):
-                    task.cancel()
-                await asyncio.gather(part, stopped, return_exceptions=True)
+                await call_off(part, stopped, again_s=ENDS_S)
                 await self._leave()
 
     async def _leave(self) -> None:

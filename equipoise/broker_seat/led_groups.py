@@ -23,6 +23,7 @@ from equipoise.broker_seat.streams_seat import StreamsSeat
 from equipoise.broker_seat.ways import check_way, way_of
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import GroupConfigured
+from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import repeated
 from equipoise.kafka.listed_groups import ListedGroup, listed_groups
@@ -39,6 +40,8 @@ PROTOCOL_S = 1.0
 """After which a group that has another protocol than a moment ago is looked at again."""
 LOOK_S = 5.0
 """Between two looks at which groups there are."""
+LEAVES_S = 45.0
+"""For the seats to leave their groups: longer than a broker may take to answer."""
 AGAIN_S = 60.0
 """After which a group that could not be led is tried again."""
 _LED_TYPES, _LED_PROTOCOLS, _WITHOUT_MEMBERS = ("classic", "consumer", "streams"), ("consumer", "streams"), ("Empty", "Dead")
@@ -117,9 +120,7 @@ async def _lead_in_its_way(how: HowToLead, group: str, log_file: Path, stopped: 
         try:
             await seat.run()
         finally:
-            for each in beside:
-                each.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await call_off(*beside, again_s=ENDS_S)
         _LOG.info("group %s: not led here any more", group)
         if not lost.cancelled():
             lost.result()
@@ -182,10 +183,9 @@ class LedGroups:
                 await asyncio.wait((waiting,), timeout=LOOK_S)
         finally:
             waiting.cancel()
-            if not stopped.is_set():
-                for each in self._seats.values():
-                    each.cancel()
-            await asyncio.gather(*self._seats.values(), return_exceptions=True)
+            if stopped.is_set() and self._seats:
+                await asyncio.wait(self._seats.values(), timeout=LEAVES_S)
+            await call_off(*self._seats.values(), again_s=ENDS_S)
 
     async def _look(self, stopped: asyncio.Event) -> None:
         try:

@@ -8,6 +8,7 @@ those of `aiokafka.errors`, on simulated brokers too.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from equipoise.events.errors import FieldError
 from equipoise.kafka.throttling import Throttling
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 Headers = Sequence[tuple[str, bytes]]
 SentHeaders = list[tuple[str, bytes]]
 Unsent = tuple[bytes | None, bytes | None, SentHeaders, int | None]
@@ -27,6 +29,10 @@ Unsent = tuple[bytes | None, bytes | None, SentHeaders, int | None]
 CLOSE_S = 5.0
 """Seconds for a client to send what it has and to disconnect."""
 _AGAIN_S = 0.1
+ENDS_S = 10.0
+"""Seconds for a task that closes clients to end, once it is cancelled."""
+MOST_ENDING_S = 15.0
+"""A task that goes on so long after it is cancelled is left, with a line in the log."""
 MOST_IDLE_MS = 540_000
 """How long a connection that nobody uses stays open, as Kafka's own clients keep it."""
 MOST_REQUEST_BYTES = 2**20
@@ -599,14 +605,30 @@ async def unless_abandoned(request: Coroutine[Any, Any, T]) -> T:
     return asked.result()
 
 
-async def call_off(*tasks: asyncio.Future[Any]) -> None:
-    """Cancels tasks that use a client, again and again until they end: a request that is answered
-    at the same moment swallows a cancellation, and its loop continues.
+async def call_off(*tasks: asyncio.Future[Any], again_s: float = _AGAIN_S) -> None:
+    """Cancels tasks each `again_s` seconds until they end: a request that is answered at the same
+    moment swallows a cancellation, and its loop continues. Leaves those that go on for
+    MOST_ENDING_S, and logs where each of them waits.
     """
+    now_s = asyncio.get_running_loop().time
+    until_s = now_s() + MOST_ENDING_S
     while running := [task for task in tasks if not task.done()]:
+        if now_s() >= until_s:
+            _LOG.error("left, %.0f s after they were cancelled: %s", MOST_ENDING_S, ", ".join(map(_where, running)))
+            break
         for task in running:
             task.cancel()
-        await asyncio.wait(running, timeout=_AGAIN_S)
+        await asyncio.wait(running, timeout=min(again_s, until_s - now_s()))
     for task in tasks:
-        if not task.cancelled():
+        if task.done() and not task.cancelled():
             task.exception()  # looked at, so that asyncio does not report it
+
+
+def _where(task: asyncio.Future[Any]) -> str:
+    """Returns the functions that a task is in, each with its line."""
+    awaited: Any = task.get_coro() if isinstance(task, asyncio.Task) else None
+    calls = []
+    while (frame := getattr(awaited, "cr_frame", None)) is not None:
+        calls.append(f"{awaited.__qualname__}:{frame.f_lineno}")
+        awaited = awaited.cr_await
+    return " > ".join(calls) or repr(task)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.client import ENDS_S, TopicPartition, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.seat.held_group import MEMBER, RETRY_S, HeldGroup, Holders
 
@@ -80,8 +80,7 @@ class Adoption:
             except (KafkaError, OSError) as error:
                 _LOG.info("%s: group %s: %s: %s; trying again", self._who, self.adopted, type(error).__name__, error)
             finally:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+                await call_off(reading, again_s=ENDS_S)
             await asyncio.sleep(RETRY_S)
 
     async def leave(self) -> None:

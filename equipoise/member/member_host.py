@@ -22,7 +22,7 @@ from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, In
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TaskParked, TopologyDeclared, TroublesReported
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
-from equipoise.kafka.client import LeaderEnd, TopicPartition
+from equipoise.kafka.client import ENDS_S, LeaderEnd, TopicPartition, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.member.beat import LoopBeat
 from equipoise.member.directory import StateDirectory
@@ -192,8 +192,7 @@ class MemberHost:
             await self._restore_thread.run(self._restorer.start())
             await connecting
         except BaseException:
-            connecting.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
+            await call_off(connecting, again_s=ENDS_S)
             await self._close_all()
             raise
         self._running = self._thread.start(self._run())

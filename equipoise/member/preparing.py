@@ -18,6 +18,7 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.facts import PREPARED
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.member.callbacks import awaitable
 from equipoise.member.raised import ApplicationError, begin_job, call_off_job, is_cancelled, settled
 from equipoise.runtime import DEPLOYED, Runtime
@@ -129,7 +130,7 @@ class Preparer:
         jobs = list(self._jobs.values())
         for task in list(self._jobs):
             self._cancel(task)
-        await asyncio.gather(*jobs, return_exceptions=True)
+        await call_off(*jobs, again_s=ENDS_S)
 
     def _begin(self, task: TaskId, *, runs_next: bool) -> None:
         self._jobs[task] = begin_job(self._until_prepared(task, runs_next=runs_next))

@@ -20,7 +20,7 @@ import attrs
 
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.kafka.client import Consumer, LeaderEnd, Row, TopicPartition, size_bytes
+from equipoise.kafka.client import ENDS_S, Consumer, LeaderEnd, Row, TopicPartition, call_off, size_bytes
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import reaching
 from equipoise.member.apart_partitions import ApartPartitions
@@ -206,9 +206,7 @@ class ChangelogRestorer:
 
     async def stop(self) -> None:
         """Closes all connections and stores."""
-        for each in self._tasks:
-            each.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await call_off(*self._tasks, again_s=ENDS_S)
         for consumer in (getattr(self, "_consumer", None), getattr(self, "_asker", None)):  # `start` may have failed before
             if consumer is not None:
                 await consumer.stop()
@@ -485,9 +483,7 @@ class ChangelogRestorer:
             await asyncio.wait((task, woken), return_when=asyncio.FIRST_COMPLETED)
             return await task if task.done() else None
         finally:
-            for each in (task, woken):
-                each.cancel()
-            await asyncio.gather(task, woken, return_exceptions=True)
+            await call_off(task, woken, again_s=ENDS_S)
 
     async def _place(self) -> None:
         """Checks new copies against their changelogs, sets the goals of opening tasks, and assigns

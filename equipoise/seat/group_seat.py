@@ -18,6 +18,7 @@ from aiokafka import errors
 from equipoise.aiokafka.fetching import LagFetcher
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import InputError
+from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import GroupMember
 from equipoise.runtime import DEPLOYED, Runtime
@@ -113,9 +114,7 @@ class Seat:
             if part.done():
                 part.result()
         finally:
-            for task in (part, stopped):
-                task.cancel()
-            await asyncio.gather(part, stopped, return_exceptions=True)
+            await call_off(part, stopped, again_s=ENDS_S)
             await self._leave()
             await asyncio.gather(self._client.close(), self._metadata.close())
 

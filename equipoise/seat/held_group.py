@@ -15,6 +15,7 @@ import attrs
 from aiokafka import errors
 
 from equipoise.events.errors import InputError
+from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.seat.group_client import SESSION_MS, GroupClient
 from equipoise.seat.seat_protocol import read_assignment, read_subscription
@@ -125,8 +126,7 @@ class HeldGroup:
                         looked(await self.look())  # the broker has it before the others have joined again
                 generation = await joining
             finally:
-                joining.cancel()
-                await asyncio.gather(joining, return_exceptions=True)
+                await call_off(joining, again_s=ENDS_S)
             leads = generation.leader == self._client.member_id
             with contextlib.suppress(errors.RebalanceInProgressError):
                 await self._client.sync([(member_id, b"") for member_id, _, _ in generation.members] if leads else [])

@@ -27,6 +27,7 @@ from equipoise.admission import names_in
 from equipoise.broker_watch import BrokerWatch
 from equipoise.console.recent import Recent
 from equipoise.events.errors import InputError
+from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.kafka.connection import MISSING
 from equipoise.log.kafka.envelope import partition_of
 from equipoise.runtime import DEPLOYED, Runtime, Witness
@@ -130,9 +131,7 @@ class Worker:
 
     async def stop(self) -> None:
         """Stops within 5 s: stores last checkpoints, gives the partitions back, closes the port."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await call_off(*self._tasks, again_s=ENDS_S)
         self._tasks = []
         await self._partitions.stop_all()
         tracing, self._tracing = self._tracing, None

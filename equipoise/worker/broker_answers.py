@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from equipoise.kafka.client import ENDS_S, call_off
+
 ANSWER_S = 10.0
 """Longest wait for the brokers' answer. Then a send is repeated on another connection; for anything
 else the session fails, and the next one makes new connections.
@@ -30,5 +32,4 @@ async def answered(request: Coroutine[Any, Any, T], within_s: float = ANSWER_S) 
                 return asked.result()
         raise TimeoutError(f"the brokers do not answer within {within_s:.0f} s")
     finally:
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
+        await call_off(asked, again_s=ENDS_S)

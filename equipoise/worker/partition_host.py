@@ -17,7 +17,7 @@ from equipoise.console.recent import Recent
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.kafka.client import LOG_COMPRESSION
+from equipoise.kafka.client import ENDS_S, LOG_COMPRESSION, call_off
 from equipoise.replay.wording import names_text
 from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.statemachine.machine import GroupMachine
@@ -127,8 +127,7 @@ class PartitionHost:
             with contextlib.suppress(Exception):
                 await self._session.store_last_checkpoints()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await call_off(self._task, again_s=ENDS_S)
         self._end_session()
         self._metrics.forget_partition(self.partition)
 

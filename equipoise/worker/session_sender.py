@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from equipoise.events.facts import Fact
-from equipoise.kafka.client import Producer
+from equipoise.kafka.client import ENDS_S, Producer, call_off
 from equipoise.log.kafka.envelope import group_key, pack_fact
 
 
@@ -45,9 +45,7 @@ class SessionSender:
                 if each.done():
                     each.result()
         finally:
-            for job in jobs:
-                job.cancel()
-            await asyncio.gather(*jobs, return_exceptions=True)
+            await call_off(*jobs, again_s=ENDS_S)
 
     async def append(self, group: str, fact: Fact) -> None:
         """Appends a fact of the worker. Raises SendFailedError."""
