@@ -29,8 +29,8 @@ class DropReason(enum.StrEnum):
     too.
     """
     AHEAD = "ahead"
-    """Its time is too far ahead of the brokers' clock and moves no stream time (`stream time`). The
-    record itself has its effect.
+    """Its time is too far ahead of the brokers' clock: it moves no stream time (`stream time`), and
+    is not handed on. The record itself has its effect.
     """
 
 

@@ -150,8 +150,8 @@ class MemberOptions:
     while others have: they may be earlier. It never passes one whose end it has not reached.
     """
     max_ahead_ms: int = attrs.field(default=3_600_000, validator=fields.integer())
-    """A time of a record that is further ahead of the brokers' clock moves no stream time. Give
-    more where windows go by times to come, such as dates of bookings.
+    """A time of a record that is further ahead of the brokers' clock moves no stream time, and is
+    not handed on. Give more where windows go by times to come, such as dates of bookings.
     """
     auto_offset_reset: str = attrs.field(default="earliest", validator=fields.one_of("earliest", "latest"))
     """Where a task without committed offset begins to read: ``earliest`` or ``latest``."""

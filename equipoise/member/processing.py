@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -117,9 +117,10 @@ class Processor:
 _TIME_OF = attrgetter("timestamp_ms")
 
 
-def _known(at_ms: int) -> int | None:
-    """None: a record without a time."""
-    return at_ms if at_ms >= 0 else None
+def _handed_on(context: TaskContext, times_ms: Iterable[int]) -> int | None:
+    """The latest time of records that is not too far ahead; None: none has one."""
+    latest_ms = max((each for each in times_ms if not context.is_ahead(each, is_next=True)), default=-1)
+    return latest_ms if latest_ms >= 0 else None
 
 
 class Processing:
@@ -200,11 +201,13 @@ class Processing:
                 given = max(1, sum(each.offset < refused.offset for each in records[done : done + given]))
             try:
                 if handler is not None:
-                    context.record_ms = _known(records[done].timestamp_ms)
+                    at_ms = records[done].timestamp_ms
+                    context.record_ms = at_ms if 0 <= at_ms <= context.latest_ms else _handed_on(context, (at_ms,))
                     result = handler(records[done] if as_is else record_of(records[done]), context)  # type: ignore[arg-type]  # it is a Record
                 else:
                     batch = records[done : done + given]
-                    context.record_ms = _known(max(map(_TIME_OF, batch)))
+                    at_ms = max(map(_TIME_OF, batch))
+                    context.record_ms = at_ms if 0 <= at_ms <= context.latest_ms else _handed_on(context, map(_TIME_OF, batch))
                     result = batch_handler(batch if as_is else list(map(record_of, batch)), context)  # type: ignore[misc, arg-type]  # it has one
                 if result.__class__ is CoroutineType or (result is not None and awaitable(result) is not None):
                     await result

@@ -425,13 +425,13 @@ class TaskContext:
             state.undo = self._undo
             state.readings = self.readings
         self.record_ms: int | None = None
-        """Time of the record that is handled, which sent records have; None: there is none, and
-        they have the time of sending.
+        """Time of the record that is handled, which sent records have; None: there is none, or it
+        is too far ahead, and they have the time of sending.
         """
         self.dropped: list[Dropped] = []
         """What windows, joins and tables have dropped in the call at hand."""
         self.latest_ms = -1
-        """Up to which time a record moves stream time, when that was looked up last."""
+        """Up to which time a record's time is taken, when that was looked up last."""
         self.look_up_latest: Callable[[], int] = lambda: INT64_MAX
         """Returns `latest_ms` as the brokers' clock is now."""
         self.behind: Callable[[], int | None] = lambda: 0
@@ -521,18 +521,18 @@ class TaskContext:
         """The member's clock, in ms since 1970."""
         return 0 if self._timers is None else self._timers.wall_ms()
 
-    def moves_to_ms(self, at_ms: int) -> int:
-        """Returns where a record of this time moves stream time, or 0 when the time is too far
-        ahead of the brokers': that is counted.
+    def is_ahead(self, at_ms: int, *, is_next: bool = False) -> bool:
+        """Returns whether a time is too far ahead of the brokers' clock; then it is counted, once
+        for each record. `is_next`: it is of another record than the last one.
         """
         if at_ms > self.latest_ms:
             self.latest_ms = self.look_up_latest()
-            if at_ms > self.latest_ms:
-                dropped = Dropped("stream time", "stream time", DropReason.AHEAD, None, at_ms)
-                if dropped not in self.dropped[-1:]:  # it goes through several windows
-                    self.drop(dropped)
-                return 0
-        return max(0, at_ms)
+        if at_ms <= self.latest_ms:
+            return False
+        ahead = Dropped("stream time", "stream time", DropReason.AHEAD, None, at_ms)
+        if is_next or ahead not in self.dropped:  # it goes through several windows
+            self.drop(ahead)
+        return True
 
     def drop(self, dropped: Dropped) -> None:
         """Notes what a window, join or table drops, unless the call fails."""

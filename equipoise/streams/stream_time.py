@@ -31,7 +31,7 @@ def advance(context: TaskContext, at_ms: int) -> int:
     """Notes a record of this time. Returns the stream time. Windows and joins call this themselves;
     call it for records that go to none.
     """
-    least = at_ms if 0 <= at_ms <= context.latest_ms else context.moves_to_ms(at_ms)
+    least = at_ms if 0 <= at_ms <= context.latest_ms else 0 if context.is_ahead(at_ms) else max(0, at_ms)
     state = context.only_state
     if state is not None:  # without a loop, for the most of tasks
         return state.raise_often(_KEY, least, int.from_bytes, packed)

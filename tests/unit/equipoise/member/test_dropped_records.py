@@ -140,3 +140,27 @@ async def test_time_ahead_counts_once_for_each_record() -> None:
     await driver.advance(60)
     await driver.send(1, key="a", timestamp_ms=61_000)
     assert stream_time_ms(driver.context) == 61_000
+
+
+async def test_time_ahead_is_not_handed_on_and_counts_where_there_is_no_window() -> None:
+    driver = TaskDriver(lambda record, context: context.send("out", 1, key="a"), sources="in", **SERDES)
+    driver.context.look_up_latest = lambda: 1_000
+    sent = [(await driver.send(1, key="a", timestamp_ms=at_ms))[0].timestamp_ms for at_ms in (900, 4_000, 4_000, 1_000)]
+    assert sent == [900, None, None, 1_000]
+    assert driver.dropped == {("stream time", "ahead"): 2}
+
+
+async def test_times_ahead_of_a_batch_are_left_out() -> None:
+    window = tumbling("x", count(), size_ms=10)
+
+    def batch(records: Sequence[Record], context: TaskContext) -> None:
+        context.send("out", 1, key="a")
+        for each in records:
+            window.add(context, each.key, each.value, each.timestamp_ms)
+
+    driver = TaskDriver(batch_handler=batch, sources="in", **SERDES)
+    driver.context.look_up_latest = lambda: 1_000
+    given = [driver._consumed(1, "a", None, (), at_ms, None) for at_ms in (900, 4_000, 4_000, 950)]
+    assert [each.timestamp_ms for each in await driver._handle(given)] == [950]
+    assert driver.dropped == {("stream time", "ahead"): 2}
+    assert stream_time_ms(driver.context) == 950
