@@ -91,7 +91,7 @@ class Link:
         waits: Callable[[], None] = lambda: None,
     ) -> None:
         self._waits = waits
-        self.broker_clock = BrokerClock(runtime.boot_ms)
+        self.broker_clock = BrokerClock(runtime.boot_ms, runtime.wall_us)
         self._brokers = brokers or BrokerWatch(f"group {group}", runtime.monotonic_s)
         self._connection = connection
         self._group = group
@@ -462,7 +462,7 @@ class Link:
             await self._new_producer()
         producer = self._producer
         await self._check_same_log(producer)  # the reader's connection may be held by a fetch, for FETCH_WAIT_MS
-        self._producer_failed = True
+        self._producer_failed, sent_ms = True, self._runtime.boot_ms()
         sending = asyncio.ensure_future(producer.send_and_wait(self._topics.facts, value, key=group_key(self._group), partition=self._partition))
         wait_s = SAME_FOR_S
         try:
@@ -473,7 +473,7 @@ class Link:
             await producer.abandon()
             await call_off(sending)
             raise
-        self.broker_clock.note(sending.result().append_ms)
+        self.broker_clock.note(sending.result().append_ms, sent_ms)
         self._producer_failed = False
 
     async def _check_same_log(self, over: Producer | None = None) -> None:

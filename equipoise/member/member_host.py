@@ -163,7 +163,7 @@ class MemberHost:
         )  # fmt: skip
         self.shared = SharedSession(self._new_session())
         clients = MemberClients(connection, group, options, lambda: f"{member_id}/{self.shared.session.incarnation}")
-        clients.broker_ms = self._link.broker_clock.now_ms
+        clients.clock = self._link.broker_clock
         if options.adopts is not None:
             from equipoise.member.adoption import Adoption  # loads aiokafka
 

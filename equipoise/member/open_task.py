@@ -223,7 +223,7 @@ class OpenTask:
         if not commit.changes:
             assert self._clients.transactions is not None, "a task with exactly_once was opened"
             part.notes = self._placing.notes(commit.positions, self.reading.epochs)
-            return self.writer.queue_outputs({self._placing.place: self._records(commit.positions, self._clients.transactions.id)})
+            return self.writer.queue_outputs({self._placing.place: self._records(commit.positions, self._clients.transactions.id)}, is_own=True)
         sources = self._sources(commit.positions)
         for topic, each in changes.items():
             each[SOURCES_KEY] = commit.changes[topic][SOURCES_KEY] = sources
@@ -245,7 +245,7 @@ class OpenTask:
                 self._check_followed(commit.written)
                 self._to_stores(commit)
             else:
-                await acknowledged(await self.writer.send_outputs({self._placing.place: self._records(commit.positions, "")}))
+                await acknowledged(await self.writer.send_outputs({self._placing.place: self._records(commit.positions, "")}, is_own=True))
                 self._placing.keep(self._clients, commit.positions, self.reading.epochs)
             self._clients.report_offsets(commit.positions, self.writer.producer)  # the next owner reads them elsewhere
         except BaseException as error:

@@ -164,7 +164,7 @@ class SourcePlacing:
             def queue(part: TransactionPart, producer: Producer) -> Sequence[SentBatch]:
                 writer.use(producer)
                 part.changes, part.notes = {}, self.notes(positions, self.epochs)
-                queued.extend(writer.queue_outputs({self._place: records}))
+                queued.extend(writer.queue_outputs({self._place: records}, is_own=True))
                 return queued
 
             part = TransactionPart(self._task, len(records), queue_changes=queue, changes={self._place.topic: {}}, offsets=positions)

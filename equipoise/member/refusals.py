@@ -126,6 +126,26 @@ def refused_by(error: BaseException) -> ForGood:
     return next((SORTED[each.__name__] for each in type(error).__mro__ if each.__name__ in SORTED), ForGood.NOTHING)
 
 
+def blame_record(error: BaseException) -> None:
+    """Notes that `error` refuses what was written for source records: only then is it a record's.
+    """
+    vars(error)["is_of_record"] = True
+
+
+def blames_record(error: BaseException) -> bool:
+    """Returns whether `error` is about what was written for source records. A broker's error is
+    not, unless `blame_record` was called: the member's own records, and its clock, are refused too.
+    """
+    if type(error).__name__ == "InvalidTopicError" or isinstance(error, InputError):
+        return True
+    return refused_by(error) is ForGood.RECORD and bool(vars(error).get("is_of_record"))
+
+
+def is_clock_refused(error: BaseException) -> bool:
+    """Returns whether brokers refuse the time of this machine's clock. That passes."""
+    return type(error).__name__ == "InvalidTimestampError" and not blames_record(error)
+
+
 def is_missing_right(error: BaseException) -> bool:
     """Returns whether the brokers refuse what this process's user may not do."""
     return type(error).__name__ in MISSING_RIGHTS
@@ -237,9 +257,9 @@ class TaskRefusals:
         or end the member.
         """
         refused = refused_by(error)
-        if refused is ForGood.NOTHING:
-            return refused
-        if refused is ForGood.RECORD and self._pending:
+        if refused is ForGood.NOTHING or is_clock_refused(error):
+            return ForGood.NOTHING
+        if self._pending and blames_record(error):
             return self._judge_records(error, sizes)
         now_s = self._monotonic_s()
         if self._since_s is None:

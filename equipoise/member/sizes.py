@@ -45,6 +45,9 @@ class RecordSizes:
         """Sizes of batches that are below BATCH_BYTES."""
         self._refused: dict[str, int] = {}
         """Topic -> size of the smallest record that was refused there."""
+        self.times_apart: set[str] = set()
+        """Topics that have refused a batch with times of handlers and of the clock: these go apart.
+        """
         self.small = MOST_REQUEST_BYTES - _HEADERS_BYTES
         """Of key and value together: up to this size every topic takes a record without headers, as
         far as is known.
@@ -67,17 +70,28 @@ class RecordSizes:
         if size_bytes > MOST_REQUEST_BYTES:
             raise OversizedError(f"a record for {topic} has {size_bytes:,} bytes, and {MOST_REQUEST_BYTES:,} is the most: make it smaller")
 
-    def note(self, topic: str, sent: Iterable[SentBatch]) -> None:
-        """Batches of the present size were sent there."""
+    def note(self, topic: str, sent: Iterable[SentBatch], *, is_own: bool = False, has_clock: bool = True, has_times: bool = False) -> None:
+        """Batches of the present size were sent there. `is_own`: with the member's own records.
+        `has_clock`: with some records that have the time of this machine's clock; `has_times`: with
+        some that have another.
+        """
         size_bytes = self.of(topic)
         for each in sent:
-            each.appended.add_done_callback(partial(self._settled, topic, size_bytes, each))
+            each.appended.add_done_callback(partial(self._settled, topic, size_bytes, each, is_own, has_clock, has_times))
 
-    def _settled(self, topic: str, size_bytes: int, batch: SentBatch, appended: asyncio.Future[Any]) -> None:
+    def _settled(
+        self, topic: str, size_bytes: int, batch: SentBatch, is_own: bool, has_clock: bool, has_times: bool, appended: asyncio.Future[Any]
+    ) -> None:
         if appended.cancelled() or (error := appended.exception()) is None:
             return
         if "topic" not in vars(error):
             vars(error)["topic"] = topic  # Kafka's errors do not say it
+        if type(error).__name__ != "InvalidTimestampError" or not has_clock:
+            vars(error)["is_of_record"] = not is_own
+        elif has_times:
+            vars(error)["is_either"] = True
+            self.times_apart.add(topic)  # the next time it is known whose time is refused
+            asyncio.get_running_loop().call_later(FORGET_S, self.times_apart.discard, topic)
         if not is_too_large(error):
             return
         if batch.records > 1:

@@ -20,6 +20,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import MOST_IDLE_MS, Producer, TopicPartition, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.throttling import QUOTAS
+from equipoise.member.broker_clock import BrokerClock
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.offsets import ReportedOffsets
 from equipoise.member.origin import Origin, transactional_id
@@ -88,8 +89,8 @@ class MemberClients:
         self._writing: asyncio.Task[None] | None = None
         self.offsets = ReportedOffsets(group, self._shared_producer)
         self.sizes = RecordSizes()
-        self.broker_ms: Callable[[], int | None] = lambda: None
-        """Returns the brokers' time, in ms since 1970; None: unknown."""
+        self.clock = BrokerClock(lambda: 0, lambda: 0)
+        """The brokers' clock, by what the member knows; here: unknown."""
         self.adoption: Adoption | None = None
         """The consumer group whose place the members take; None: none."""
 
@@ -338,14 +339,14 @@ class TaskClients:
         return self.producer
 
     @property
+    def clock(self) -> BrokerClock:
+        """Returns the one of all tasks: see `MemberClients.clock`."""
+        return self._shared.clock
+
+    @property
     def sizes(self) -> RecordSizes:
         """The limits that all tasks of the member share."""
         return self._shared.sizes
-
-    @property
-    def broker_ms(self) -> Callable[[], int | None]:
-        """Returns the one of all tasks: see `MemberClients.broker_ms`."""
-        return self._shared.broker_ms
 
     @property
     def adopts(self) -> bool:

@@ -149,7 +149,7 @@ class TaskOpening:
         return task
 
     def _latest_ms(self, clients: TaskClients) -> int:
-        now_ms = clients.broker_ms()
+        now_ms = clients.clock.now_ms()
         return INT64_MAX if now_ms is None else now_ms + self._options.max_ahead_ms
 
     async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int, epochs: dict[TopicPartition, int]) -> int:
@@ -244,14 +244,14 @@ class TaskOpening:
         """
         fences: dict[str, dict[bytes, bytes | None]] = {topic: {FENCE_KEY: fence} for topic in writer.origins}
         if clients.transactions is None:
-            written = await writer.append_changes(fences)
+            written = await writer.append_changes(fences, is_own=True)
         else:
             queued: dict[str, list[SentBatch]] = {}
 
             def queue(part: TransactionPart, producer: Producer) -> Sequence[SentBatch]:
                 writer.use(producer)
                 part.changes = {}
-                queued.update(writer.queue_changes(fences))
+                queued.update(writer.queue_changes(fences, is_own=True))
                 return list(chain.from_iterable(queued.values()))
 
             part = TransactionPart(self._task, len(fences), queue_changes=queue, changes=dict(fences))

@@ -29,7 +29,7 @@ from equipoise.member.origin import Origin
 from equipoise.member.permit import HeldPermit, OvertakenError, Permit, RefusedError
 from equipoise.member.processing import MOST_AT_ONCE, Processor, parked
 from equipoise.member.raised import begin_job, call_off_job, is_cancelled, settled
-from equipoise.member.refusals import CommitRefusedError, ForGood, RefusedByBrokersError, TaskRefusals
+from equipoise.member.refusals import CommitRefusedError, ForGood, RefusedByBrokersError, TaskRefusals, is_clock_refused
 from equipoise.member.source_order import Run
 from equipoise.member.sources import RecordsLostError, TopicReplacedError
 from equipoise.member.stores import DamagedStoreError
@@ -228,6 +228,8 @@ class TaskRunner:
             error = error or raised
         finally:
             self._turns.hurried(self)
+            if self._clients is not None:
+                self._clients.clock.over(self.task, is_committed=False)
             self._go_to(TaskState.CLOSED)
             self._permit.ended(self.task, error)
 
@@ -288,6 +290,8 @@ class TaskRunner:
             self._to_park = error
         elif refused is ForGood.RECORD:
             _LOG.info("task %s: what was put or sent since its last commit is refused, looking for the record: %s", self.task, error_text(error))
+        elif is_clock_refused(error) and not vars(error).get("is_either") and self._clients is not None:
+            self._clients.clock.refused(self.task, str(vars(error).get("topic", "")))
         else:
             self._permit.failed(self.task, error)
 
@@ -329,6 +333,8 @@ class TaskRunner:
     def _committed(self, records: int, positions: Mapping[TopicPartition, int]) -> None:
         self.commits += 1
         self._refusals.committed(records, positions)
+        if self._clients is not None:
+            self._clients.clock.over(self.task, is_committed=True)
 
     @property
     def is_committing(self) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 
 import attrs
 
@@ -14,9 +14,13 @@ from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged, partition_of_key
 from equipoise.member.origin import Headers, Origin
-from equipoise.member.refusals import name_topic
+from equipoise.member.refusals import blame_record, name_topic
 from equipoise.member.sent_records import Outputs
 from equipoise.member.sizes import RecordSizes
+
+
+def _has_time(record: Unsent) -> bool:
+    return record[3] is not None
 
 
 @attrs.frozen
@@ -82,16 +86,18 @@ class TaskWriter:
         self._asked.add(topic)
         return partitions
 
-    async def send_outputs(self, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> list[SentBatch]:
-        """Queues all outputs. Raises KafkaError."""
+    async def send_outputs(self, outputs: Mapping[TopicPartition, Sequence[Unsent]], *, is_own: bool = False) -> list[SentBatch]:
+        """Queues all outputs. `is_own`: they are the member's own records. Raises KafkaError."""
         for topic in {place.topic for place in outputs}:
             await self._ask(topic)  # the producer may be a new one, which does not know the topic
-        return self.queue_outputs(outputs)
+        return self.queue_outputs(outputs, is_own=is_own)
 
-    def queue_outputs(self, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> list[SentBatch]:
-        """Queues all outputs, of topics that the producer knows. Raises KafkaError."""
+    def queue_outputs(self, outputs: Mapping[TopicPartition, Sequence[Unsent]], *, is_own: bool = False) -> list[SentBatch]:
+        """Queues all outputs, of topics that the producer knows; `is_own` as for `send_outputs`.
+        Raises KafkaError.
+        """
         self._forget_acknowledged()
-        return [batch for place, records in outputs.items() for batch in self._send(place, records)]
+        return [batch for place, records in outputs.items() for batch in self._send(place, records, is_own=is_own)]
 
     def send_at_once(self, outputs: Outputs) -> list[SentBatch]:
         """Takes the outputs and queues them, if all are for partitions of topics that it has sent
@@ -112,26 +118,26 @@ class TaskWriter:
             del placed[place]
         return sent
 
-    async def append_changes(self, changes: Mapping[str, Mapping[bytes, bytes | None]]) -> dict[str, WrittenChanges]:
+    async def append_changes(self, changes: Mapping[str, Mapping[bytes, bytes | None]], *, is_own: bool = False) -> dict[str, WrittenChanges]:
         """Appends changes to changelogs: topic -> key -> value, at least one. Returns when all are
-        acknowledged.
+        acknowledged. `is_own` as for `send_outputs`.
         """
         for topic in changes:
             await partitions_of(self.producer, topic)
-        sent = self.queue_changes(changes)
+        sent = self.queue_changes(changes, is_own=is_own)
         await acknowledged(chain.from_iterable(sent.values()))
         return self.written(sent)
 
-    def queue_changes(self, changes: Mapping[str, Mapping[bytes, bytes | None]]) -> dict[str, list[SentBatch]]:
+    def queue_changes(self, changes: Mapping[str, Mapping[bytes, bytes | None]], *, is_own: bool = False) -> dict[str, list[SentBatch]]:
         """Queues changes to changelogs that the producer knows: topic -> key -> value, at least
-        one. Returns topic -> batches. Raises KafkaError.
+        one. Returns topic -> batches. `is_own` as for `send_outputs`. Raises KafkaError.
         """
         self._forget_acknowledged()
-        return {topic: self._send_changes(topic, records) for topic, records in changes.items()}
+        return {topic: self._send_changes(topic, records, is_own=is_own) for topic, records in changes.items()}
 
-    def _send_changes(self, topic: str, records: Mapping[bytes, bytes | None]) -> list[SentBatch]:
+    def _send_changes(self, topic: str, records: Mapping[bytes, bytes | None], *, is_own: bool) -> list[SentBatch]:
         headers = list(self.origins[topic].headers)
-        return self._send(TopicPartition(topic, self._task.partition), zip(records, records.values(), repeat(headers), repeat(None)))
+        return self._send(TopicPartition(topic, self._task.partition), zip(records, records.values(), repeat(headers), repeat(None)), is_own=is_own)
 
     def written(self, sent: Mapping[str, Sequence[SentBatch]]) -> dict[str, WrittenChanges]:
         """Returns what was appended to each changelog by these batches, which are acknowledged."""
@@ -140,15 +146,23 @@ class TaskWriter:
     def _forget_acknowledged(self) -> None:
         self._sent = [each for each in self._sent if not each.appended.done()]
 
-    def _send(self, place: TopicPartition, records: Iterable[Unsent]) -> list[SentBatch]:
+    def _send(self, place: TopicPartition, records: Iterable[Unsent], *, is_own: bool = False) -> list[SentBatch]:
+        if place.topic in self.sizes.times_apart:
+            return [batch for _, run in groupby(records, _has_time) for batch in self._send_run(place, list(run), is_own=is_own)]
+        return self._send_run(place, records, is_own=is_own)
+
+    def _send_run(self, place: TopicPartition, records: Iterable[Unsent], *, is_own: bool) -> list[SentBatch]:
         from aiokafka.errors import KafkaError
 
+        times = set(map(_has_time, records)) if isinstance(records, Sequence) else {False}  # changes have the clock's
         try:
             sent = self.producer.send_batches(place, records, self.sizes.of(place.topic))
         except KafkaError as error:
             name_topic(error, place.topic, "Write")
+            if not is_own:
+                blame_record(error)
             raise
-        self.sizes.note(place.topic, sent)
+        self.sizes.note(place.topic, sent, is_own=is_own, has_clock=False in times, has_times=True in times)
         self._sent += sent
         return sent
 

@@ -58,6 +58,11 @@ class Deploys(Group):
         self.join(member)
         self.advance(30)
 
+    def set_clock(self, member: str, ahead_ms: int) -> None:
+        """Sets the clock of the member's machine: so far ahead of the brokers' clocks."""
+        self._cluster.clocks_ms[member] = ahead_ms
+        self._seats[member].machine.wall_offset_us = ahead_ms * 1_000
+
     def forget_offsets(self) -> None:
         """As brokers do after `offsets.retention.minutes`."""
         self._cluster.coordinators.offsets.pop(NAME, None)

@@ -14,6 +14,7 @@ from aiokafka import errors
 
 from equipoise import ErrorPolicy, Record, TaskContext
 from equipoise.kafka.consumer.shell import WireConsumer
+from equipoise.kafka.producer.producer_errors import InvalidRecordError
 from equipoise.member.member_http import MemberServer
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.refusals import PATIENCE_S
@@ -140,7 +141,7 @@ def test_dead_letters_have_the_records_whose_outputs_are_refused(handler: Poison
 def test_task_whose_dead_letters_are_refused_is_parked(guarantee: str) -> None:
     async def test(bench: Bench) -> None:
         bench.cluster.create_topic("dead", 1)
-        bench.cluster.refuses = lambda topic, batch: errors.InvalidTimestampError if topic == "dead" else None
+        bench.cluster.refuses = lambda topic, batch: InvalidRecordError if topic == "dead" else None
 
         def handle(record: Record, context: TaskContext) -> None:
             raise ValueError("poison")

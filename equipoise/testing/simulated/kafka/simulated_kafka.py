@@ -39,6 +39,7 @@ PAUSED_US = 100_000
 DEFAULTS = {
     "cleanup.policy": "delete",
     "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
     "message.timestamp.type": "CreateTime",
     "min.insync.replicas": "1",
     "retention.ms": "604800000",
@@ -70,6 +71,8 @@ class Cluster:
         """Whether metadata has leader epochs. aiokafka asks for a version without."""
         self.passing = PassingErrors(random)
         self.records_appended = 0
+        self.clocks_ms: dict[str, int] = {}
+        """Machine -> how far the clock of its clients is ahead."""
         self.refuses: Callable[[str, Batch], ErrorClass | None] = lambda topic, batch: None
         """With what a leader refuses a batch for this topic; None: it takes it."""
         self.may_read: Callable[[str], bool] = lambda topic: True
@@ -391,6 +394,10 @@ class Cluster:
         configs = self.topics[place[0]].configs
         if (refused := self.refuses(place[0], batch)) is not None:
             reply(refused)
+        elif configs["message.timestamp.type"] == "CreateTime" and any(
+            each[3] > self.now_ms(broker) + int(configs["message.timestamp.after.max.ms"]) for each in batch.contents
+        ):
+            reply(errors.InvalidTimestampError)
         elif "compact" in configs.get("cleanup.policy", "") and any(key is None for key, *_ in batch.contents):
             reply(InvalidRecordError)
         elif batch.size > int(configs["max.message.bytes"]):

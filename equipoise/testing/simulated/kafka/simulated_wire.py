@@ -114,7 +114,7 @@ class SimulatedWire:
         return self._controller
 
     def wall_ms(self) -> int:
-        return self._cluster.now_ms()
+        return self._cluster.now_ms() + self._cluster.clocks_ms.get(self._process.partition("#")[0], 0)
 
     # Metadata
 

@@ -13,7 +13,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition, batch_bytes
 from equipoise.kafka.producer.producer_errors import InvalidRecordError
-from equipoise.member.refusals import PATIENCE_S, SORTED, ForGood, TaskRefusals, name_topic, refused_by, sentence
+from equipoise.member.refusals import PATIENCE_S, SORTED, ForGood, TaskRefusals, blame_record, name_topic, refused_by, sentence
 from equipoise.member.sizes import OversizedError
 from equipoise.member.stores import MemoryStore
 from equipoise.member.task_context import State, TaskContext
@@ -79,7 +79,9 @@ def test_record_at_fault_is_found_in_few_attempts(records: int, seed: int) -> No
             size = min(records - committed, refusals.most or records)
             refusals.handled(PLACE, committed + size - 1, size)
             if committed <= bad < committed + size:
-                assert refusals.judge(aiokafka.errors.InvalidTimestampError(), None) is ForGood.RECORD
+                error = aiokafka.errors.InvalidTimestampError()
+                blame_record(error)
+                assert refusals.judge(error, None) is ForGood.RECORD
                 break
             committed += size
             refusals.committed(size, {PLACE: committed})
