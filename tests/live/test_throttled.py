@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -22,7 +23,13 @@ def limit(broker: brokers.Brokers, bytes_per_s: int) -> None:
     )  # fmt: skip
 
 
-async def test_member_that_quotas_hold_back_is_known_to_its_leader(prefix: str, caplog: pytest.LogCaptureFixture) -> None:
+async def said_by(*words: str) -> str:
+    """What a command prints."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "equipoise", *words, stdout=asyncio.subprocess.PIPE)
+    return (await process.communicate())[0].decode()
+
+
+async def test_member_that_quotas_hold_back_is_shown_by_status_and_doctor(prefix: str, caplog: pytest.LogCaptureFixture) -> None:
     with brokers.Brokers() as broker:
         application = Application(broker.bootstrap, prefix)
         await application.make_topics()
@@ -39,6 +46,8 @@ async def test_member_that_quotas_hold_back_is_known_to_its_leader(prefix: str, 
             await asyncio.to_thread(limit, broker, 5_000)
             await application.order(90)
             await until(lambda: bool(leader.machine.state.members["m1"].troubles))
-            assert leader.machine.state.members["m1"].troubles[0].startswith("quotas of the brokers hold it back; `kafka-configs.sh")
+            where = ("--bootstrap", broker.bootstrap, "--prefix", prefix, "--group", prefix)
+            assert "m1: quotas of the brokers hold it back; `kafka-configs.sh" in await said_by("status", *where)
+            assert f"group {prefix}: m1: quotas of the brokers hold it back" in await said_by("doctor", "--as", "reader", *where)
             await asyncio.to_thread(limit, broker, 10**9)
     assert sum("quotas of the brokers held back this process" in each for each in caplog.messages) == 1
