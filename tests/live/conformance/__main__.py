@@ -29,7 +29,8 @@ HERE = Path(__file__).parent
 PACKAGE = "org.apache.kafka.streams.integration"
 CLASSES = (
     "RebalanceTaskClosureIntegrationTest", "TaskAssignorIntegrationTest", "StandbyTaskCreationIntegrationTest", "AdjustStreamThreadCountTest",
-    "StandbyTaskEOSMultiRebalanceIntegrationTest", "StandbyTaskEOSIntegrationTest", "SmokeTestDriverIntegrationTest", "EosIntegrationTest",
+    "StandbyTaskEOSMultiRebalanceIntegrationTest", "StandbyTaskEOSIntegrationTest", "SmokeTestDriverIntegrationTest",
+    "HighAvailabilityTaskAssignorIntegrationTest", "EosIntegrationTest",
 )  # fmt: skip
 MOST_S = 1_500
 JAVA = ("-Xmx2g", "-Dorg.apache.logging.log4j.level=INFO")
