@@ -60,7 +60,7 @@ rule; none is added.
 
 KINDS: Mapping[int, tuple[int, type]] = {
     1: (1, facts.LogOpened),
-    2: (2, facts.GroupConfigured),
+    2: (3, facts.GroupConfigured),
     3: (1, facts.TopologyDeclared),
     4: (3, facts.PartitionsObserved),
     5: (6, facts.MemberJoined),
@@ -83,7 +83,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     22: (2, facts.RoundAsked),
     23: (1, facts.GroupRejoined),
     24: (1, facts.SilenceObserved),
-    25: (1, facts.ChangePlanned),
+    25: (2, facts.ChangePlanned),
     26: (1, facts.ChangeMeasured),
     27: (1, facts.TroublesReported),
     100: (1, decisions.MemberExpired),

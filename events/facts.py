@@ -67,6 +67,19 @@ class GroupConfigured:
     led_by: str = attrs.field(default="equipoise", validator=fields.one_of("equipoise", "external"))
     """`external`: something else leads the group; equipoise only proposes (docs/protocol.md#d7)."""
     knobs: GroupSettings = attrs.field(factory=GroupSettings, validator=fields.instance_of(GroupSettings))
+    made_from: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """Number of the configuration that it was made from; the fact is rejected when another one is
+    in force. None: it holds whatever is in force.
+    """
+    change_id: str = attrs.field(default="", validator=fields.text(0))
+    """The `ChangePlanned` that it carries out, or undoes; empty: none."""
+    by: str = attrs.field(default="", validator=fields.text(0))
+    """Who made it, for people; empty: not known."""
+
+    @property
+    def content(self) -> GroupConfigured:
+        """Returns what it configures, whoever made it and from whatever."""
+        return attrs.evolve(self, made_from=None, change_id="", by="")
 
 
 @attrs.frozen(kw_only=True)
@@ -451,6 +464,11 @@ class ChangePlanned:
     """More is too much, whatever was predicted; None: no such limit."""
     or_undo: bool = attrs.field(default=False, validator=fields.boolean)
     """Whether the settings of before come back when it costs too much. Of `kind` configure only."""
+    made_from: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """Number of the configuration for which it was planned; the fact is rejected when another one
+    is in force. Only the configuration with its `change_id` then carries it out. None: it is
+    planned whatever is in force, and the next configuration carries it out.
+    """
 
     def __attrs_post_init__(self) -> None:
         places = [JUDGED_METRICS.index(each.metric) for each in self.expected]

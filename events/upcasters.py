@@ -15,7 +15,8 @@ import attrs
 
 from equipoise.events import fields
 from equipoise.events.errors import UnsoundError
-from equipoise.events.settings import Scalar
+from equipoise.events.facts import CHANGE_KINDS, MOST_QUIET_MS, ExpectedCost
+from equipoise.events.settings import GroupSettings, Scalar
 from equipoise.events.tasks import Lag, TaskId
 
 GROUP_CONFIGURED = 2
@@ -23,6 +24,7 @@ PARTITIONS_OBSERVED = 4
 MEMBER_JOINED = 5
 LAG_REPORTED = 6
 ROUND_ASKED = 22
+CHANGE_PLANNED = 25
 CHECKPOINTED = 106
 
 
@@ -63,6 +65,17 @@ class GroupConfiguredV1:
     solver: str = attrs.field(default="", validator=fields.text(0))
     led_by: str = attrs.field(default="equipoise", validator=fields.one_of("equipoise", "external"))
     knobs: GroupSettingsV1 = attrs.field(factory=GroupSettingsV1, validator=fields.instance_of(GroupSettingsV1))
+
+
+@attrs.frozen(kw_only=True)
+class GroupConfiguredV2:
+    """GroupConfigured before it named what it was made from, and who made it."""
+
+    assignor: str = attrs.field(default="high_availability", validator=fields.text())
+    behaviour_version: int = attrs.field(default=1, validator=fields.integer(1))
+    solver: str = attrs.field(default="", validator=fields.text(0))
+    led_by: str = attrs.field(default="equipoise", validator=fields.one_of("equipoise", "external"))
+    knobs: GroupSettings = attrs.field(factory=GroupSettings, validator=fields.instance_of(GroupSettings))
 
 
 @attrs.frozen(kw_only=True)
@@ -282,6 +295,21 @@ class RoundAskedV1:
 
 
 @attrs.frozen(kw_only=True)
+class ChangePlannedV1:
+    """ChangePlanned before `made_from`."""
+
+    change_id: str = attrs.field(validator=fields.text())
+    kind: str = attrs.field(validator=fields.one_of(*CHANGE_KINDS))
+    what: str = attrs.field(validator=fields.text())
+    why: str = attrs.field(default="", validator=fields.text(0))
+    expected: tuple[ExpectedCost, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(ExpectedCost)))
+    quiet_ms: int = attrs.field(default=15_000, validator=fields.integer(1, MOST_QUIET_MS))
+    judge_within_ms: int = attrs.field(default=3_600_000, validator=fields.integer(1))
+    most_unavailable_task_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    or_undo: bool = attrs.field(default=False, validator=fields.boolean)
+
+
+@attrs.frozen(kw_only=True)
 class CheckpointedV1:
     """Checkpointed before `form`."""
 
@@ -294,6 +322,11 @@ def _group_configured_2(wire: list[Any]) -> list[Any]:
     *rest, knobs = wire
     at = [field.name for field in attrs.fields(GroupSettingsV1)].index("initial_delay_ms") + 1
     return [*rest, [*knobs[:at], 0, *knobs[at:]] if knobs.__class__ is list else knobs]
+
+
+def _group_configured_3(wire: list[Any]) -> list[Any]:
+    """Appends `made_from` None, and no plan and nobody: it holds whatever is in force."""
+    return [*wire, None, "", ""]
 
 
 def _lag_reported_2(wire: list[Any]) -> list[Any]:
@@ -349,6 +382,11 @@ def _round_asked_2(wire: list[Any]) -> list[Any]:
     return [*wire, False]
 
 
+def _change_planned_2(wire: list[Any]) -> list[Any]:
+    """Appends `made_from` None: it is planned whatever is in force."""
+    return [*wire, None]
+
+
 def _checkpointed_2(wire: list[Any]) -> list[Any]:
     """Appends `form` 0, unknown."""
     return [*wire, 0]
@@ -356,6 +394,7 @@ def _checkpointed_2(wire: list[Any]) -> list[Any]:
 
 PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (GROUP_CONFIGURED, 1): GroupConfiguredV1,
+    (GROUP_CONFIGURED, 2): GroupConfiguredV2,
     (PARTITIONS_OBSERVED, 1): PartitionsObservedV1,
     (PARTITIONS_OBSERVED, 2): PartitionsObservedV2,
     (MEMBER_JOINED, 1): MemberJoinedV1,
@@ -366,12 +405,14 @@ PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (LAG_REPORTED, 1): LagReportedV1,
     (LAG_REPORTED, 2): LagReportedV2,
     (ROUND_ASKED, 1): RoundAskedV1,
+    (CHANGE_PLANNED, 1): ChangePlannedV1,
     (CHECKPOINTED, 1): CheckpointedV1,
 }
 """(kind, version) -> the class of that version, which reads its JSON Lines."""
 
 STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (GROUP_CONFIGURED, 1): _group_configured_2,
+    (GROUP_CONFIGURED, 2): _group_configured_3,
     (PARTITIONS_OBSERVED, 1): _partitions_observed_2,
     (PARTITIONS_OBSERVED, 2): _partitions_observed_3,
     (MEMBER_JOINED, 1): _member_joined_2,
@@ -382,6 +423,7 @@ STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (LAG_REPORTED, 1): _lag_reported_2,
     (LAG_REPORTED, 2): _lag_reported_3,
     (ROUND_ASKED, 1): _round_asked_2,
+    (CHANGE_PLANNED, 1): _change_planned_2,
     (CHECKPOINTED, 1): _checkpointed_2,
 }
 """(kind, version n) -> the step from wire form n to n + 1."""

@@ -118,6 +118,8 @@ class _Reading:
         self.manifest: dict[str, Any] = {}
         self.start_ms: int | None = None
         self.config: GroupConfigured | None = None
+        self.changed_at: int | None = None
+        """Offset of the last configuration that changed another one; None: there was none."""
         self.topology: TopologyDeclared | None = None
         self.carrier: str | None = None
         self.changes: list[Happening] = []
@@ -143,9 +145,10 @@ class _Reading:
             if record.refused:
                 pass  # never applied
             elif self.config is None:
-                self.config = event
+                self.config = event.content
             else:
-                self.changes.append(ConfigurationChanged(at_ms=self.now_ms, config=event))
+                self.changes.append(ConfigurationChanged(at_ms=self.now_ms, config=event.content))
+                self.changed_at = record.offset
         elif isinstance(event, TopologyDeclared):
             self._declared(event)
         elif isinstance(event, GroupRejoined):
@@ -260,6 +263,8 @@ class _Reading:
 
     def decision(self, record: DecisionRecord) -> None:
         if isinstance(record.decision, EventRejected):
+            if record.caused_by == self.changed_at:
+                self.changes.pop()
             joined = self.live.get(record.decision.member_id or "")
             if joined is not None and joined.offset == record.caused_by:
                 self._refused(joined)

@@ -231,6 +231,7 @@ class ChangeReader:
         self._bound()
 
     def _configure(self, record: FactRecord, event: GroupConfigured) -> bool:
+        event = event.content
         before, self._settings = self._settings, event
         planned = None if self._last is None else self._found.get(self._last)
         if planned is not None and _awaits_settings(planned):

@@ -107,11 +107,14 @@ def begin_epoch(member: MemberState) -> None:
 
 
 def configure(state: GroupState, fact: GroupConfigured) -> None:
-    """config' = fact; memory' = ∅ when the assignor or its version changes, because one assignor's
-    memory means nothing to another. gathering_until_ms', drain_deadline_ms' = what they were with
-    the delays of `fact` for those before (docs/protocol.md#d8).
+    """config' = what fact configures; config_number' = config_number + 1, from the first fact on
+    that names what it was made from; memory' = ∅ when the assignor or its version changes, because
+    one assignor's memory means nothing to another. gathering_until_ms', drain_deadline_ms' = what
+    they were with the delays of `fact` for those before (docs/protocol.md#d8).
     """
-    before, state.config = state.config, fact
+    if fact.made_from is not None or state.config_number:
+        state.config_number += 1
+    before, state.config = state.config, fact.content
     if before is None or (before.assignor, before.behaviour_version) != (fact.assignor, fact.behaviour_version):
         state.memory = {}
     if before is None:

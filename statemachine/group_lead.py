@@ -150,7 +150,8 @@ class GroupLead:
         """
         change = self.machine.state.change
         if change is not None and change.undoes:
-            return change.former
+            number, change_id = self.machine.state.config_number, change.planned.change_id
+            return attrs.evolve(change.former, made_from=number, change_id=change_id, by="the leader")
         untold = self._silences.untold(self.machine.state) if self.machine.state.phase is GroupPhase.LEADING else None
         return ProbingTick() if untold is None else untold
 

@@ -174,7 +174,7 @@ class GroupMachine:
         """The error with which `step` would halt at this fact, because it is a configuration that
         needs what this build does not have; None: it would not halt for that.
         """
-        if record.refused or not isinstance(record.event, GroupConfigured):
+        if record.refused or not isinstance(record.event, GroupConfigured) or self.state.basis_problem(record.event):
             return None
         try:
             self._find_assignor(record.event, record.offset)

@@ -20,7 +20,7 @@ from equipoise.events.settings import GroupSettings
 Content = list[Any]
 """The parts of a state, in the order of `snapshots`."""
 
-_CONFIG, _BEHIND, _MEMBERS, _FENCED, _WAITING, _NONCES = 2, 9, 11, 15, 19, 21
+_CONFIG, _BEHIND, _NUMBERS, _MEMBERS, _FENCED, _WAITING, _NONCES = 2, 9, 10, 11, 15, 19, 21
 _TIMERS_OF_2 = 24
 _SPEED_OF_1, _WARMUP_OF_1 = 6, 12
 
@@ -60,7 +60,13 @@ def _from_3(content: Content) -> Content:
     return content
 
 
-UPCASTERS: Mapping[int, Callable[[Content], Content]] = {1: _from_1, 2: _from_2, 3: _from_3}
+def _from_4(content: Content) -> Content:
+    """Form 5 numbers configurations, from the first one that names what it was made from."""
+    content[_NUMBERS] = [*content[_NUMBERS], 0]
+    return content
+
+
+UPCASTERS: Mapping[int, Callable[[Content], Content]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4}
 """Form -> the step to the next one."""
 
 

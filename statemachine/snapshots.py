@@ -47,7 +47,7 @@ _task = PARSED_TASKS.__getitem__
 _SENTINELS: Mapping[str, LagSentinel] = {sentinel.value: sentinel for sentinel in LagSentinel}
 
 FORMAT = "equipoise-state"
-FORM = 4
+FORM = 5
 """Form of the content. Raise it whenever the same state gives other bytes, including the bytes of
 the configuration and topologies in it. `Checkpointed` names it beside its hash, and hashes of
 another form are not compared (docs/protocol.md#l7). Earlier forms are read
@@ -155,7 +155,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         {topic: {number: [g.observed_ms, g.records_per_s] for number, g in sorted(of.items())} for topic, of in sorted(state.growth.items())},
         {str(task): _values(state.loads[task], _OF_LOADS) for task in sorted(state.loads)},
         [_task_map(state.behind), {topic: dict(sorted(lags.items())) for topic, lags in sorted(state.source_lags.items())}],
-        [state.now_ms, state.last_append_ms, state.last_offset, state.seq, state.number, state.generation],
+        [state.now_ms, state.last_append_ms, state.last_offset, state.seq, state.number, state.generation, state.config_number],
         [_member_to_wire(state.members[member_id]) for member_id in sorted(state.members)],
         _task_map(state.owner),
         _task_map(state.tokens),
@@ -227,7 +227,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
     tokens, holds, fenced, previous_owners, lost, in_flight, waiting, backoffs, nonces, crashes, asked, timers, revocations, *rest = rest
     memory, verdict, *later = rest
     parked, restarts, lent, restart_times_ms, refused, change = later + [{}] * (6 - len(later))
-    now_ms, last_append_ms, last_offset, seq, number, generation = numbers
+    now_ms, last_append_ms, last_offset, seq, number, generation, config_number = numbers
     state = GroupState(
         group=group,
         log_id=log_id,
@@ -246,6 +246,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         seq=seq,
         number=number,
         generation=generation,
+        config_number=config_number,
         members={member.member_id: member for member in map(_member_from_wire, members)},
         owner=_from_task_map(owner),
         tokens=_from_task_map(tokens),

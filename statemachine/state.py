@@ -471,6 +471,8 @@ class GroupState:
     group: str = ""
     log_id: str = ""
     config: GroupConfigured | None = None
+    config_number: int = 0
+    """Configurations since the first one that named what it was made from (docs/protocol.md#d8)."""
     topologies: dict[int, TopologyDeclared] = attrs.field(factory=dict)
     end_offsets: dict[str, dict[int, int]] = attrs.field(factory=dict)
     racks: dict[str, dict[int, tuple[str, ...]]] = attrs.field(factory=dict)
@@ -585,6 +587,15 @@ class GroupState:
     def topology(self) -> TopologyDeclared | None:
         """The newest topology; None: none was declared."""
         return self.topologies[max(self.topologies)] if self.topologies else None
+
+    def basis_problem(self, fact: GroupConfigured | ChangePlanned) -> str | None:
+        """Returns the code with which a change is rejected that was made from something else than
+        what is in force; None: it was not.
+        """
+        if fact.made_from is not None and fact.made_from != self.config_number:
+            return "configuration_changed"
+        is_planned = isinstance(fact, ChangePlanned) or not fact.change_id
+        return None if is_planned or (self.change is not None and self.change.planned.change_id == fact.change_id) else "not_watched"
 
     def newest_incarnation(self, member_id: str) -> int | None:
         """The highest incarnation of this name that is a member, or is fenced and may still run;

@@ -62,6 +62,7 @@ FURTHEST = 2**63
 def group_configured(context: StepContext, fact: GroupConfigured) -> None:
     state = context.state
     before = state.config
+    _check_basis(state, fact)
     if before is not None and before.led_by != fact.led_by and state.members:
         raise Rejected("leader_change", len(state.members))
     margins = [member.lease_margin_ms for member in state.members.values()] + [fenced.lease_margin_ms for fenced in state.fenced.values()]
@@ -82,6 +83,12 @@ def group_configured(context: StepContext, fact: GroupConfigured) -> None:
             context.changed.update(name for name, member in state.members.items() if member.follows and member.issued_epoch)
     context.deadlines.rebuild()  # the leader, and the length of any timer, may have changed
     context.causes.add("configured")
+
+
+def _check_basis(state: GroupState, fact: GroupConfigured | ChangePlanned) -> None:
+    problem = state.basis_problem(fact)
+    if problem is not None:
+        raise Rejected(problem)
 
 
 def _acceptable(config: GroupConfigured) -> tuple[int, int]:
@@ -557,6 +564,7 @@ def change_planned(context: StepContext, fact: ChangePlanned) -> None:
     state = context.state
     if state.change is not None and state.change.undoes:
         raise Rejected("being_undone")
+    _check_basis(state, fact)
     if state.change is not None:
         context.emitted.append(watched_change.replaced(state.change, state.now_ms))
     actions.watch_change(state, watched_change.begin(state, fact, state.last_offset))

@@ -102,7 +102,7 @@ def watch(context: StepContext, record: FactRecord) -> None:
     expired = tuple(each.member_id for each in context.emitted if isinstance(each, MemberExpired))
     if change.begun_ms is None and expired and change.planned.kind in ENDS_MEMBERS:
         change.restart_at(max(change.planned_ms, min(change.heard_ms.get(each, now_ms) for each in expired)))
-    elif change.begun_ms is None and _begins(change.planned.kind, state, event):
+    elif change.begun_ms is None and _begins(change.planned, state, event):
         change.restart_at(now_ms)
     member_id = getattr(event, "member_id", None)
     if context.is_untouched() and isinstance(event, LagReported):
@@ -134,8 +134,15 @@ def _watch_measured(context: StepContext, change: WatchedChange, event: Fact) ->
         actions.watch_change(context.state, None)
 
 
-def _begins(kind: str, state: GroupState, event: Fact) -> bool:
+def _begins(planned: ChangePlanned, state: GroupState, event: Fact) -> bool:
+    kind = planned.kind
+    if isinstance(event, GroupConfigured):
+        return _carries_out(event, planned)
     return isinstance(event, BEGINS_WITH[kind]) or (kind == "scale_down" and any(member.leaving for member in state.members.values()))
+
+
+def _carries_out(event: GroupConfigured, planned: ChangePlanned) -> bool:
+    return planned.kind == "configure" and (planned.made_from is None or event.change_id == planned.change_id)
 
 
 def _judged(state: GroupState, change: WatchedChange, context: StepContext, event: Fact) -> ChangeJudged | None:
@@ -143,8 +150,8 @@ def _judged(state: GroupState, change: WatchedChange, context: StepContext, even
     planned, now_ms = change.planned, state.now_ms
     if isinstance(event, GroupConfigured):
         if any(isinstance(each, EventRejected) for each in context.emitted):
-            return _verdict(change, "refused", change.costs(now_ms)) if planned.kind == "configure" and change.configured == 0 else None
-        if change.configure() > (planned.kind == "configure"):
+            return _verdict(change, "refused", change.costs(now_ms)) if _carries_out(event, planned) and change.configured == 0 else None
+        if change.configure() > _carries_out(event, planned):
             return _verdict(change, "replaced", change.costs(now_ms))
     costs = change.costs(now_ms)
     if change.begun_ms is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
+import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +22,10 @@ from equipoise.events.facts import ChangePlanned, GroupConfigured
 from equipoise.events.settings import GroupSettings
 from equipoise.live_settings import LiveSettings
 from equipoise.operations.planned_changes import ChangeWish
-from equipoise.replay.wording import counted, planned_text
+from equipoise.replay.wording import counted, day_text, planned_text
 
 if TYPE_CHECKING:
-    from equipoise.operations.group_settings import Preview, SettingChange
+    from equipoise.operations.group_settings import OtherChange, Preview, SettingChange
     from equipoise.statemachine.state import GroupState
 
 EXIT_NOT_IN_FORCE = 1
@@ -36,6 +38,7 @@ EXIT_NOT_IN_FORCE = 1
 @click.option("--assignor", metavar="NAME[@VERSION]", help="Use another assignor or behaviour version. Default version: the latest.")
 @click.option("--led-by", type=click.Choice(["equipoise", "external"]), help="Which leader decides; external: equipoise only proposes.")
 @click.option("--deal", "deals", is_flag=True, help="Instead of a change: assign the partitions of a lag_aware group again, by their present lag.")
+@click.option("--rebase", is_flag=True, help="When somebody else changes the settings meanwhile, make this change to theirs.")
 @click.option("--dry-run", is_flag=True, help="Change nothing: show what would move, and what it would have cost.")
 @click.option("--judge", is_flag=True, help="Predict what the change costs, and have the leader judge it (`equipoise timeline --changes`).")
 @click.option("--or-undo", is_flag=True, help="As --judge; when it costs too much, the settings of before come back.")
@@ -65,6 +68,7 @@ def configure(
     assignor: str | None,
     led_by: str | None,
     deals: bool,
+    rebase: bool,
     dry_run: bool,
     judge: bool,
     or_undo: bool,
@@ -79,6 +83,9 @@ def configure(
     fact and wait until a worker answers; no member restarts. Exit code 1: they are rejected, and
     the earlier settings stay in force, or no worker answered. The command prints how to undo the
     change.
+
+    When somebody else changes the settings meanwhile, the change is rejected, and the command shows
+    theirs. With --rebase it makes the change again, to their settings.
 
     --dry-run shows which tasks would move and predicts what that will cost (docs/change.md), and
     simulates the group's history with its present settings and with the new ones.
@@ -134,8 +141,11 @@ def configure(
     if dry_run:
         before, after, found, state = asyncio.run(run.preview(changed))
         return run.answer_preview(before, after, found, state, seeds)
-    planned = judging.planned(changed, wish) if judges else None
-    return asyncio.run(run.change(changed, timeout_s, planned))
+    code = None
+    while code is None:
+        planned = judging.planned(changed, wish) if judges else None
+        code = asyncio.run(run.change(changed, timeout_s, planned, rebases=rebase))
+    return code
 
 
 class _Configure:
@@ -237,22 +247,28 @@ class _Configure:
         predicted, parts = predict_dry(self._screen, state, habits.habits(), Configure(config=after), "the change", connection=self._settings)
         return simulated, predicted, [*said, "", *parts]
 
-    async def change(self, changed: Any, timeout_s: float, planned: ChangePlanned | None = None) -> int:
-        """Changes the settings. `planned`: is written down before; None: nothing is."""
+    async def change(
+        self, changed: Any, timeout_s: float, planned: tuple[ChangePlanned, GroupConfigured] | None = None, *, rebases: bool = False
+    ) -> int | None:
+        """Changes the settings, and returns the exit code; None, if it `rebases`: somebody else has
+        changed them meanwhile, so it is to be made again. `planned`: is written down before, and
+        was made from these settings; None: nothing is.
+        """
         from equipoise.operations.group_settings import changes_between, way_back
         from equipoise.operations.live_group import AnsweredFact
 
+        change_id = "" if planned is None else planned[0].change_id
         async with AnsweredFact(self._settings, self._group) as live:
-            before = await live.configuration()
-            after = changed(before)
+            before = await live.configuration() if planned is None else planned[1]
+            after = attrs.evolve(changed(before), change_id=change_id, by=_operator())
             changes = changes_between(before, after)
             if not changes:
                 unchanged = settings_document(self._group, "unchanged", before, [])
                 self._screen.answer(unchanged, f"{self._group}: the settings are already these; nothing was appended")
                 return 0
             if planned is not None:
-                await live.append(planned)
-                self._screen.remark(f"{planned.change_id}: {planned_text(planned)}")
+                await live.append(planned[0])
+                self._screen.remark(f"{change_id}: {planned_text(planned[0])}")
             await live.say(after)
             if not self._screen.json:
                 self._screen.answer(None, Line(bold(self._group)), *_change_parts(changes))
@@ -265,16 +281,24 @@ class _Configure:
                 )
                 return EXIT_NOT_IN_FORCE
             rejection = live.rejection()
+            meanwhile = await live.changed_since(before) if live.is_outdated else []
+            in_force = await live.configuration()
+        said = [f"meanwhile {meanwhile_text(each)}" for each in meanwhile]
+        if live.is_outdated and rebases:
+            self._screen.remark("; ".join([*said, "the change is made again, to these settings"]))
+            return None
         if rejection is not None:
-            self._screen.answer(
-                settings_document(self._group, "rejected", before, changes, offset=live.offset, rejection=rejection),
-                f"{self._group}: rejected; the earlier settings stay in force: {rejection}",
+            others = [attrs.asdict(each) for each in meanwhile]
+            document = settings_document(
+                self._group, "rejected", in_force, changes, offset=live.offset, rejection=rejection, meanwhile=others
             )
+            fix = ["to make your change to these settings, run it again; --rebase does that by itself"] * live.is_outdated
+            stay = "other" if live.is_outdated else "the earlier"
+            self._screen.answer(document, f"{self._group}: rejected; {stay} settings stay in force: {rejection}", *said, *fix)
             return EXIT_NOT_IN_FORCE
         back = way_back(self._group, before, after)
-        change_id = None if planned is None else planned.change_id
         judged = [] if planned is None else [f"{change_id} is judged when the group is at rest: `equipoise timeline --changes` shows it"]
-        document = settings_document(self._group, "in force", after, changes, offset=live.offset, way_back=back, change_id=change_id)
+        document = settings_document(self._group, "in force", after, changes, offset=live.offset, way_back=back, change_id=change_id or None)
         self._screen.answer(document, f"{self._group}: in force", f"to undo: {back}", *judged)
         return 0
 
@@ -283,6 +307,21 @@ def _shown(value: Any) -> str:
     from equipoise.replay.wording import setting_text
 
     return "-" if value is None else setting_text(value)
+
+
+def _operator() -> str:
+    """Returns who runs this command, for others who read the log; empty: not known."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError, ImportError):  # a user without a name
+        return ""
+
+
+def meanwhile_text(other: OtherChange) -> str:
+    """Returns what somebody else has changed, when, and where in the log."""
+    changes = ", ".join(f"{each.name} {_shown(each.before)} -> {_shown(each.after)}" for each in other.changes) or "nothing that differs now"
+    when = "" if other.at_ms is None else f" at {day_text(other.at_ms)} (offset {other.offset}{f', {other.change_id}' if other.change_id else ''})"
+    return f"{other.by or 'somebody'} changed {changes}{when}"
 
 
 def _change_parts(changes: list[SettingChange]) -> list[Part]:

@@ -79,7 +79,8 @@ async def _written_down(screen: Screen, settings: LiveSettings, live: AnsweredFa
     if problem:
         screen.remark(f"not judged: {problem}")
         return None
-    planned = ChangeWish().planned("deal", f"the partitions are dealt again by lag: {counted(len(found.moves), 'move')}", state.last_offset, None)
+    what = f"the partitions are dealt again by lag: {counted(len(found.moves), 'move')}"
+    planned = ChangeWish().planned("deal", what, state.last_offset, None, state.config_number)
     await live.append(planned)
     return planned.change_id
 

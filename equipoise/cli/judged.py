@@ -33,7 +33,7 @@ def settings_document(group: str, outcome: str, config: GroupConfigured, changes
     from equipoise.replay.wording import setting_values
 
     none = dict.fromkeys(("offset", "rejection", "way_back", "planned_movements", "simulated", "predicted", "change_id"))
-    shown = {**none, "moves": [], **others}
+    shown = {**none, "moves": [], "meanwhile": [], **others}
     return {
         "group": group,
         "outcome": outcome,
@@ -83,9 +83,10 @@ class Judging:
     def __init__(self, screen: Screen, settings: LiveSettings, group: str, runs: int) -> None:
         self._screen, self._settings, self._group, self._runs = screen, settings, group, runs
 
-    def planned(self, changed: Any, wish: ChangeWish) -> ChangePlanned | None:
-        """Returns what is written down before a change of settings; None: they are already these.
-        Raises InputError for a change that would be rejected.
+    def planned(self, changed: Any, wish: ChangeWish) -> tuple[ChangePlanned, GroupConfigured] | None:
+        """Returns what is written down before a change of settings, and the settings that it was
+        made from; None: they are already those. Raises InputError for a change that would be
+        rejected.
         """
         from equipoise.replay.known_changes import settings_text
         from equipoise.replay.prediction.planned_change import Configure
@@ -96,8 +97,8 @@ class Judging:
         if found.rejection is not None:
             raise InputError(f"{self._group}: the change would be rejected, so there is nothing to judge: {found.rejection}")
         self._check_workers()
-        predicted = self._predict(state, Configure(config=after))
-        return wish.planned("configure", settings_text(before, after), state.last_offset, predicted)
+        predicted = self._predict(state, Configure(config=after.content))
+        return wish.planned("configure", settings_text(before, after), state.last_offset, predicted, before.made_from), before
 
     def plan(self, text: str, wish: ChangeWish, timeout_s: float) -> int:
         """Writes a change down that the user makes next, and returns the exit code. Raises
@@ -113,7 +114,8 @@ class Judging:
             raise InputError(f"--plan {text}: name join=N, restart, leave=M1,M2 or kill=M1,M2; settings are changed with --set")
         check_change(change, state.members)
         self._check_workers()
-        planned = wish.planned(JUDGED_AS[type(change)], change.text(), state.last_offset, self._predict(state, change))
+        predicted = self._predict(state, change)
+        planned = wish.planned(JUDGED_AS[type(change)], change.text(), state.last_offset, predicted, state.config_number)
         return asyncio.run(self._write_down(planned, timeout_s))
 
     def unasked(self, state: GroupState, change: PlannedChange) -> ChangePlanned | None:
@@ -127,7 +129,7 @@ class Judging:
             self._screen.remark(f"not judged: {problem}")
             return None
         predicted = self._predict(state, change, reads_log=False)
-        return ChangeWish().planned(JUDGED_AS[type(change)], change.text(), state.last_offset, predicted)
+        return ChangeWish().planned(JUDGED_AS[type(change)], change.text(), state.last_offset, predicted, state.config_number)
 
     def _check_workers(self) -> None:
         """Raises InputError when a worker cannot read a planned change."""

@@ -32,6 +32,19 @@ class SettingChange:
 
 
 @attrs.frozen(kw_only=True)
+class OtherChange:
+    """A change of somebody else. `by`, `change_id`: as in `GroupConfigured`. `offset`,
+    `at_ms`: of its fact; None: it was not read here.
+    """
+
+    by: str = ""
+    offset: int | None = None
+    at_ms: int | None = None
+    change_id: str = ""
+    changes: list[SettingChange]
+
+
+@attrs.frozen(kw_only=True)
 class Preview:
     """What the group would decide at once if a fact were appended now.
 

@@ -8,6 +8,8 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
+import attrs
+
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
@@ -18,6 +20,7 @@ from equipoise.kafka.started_clients import reaching
 from equipoise.live_settings import LiveSettings
 from equipoise.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.operations.follower import Follower
+from equipoise.operations.group_settings import OtherChange, changes_between
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
@@ -73,13 +76,13 @@ class LiveGroup:
         return (await self.machine()).state
 
     async def configuration(self) -> GroupConfigured:
-        """The configuration in force. Raises InputError when the group has none, and what `machine`
-        raises.
+        """The configuration in force, with its number in `made_from`: what is made of it names it.
+        Raises InputError when the group has none, and what `machine` raises.
         """
-        config = (await self.state()).config
-        if config is None:
+        state = await self.state()
+        if state.config is None:
             raise InputError(f"--group: group {self.group!r} has no configuration yet; its first member brings one")
-        return config
+        return attrs.evolve(state.config, made_from=state.config_number)
 
     async def append(self, fact: Fact) -> int:
         """Appends a fact of the group and returns its offset. Raises InputError when no broker
@@ -121,6 +124,8 @@ class AnsweredFact(LiveGroup):
         """Offset of the appended fact; None: none was appended."""
         self.is_without_effect = False
         """Whether the fact causes no decision; once `look` has found an answer."""
+        self.configurations: dict[int, FactRecord] = {}
+        """Number of a configuration -> its fact, of those that were read here."""
         self._fact: Fact | None = None
         self._is_folded = False
         self._answered_to: int | None = None
@@ -132,6 +137,9 @@ class AnsweredFact(LiveGroup):
         """Up to where decisions had been read before the fact was appended."""
 
     def _note(self, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+        is_rejected = any(isinstance(each.decision, EventRejected) for each in decisions)
+        if record.group == self.group and isinstance(record.event, GroupConfigured) and not is_rejected:
+            self.configurations[machine.state.config_number] = record
         if self.offset is None or record.group != self.group or record.offset < self.offset:
             return
         if record.offset == self.offset:
@@ -174,6 +182,26 @@ class AnsweredFact(LiveGroup):
                 return False
             await self.until_next_look()
         return True
+
+    @property
+    def is_outdated(self) -> bool:
+        """Returns whether it was rejected because the settings that it was made from are not in
+        force any more.
+        """
+        return self._rejected is not None and self._rejected.code == "configuration_changed"
+
+    async def changed_since(self, before: GroupConfigured) -> list[OtherChange]:
+        """Returns what was changed since these settings of `configuration` were in force, in the
+        order of the log. Raises what `configuration` raises.
+        """
+        now, found = await self.configuration(), []
+        for number, record in sorted(self.configurations.items()):
+            if number > (before.made_from or 0) and isinstance(config := record.event, GroupConfigured):
+                changes = changes_between(before, config)
+                found.append(OtherChange(by=config.by, offset=record.offset, at_ms=record.append_ms, change_id=config.change_id, changes=changes))
+                before = config
+        rest = changes_between(before, now)
+        return [*found, OtherChange(changes=rest)] if rest else found
 
     def rejection(self) -> str | None:
         """Returns why the fact was rejected, once `look` has found an answer; None: it was

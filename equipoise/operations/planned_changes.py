@@ -28,9 +28,10 @@ class ChangeWish:
     or_undo: bool = False
     at_most_task_s: float | None = None
 
-    def planned(self, kind: str, what: str, offset: int, predicted: Prediction | None) -> ChangePlanned:
-        """Returns the fact for a change of a group whose last fact has this offset. Raises
-        InputError when it is to be undone, and nothing says what is too much.
+    def planned(self, kind: str, what: str, offset: int, predicted: Prediction | None, made_from: int | None = None) -> ChangePlanned:
+        """Returns the fact for a change of a group whose last fact has this offset. `made_from`:
+        number of its configuration; None: whichever is in force. Raises InputError when it is to be
+        undone, and nothing says what is too much.
         """
         expected = () if predicted is None else predicted.expected
         if self.or_undo and not expected and self.at_most_task_s is None:
@@ -43,5 +44,6 @@ class ChangeWish:
             expected=expected,
             most_unavailable_task_ms=None if self.at_most_task_s is None else round(self.at_most_task_s * 1_000),
             or_undo=self.or_undo,
+            made_from=made_from,
             **({"quiet_ms": TURN_QUIET_MS} if kind == "restart" else {}),
         )

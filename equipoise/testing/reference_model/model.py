@@ -27,6 +27,7 @@ from equipoise.events.decisions import (
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import (
     AssignmentObserved,
+    ChangePlanned,
     GroupConfigured,
     GroupRejoined,
     LagReported,
@@ -156,6 +157,7 @@ class ReferenceModel:
 
     def __init__(self) -> None:
         self.config: GroupConfigured | None = None
+        self.config_number = 0
         self.topologies: dict[int, dict[int, Subtopology]] = {}
         self.topology_epoch: int | None = None
         self.end_offsets: dict[str, dict[int, int]] = {}
@@ -554,6 +556,8 @@ class ReferenceModel:
     def _accepted(self, event: Any, answers: list[Any]) -> None:
         if isinstance(event, GroupConfigured):
             self._configured(event)
+        elif isinstance(event, ChangePlanned):
+            self._made_from(event)
         elif isinstance(event, TopologyDeclared):
             self._topology(event)
         elif isinstance(event, PartitionsObserved):
@@ -692,6 +696,8 @@ class ReferenceModel:
         """docs/protocol.md#m4: no lease may end by one step of group time that is longer than the
         member's margin.
         """
+        self._made_from(event)
+        self.config_number += self.config_number > 0 or event.made_from is not None
         for member in (*self.members.values(), *self.fenced.values()):
             if event.knobs.max_step_ms > member.lease_margin_ms:
                 who = f"{member.member_id} incarnation {member.incarnation}"
@@ -699,6 +705,10 @@ class ReferenceModel:
         if self.config is not None and self.gathering_until_ms is not None:
             self.gathering_until_ms += (4 if self.awaiting_lags else 1) * (event.knobs.initial_delay_ms - self.config.knobs.initial_delay_ms)
         self.config = event
+
+    def _made_from(self, event: GroupConfigured | ChangePlanned) -> None:
+        if event.made_from not in (None, self.config_number):
+            raise InvariantBroken(1, f"{type(event).__name__} was made from configuration {event.made_from}; {self.config_number} is in force")
 
     def _topology(self, event: TopologyDeclared) -> None:
         self.topologies[event.epoch] = {part.subtopology: part for part in event.subtopologies}

@@ -143,17 +143,22 @@ def group(context: Context, parsed: ParsedDirective) -> None:
     context.append(_config(parsed, GroupConfigured(knobs=DEFAULT_KNOBS)), quiet=True)
 
 
+MADE_FROM = Argument(WHOLE, "number of the configuration that it was made from; default: it holds whatever is in force")
+
+
 @directive(
     "configure",
     "",
     "GroupConfigured: changes these parts of the configuration ([D8](protocol.md#d8)).",
+    made_from=MADE_FROM,
+    change_id=Argument(TEXT, "the plan that it carries out"),
     **CONFIG,
     **SETTINGS,
     **TIME,
 )
 def configure(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
-    context.append(_config(parsed, context.config(parsed)))
+    context.append(attrs.evolve(_config(parsed, context.config(parsed)), **parsed.given("made_from", "change_id")))
 
 
 def _sizes(parsed: ParsedDirective, tasks: tuple[TaskId, ...], name: str) -> dict[int, int]:
@@ -495,12 +500,12 @@ def deal(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "plan-change", "ID KIND", "ChangePlanned: the group is going to be changed ([D14](protocol.md#d14)).",
     most_unavailable_task_ms=Argument(WHOLE, "more is too much"), quiet_ms=Argument(WHOLE, "it is over after so long at rest; 15000"),
-    or_undo=Argument(YES_NO, "yes: the settings of before come back when it costs too much"), **TIME,
+    or_undo=Argument(YES_NO, "yes: the settings of before come back when it costs too much"), made_from=MADE_FROM, **TIME,
 )  # fmt: skip
 def plan_change(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     change_id, kind = parsed.members()
-    given = parsed.given("most_unavailable_task_ms", "quiet_ms", "or_undo")
+    given = parsed.given("most_unavailable_task_ms", "quiet_ms", "or_undo", "made_from")
     try:
         context.append(ChangePlanned(change_id=change_id, kind=kind, what=f"{kind} {change_id}", **given))
     except FieldError as error:

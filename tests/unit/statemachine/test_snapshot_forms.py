@@ -77,7 +77,8 @@ def test_machine_from_an_earlier_form_decides_what_is_stored_without_the_facts_b
 def test_every_part_of_form_3_is_read() -> None:
     full = bytes.fromhex((DATA / "snapshots" / "form_3_full.hex").read_text())
     before, after = content_of(full), content_of(snapshots.dump(snapshots.load(full)))
-    assert after[:2] + after[3:] == before[:2] + before[3:]  # its configuration has another version
+    before[10] = [*before[10], 0]  # its configuration has no number, and another version
+    assert after[:2] + after[3:] == before[:2] + before[3:]
 
 
 def test_form_1_takes_neutral_values_for_what_it_lacks() -> None:

@@ -17,6 +17,7 @@ from equipoise.events.facts import (
     ChangeMeasured,
     ChangePlanned,
     ExpectedCost,
+    Fact,
     GroupConfigured,
     LeaveRequested,
     Load,
@@ -131,14 +132,96 @@ def test_settings_that_cost_too_much_come_back() -> None:
     assert found.rest_ms > 10_000
     lead = GroupLead("orders", group.machine)
     lead.folded_ms = 5
-    assert lead.tick() == before
+    undo = lead.tick()
+    assert isinstance(undo, GroupConfigured)
+    assert undo.content == before
+    assert (undo.made_from, undo.change_id) == (group.state.config_number, "c1")
     assert lead.tick_at_ms == 5, "at once"
     assert [each.code for each in group.fact(planned()) if isinstance(each, EventRejected)] == ["being_undone"]
     assert before is not None
-    group.fact(before)
+    group.fact(undo)
     assert group.state.config == before
     assert group.state.change is None
-    assert lead.tick() != before
+    assert lead.tick() != undo
+
+
+@pytest.mark.parametrize(("number", "code"), [(0, "configuration_changed"), (None, "not_watched")], ids=["named", "by a former build"])
+def test_undo_after_a_change_of_somebody_else_is_rejected(number: int | None, code: str) -> None:
+    group = led()
+    group.fact(planned(or_undo=True, expected=(expected("rest_ms", 0, 0),)))
+    group.fact(with_settings(group, num_standbys=1))
+    group.members["m1"].restores = group.members["m2"].restores = group.members["m3"].restores = 1_000
+    assert until_judged(group).undone
+    undo = GroupLead("orders", group.machine).tick()
+    assert isinstance(undo, GroupConfigured)
+    newer = attrs.evolve(with_settings(group, max_warmups=7), made_from=number)
+    group.fact(newer)
+    assert [each.code for each in group.fact(undo) if isinstance(each, EventRejected)] == [code]
+    assert group.state.config == newer.content
+    group.fact(with_settings(group, max_warmups=3))
+    assert any(isinstance(each, EventRejected) for each in group.fact(undo)), "however late"
+
+
+def made_from(group: Group, number: int, **changes: Any) -> GroupConfigured:
+    return attrs.evolve(with_settings(group, **changes), made_from=number)
+
+
+def codes(group: Group, fact: Fact) -> list[str]:
+    return [each.code for each in group.fact(fact) if isinstance(each, EventRejected)]
+
+
+def test_second_of_two_changes_made_from_the_same_settings_is_rejected() -> None:
+    group = led()
+    first, second = made_from(group, 0, max_warmups=21), made_from(group, 0, max_warmups_per_member=21)
+    before = group.state.settings.max_warmups_per_member
+    assert codes(group, first) == []
+    assert codes(group, second) == ["configuration_changed"]
+    assert (group.state.settings.max_warmups, group.state.settings.max_warmups_per_member) == (21, before)
+    assert codes(group, made_from(group, 1, max_warmups_per_member=21)) == []
+    assert (group.state.settings.max_warmups, group.state.settings.max_warmups_per_member) == (21, 21)
+
+
+def test_change_made_from_settings_that_came_back_is_rejected() -> None:
+    group = led()
+    read, number = group.state.config, group.state.config_number
+    assert codes(group, made_from(group, 0, max_warmups=21)) == []
+    assert read is not None
+    assert codes(group, attrs.evolve(read, made_from=1)) == []
+    assert group.state.config == read
+    assert codes(group, made_from(group, number, num_standbys=1)) == ["configuration_changed"]
+    assert codes(group, with_settings(group, num_standbys=1)) == [], "it names nothing"
+    assert codes(group, made_from(group, 2, num_standbys=0)) == ["configuration_changed"], "that one counts, too"
+
+
+def test_plan_of_settings_that_are_not_in_force_is_rejected() -> None:
+    group = led()
+    group.fact(made_from(group, 0, max_warmups=21))
+    assert codes(group, planned(made_from=0)) == ["configuration_changed"]
+    assert codes(group, planned(made_from=1)) == []
+
+
+def test_settings_of_somebody_else_end_a_plan_and_are_not_undone() -> None:
+    """They were judged by what the plan expected, and taken back."""
+    group = led()
+    group.fact(planned(or_undo=True, made_from=0, expected=(expected("rest_ms", 0, 0),)))
+    own = attrs.evolve(made_from(group, 0, num_standbys=1), change_id="c1")
+    judged = [each for each in group.fact(made_from(group, 0, num_standbys=2)) if isinstance(each, ChangeJudged)]
+    assert [(each.outcome, each.undone) for each in judged] == [("replaced", False)]
+    assert codes(group, own) == ["configuration_changed"]
+    assert codes(group, attrs.evolve(own, made_from=1)) == ["not_watched"]
+    assert group.state.settings.num_standbys == 2
+
+
+def test_rejected_settings_of_somebody_else_leave_a_plan_as_it_is() -> None:
+    group = led()
+    group.fact(made_from(group, 0, max_warmups=21))
+    group.fact(planned(made_from=1, expected=(expected("rest_ms", 0, 0),)))
+    assert codes(group, made_from(group, 0, num_standbys=2)) == ["configuration_changed"]
+    change = group.state.change
+    assert change is not None
+    assert change.begun_ms is None
+    assert codes(group, attrs.evolve(made_from(group, 1, num_standbys=1), change_id="c1")) == []
+    assert change.begun_ms is not None
 
 
 def test_limit_counts_whatever_was_expected() -> None:
