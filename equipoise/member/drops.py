@@ -35,7 +35,7 @@ class DropReason(enum.StrEnum):
 
 
 OF_SOURCES = DropReason.SKIPPED, DropReason.DEAD_LETTERED, DropReason.EXPIRED
-"""Those that are counted from 0 on: who might drop is known."""
+STREAM_TIME = "stream time"
 
 
 class Dropped(NamedTuple):
@@ -53,11 +53,20 @@ class Dropped(NamedTuple):
 class Drops:
     """Counts what the tasks of one member drop: when the call of the handler that dropped a record
     has not failed, or the record was left out. A record that is handled again, because its commit
-    failed, counts again. `sources`: processor and source topic, which are counted from 0 on.
+    failed, counts again. `sources`: processor and source topic, which are counted from 0 on, so
+    that a rate sees the first ones.
     """
 
     def __init__(self, sources: Iterable[tuple[str, str]] = ()) -> None:
-        self._counts: Counter[tuple[str, str, str]] = Counter({(*source, reason.value): 0 for source in sources for reason in OF_SOURCES})
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        for processor, topic in sources:
+            self.begin(processor, topic, OF_SOURCES)
+            self.begin(processor, STREAM_TIME, (DropReason.AHEAD,))
+
+    def begin(self, processor: str, by: str, reasons: Iterable[DropReason]) -> None:
+        """Counts from 0 on what somebody may drop."""
+        for reason in reasons:
+            self._counts.setdefault((processor, by, reason.value), 0)
 
     @property
     def counts(self) -> Mapping[tuple[str, str, str], int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -144,6 +145,8 @@ class Processing:
         self._handler, self._batch_handler = processor.handler, processor.batch_handler
         self._label = processor.label(context.task.subtopology)
         self._context, self._timers, self._group, self._policy = context, timers, group, policy
+        for state in context.states.values():
+            state.may_drop = partial(self._failures.drops.begin, self._label)
         serdes = {each.topic: (each.key_serde or key_serde, each.value_serde or value_serde) for each in processor.inputs}
         self._reads = {topic: (keys.deserialize, values.deserialize) for topic, (keys, values) in serdes.items()}
         """Source topic -> what reads its keys, and its values."""

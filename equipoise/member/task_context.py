@@ -16,7 +16,7 @@ from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import NO_EPOCH, SentHeaders, TopicPartition
 from equipoise.member.changes import Changes
-from equipoise.member.drops import Dropped, DropReason
+from equipoise.member.drops import STREAM_TIME, Dropped, DropReason
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCE_TOPICS_KEY, SOURCES_KEY
 from equipoise.member.gaps import Gaps
 from equipoise.member.readings import KeptReading, end_all
@@ -95,6 +95,8 @@ class State:
         """Prefix of a name -> the token of what uses it, once its description here is as it should
         be; and the time before which it takes nothing.
         """
+        self.may_drop: Callable[[str, Iterable[DropReason]], None] = lambda by, reasons: None
+        """Called with the name of what may drop records, of `equipoise.streams`."""
         self._waits: dict[bytes, int] = {}
         """Key -> records after which it goes on with that."""
         self.failure: StoreError | None = None
@@ -529,7 +531,7 @@ class TaskContext:
             self.latest_ms = self.look_up_latest()
         if at_ms <= self.latest_ms:
             return False
-        ahead = Dropped("stream time", "stream time", DropReason.AHEAD, None, at_ms)
+        ahead = Dropped(STREAM_TIME, STREAM_TIME, DropReason.AHEAD, None, at_ms)
         if is_next or ahead not in self.dropped:  # it goes through several windows
             self.drop(ahead)
         return True

@@ -4,7 +4,7 @@ their task, and a count of late records.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import pack, unpack
 from typing import Any
 
@@ -45,6 +45,7 @@ class Kept:
 
     _kind = ""
     """What it is, for people and in its description."""
+    _drops: Sequence[DropReason] = ()
     _waits_ms = 0
     """For so long behind stream time it takes something."""
 
@@ -79,6 +80,7 @@ class Kept:
         described = {"form": _FORM, "kind": self._kind, **self._sizes(), "waits_ms": self._waits_ms, **self._carried(state, had), "from_ms": from_ms}
         if described != had:
             state.put_own(self._description, packb(described))
+        state.may_drop(self.name, self._drops)
         met = state.met[self._prefix] = self._token, from_ms
         return met
 

@@ -39,7 +39,7 @@ class StreamJoin(Kept, Generic[L, R]):
     come later still, which are counted. Records that wait go on with other times.
     """
 
-    _kind = "a join of streams"
+    _kind, _drops = "a join of streams", (DropReason.LATE, DropReason.NULL_KEY)
 
     def __init__(
         self, name: str, *, before_ms: int, after_ms: int | None = None, grace_ms: int = 0, kind: str = "inner",

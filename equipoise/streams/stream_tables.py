@@ -29,7 +29,7 @@ class StreamTable(Kept, Generic[T]):
                 user = users.get(context, record.key)
     """
 
-    _kind = "a table"
+    _kind, _drops = "a table", (DropReason.NULL_KEY,)
 
     def __init__(self, name: str, *, state: str | None = None, serde: Serde | None = None) -> None:
         super().__init__(name, state=state, serde=serde)

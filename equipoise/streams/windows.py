@@ -49,6 +49,8 @@ class AnyWindows(Kept, Generic[V, A, R]):
     that come later still, which are counted.
     """
 
+    _drops = DropReason.LATE, DropReason.NULL_KEY
+
     def __init__(
         self, name: str, aggregate: Aggregate[V, A, R], *, grace_ms: int = 0, emit: str = "change", on_late: OnLate | None = None,
         state: str | None = None, serde: Serde | None = None,

@@ -101,7 +101,7 @@ class TaskDriver:
         """Returns how many records were dropped: by whom (the name of a window, join or table; of
         what `on_error` leaves out, the source topic), reason (a `DropReason`) -> number.
         """
-        return {(by, reason): count for (_, by, reason), count in self._failures.drops.counts.items()}
+        return {(by, reason): count for (_, by, reason), count in self._failures.drops.counts.items() if count}
 
     @property
     def parked(self) -> ParkedTask | None:

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise import ErrorPolicy, JsonSerde, Record, StringSerde, TaskContext
 from equipoise.member.drops import DropReason, Drops
-from equipoise.streams import StreamJoin, StreamTable, TableJoin, count, hopping, sessions, sliding, tumbling
+from equipoise.streams import Reminders, StreamJoin, StreamTable, TableJoin, count, hopping, sessions, sliding, tumbling
 from equipoise.streams.stream_time import stream_time_ms
 from equipoise.streams.windows import AnyWindows
 from equipoise.testing import TaskDriver
@@ -115,9 +115,23 @@ async def test_batches_and_timers_count_what_they_drop(caplog: pytest.LogCapture
     ]
 
 
+async def test_drops_of_windows_joins_and_tables_are_counted_from_0_on() -> None:
+    used = [*WINDOWS[:1], StreamJoin("j", before_ms=1), StreamTable("t"), Reminders("r", lambda *given: None)]
+
+    def handle(record: Record, context: TaskContext) -> None:
+        for each in used:
+            each._state(context)
+
+    driver = TaskDriver(handle, sources="in", **SERDES)
+    await driver.send(1, key="a")
+    found = [(by, reason) for _, by, reason in driver._failures.drops.counts]
+    assert found == [("x", "late"), ("x", "null_key"), ("j", "late"), ("j", "null_key"), ("t", "null_key")]
+
+
 def test_what_drops_of_a_source_are_counted_from_0_on() -> None:
     drops = Drops([("views", "in")])
-    assert drops.counts == {("views", "in", reason): 0 for reason in ("skipped", "dead_lettered", "expired")}
+    of_source = {("views", "in", reason): 0 for reason in ("skipped", "dead_lettered", "expired")}
+    assert drops.counts == of_source | {("views", "stream time", "ahead"): 0}
     assert [drops.note("views", "in", DropReason.EXPIRED, 5) for _ in range(2)] == [True, False]
     assert drops.counts["views", "in", "expired"] == 10
 

@@ -263,4 +263,4 @@ def test_failures_of_each_source_are_counted_from_0_on() -> None:
     failures = Failures(lambda: 0.0, [("views", "in")])
     failures.note("in", "parked")
     assert failures.counts == {("in", "retried"): 0, ("in", "parked"): 1}
-    assert failures.drops.counts == {("views", "in", reason): 0 for reason in ("skipped", "dead_lettered", "expired")}
+    assert not any(failures.drops.counts.values())
