@@ -242,7 +242,11 @@ class OpenTask:
             await acknowledged(commit.sent)
             if commit.changes:
                 commit.written = await self.writer.append_changes(commit.changes)
-                self._check_followed(commit.written)
+                try:
+                    self._check_followed(commit.written)
+                except OvertakenError:
+                    await self._withdraw(commit)
+                    raise
                 self._to_stores(commit)
             else:
                 await acknowledged(await self.writer.send_outputs({self._placing.place: self._records(commit.positions, "")}, is_own=True))
@@ -252,6 +256,16 @@ class OpenTask:
             ended(error)
             raise
         ended(None)
+
+    async def _withdraw(self, commit: Commit) -> None:
+        """Removes the commit from changelogs that were made again: its few changes, and positions,
+        would be taken for the whole state.
+        """
+        ids = await self.reading.reader.topic_ids(list(commit.changes), self.reading.partitions[0])
+        copied = {topic: self._stores[topic].copied for topic in commit.changes}
+        again = [topic for topic, each in copied.items() if each is not None and each.topic_id not in ("", ids.get(topic, each.topic_id))]
+        if again:
+            await self.writer.append_changes({topic: dict.fromkeys(commit.changes[topic]) for topic in again})
 
     def _check_followed(self, written: Mapping[str, WrittenChanges]) -> None:
         """Raises OvertakenError when another process has written to a changelog behind what is in

@@ -111,6 +111,9 @@ class SourcePlacing:
             if not missed:
                 return found
             for source, each in missed.items():
+                known = last[source]
+                if known is not None and not each.is_after(known):
+                    continue  # its transaction had lost its end, and ended with this one
                 if each.position.offset is not None and not self._is_of_another(source, each.position.topic_id):
                     found[source] = each.position.offset
                     self._note_epoch(source, each.position.epoch)

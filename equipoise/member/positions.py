@@ -23,6 +23,7 @@ from equipoise.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, Producer,
 from equipoise.member.copy_checks import SHRUNK_LOOKS
 from equipoise.member.fencing import ChangelogOwner, claim
 from equipoise.member.origin import ORIGIN_HEADER, Origin, read_origin
+from equipoise.member.refusals import name_topic
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 0.5
@@ -216,7 +217,8 @@ class PositionsReader:
         async with self._lock:
             try:
                 return await self._read(place, at_least)
-            except BaseException:
+            except BaseException as error:
+                name_topic(error, place.topic, "Read")
                 await self._disconnect()
                 raise
 

@@ -151,6 +151,10 @@ def is_missing_right(error: BaseException) -> bool:
     return type(error).__name__ in MISSING_RIGHTS
 
 
+_NAMING = ("TopicAuthorizationFailedError", "InvalidTopicError", "UnknownTopicOrPartitionError")
+"""Errors whose argument is a topic, or some."""
+
+
 def name_topic(error: BaseException, topic: str, operation: str = "") -> None:
     """Notes which topic `error` is about, unless it is known, and the operation of an ACL that
     allows what was refused ("": unknown): Kafka's errors do not say it.
@@ -164,9 +168,12 @@ def name_topic(error: BaseException, topic: str, operation: str = "") -> None:
 def _topic_of(error: BaseException) -> str:
     """The topic that `error` is about; "": unknown."""
     known = vars(error).get("topic", "")
-    if not known and type(error).__name__ in ("TopicAuthorizationFailedError", "InvalidTopicError") and error.args:
+    if not known and type(error).__name__ in _NAMING and error.args:
         given = getattr(error.args[0], "topic", error.args[0])  # of a partition
-        known = given if isinstance(given, str) else ", ".join(sorted(map(str, given))) if isinstance(given, set | frozenset | list | tuple) else ""
+        if isinstance(given, str):
+            known = "" if " " in given else given  # a sentence
+        elif isinstance(given, set | frozenset | list | tuple):
+            known = ", ".join(sorted(map(str, given)))
     return str(known)
 
 

@@ -1,4 +1,6 @@
-"""Tasks whose topic of positions has lost what they, or their former owners, have committed."""
+"""What a member does when one of its topics has lost records, was made again or deleted: the table
+in docs/operations.md#lost-topics.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from equipoise import Processor
+from equipoise import ErrorPolicy, Processor, Record, TaskContext
 from equipoise.kafka.client import TopicPartition
 from equipoise.member.positions import PARTITIONS
 from equipoise.testing.group import NAME
+from tests.simulated.deploys import _ends_of_commits
 from tests.simulated.test_positions import GUARANTEES, SOURCE, Deploys, every, one
 
 POSITIONS = TopicPartition(f"{NAME}-positions", 0)
@@ -122,3 +125,102 @@ def test_position_that_is_lost_before_its_owner_reads_it_is_written_again(guaran
         group.write(3)
         group.advance(30)
         assert group.sent() == every("a", 8)
+
+
+def forward(record: Record, context: TaskContext) -> None:
+    if record.value.startswith(b"bad"):
+        raise ValueError("bad")
+    context.send("second", record.value, key=record.key)
+
+
+def count(record: Record, context: TaskContext) -> None:
+    context.state.put(record.key, b"%d" % (int(context.state.get(record.key) or 0) + 1))
+    context.send("out", record.value, key=record.key)
+
+
+class Chain(Deploys):
+    """A processor without state before one with state. Each fifth record is a dead letter."""
+
+    def __init__(self, guarantee: str) -> None:
+        last = Processor(count, sources="second", state="s1", outputs="out", name="last")
+        processors = [Processor(forward, sources="source", outputs=("second", "dead"), name="first"), last]
+        super().__init__(processors, guarantee=guarantee, on_error=ErrorPolicy.dead_letter("dead"))
+        self._processors = processors
+        self._cluster.create_topic("dead", 1, 1, {"cleanup.policy": "delete"})
+        self.sent_values: list[bytes] = []
+
+    def write_some(self, records: int) -> None:
+        for _ in range(records):
+            number = len(self.sent_values)
+            self.sent_values.append(b"%s%d" % (b"bad" if number % 5 == 4 else b"good", number))
+            self.send(self.sent_values[-1], key=b"k%d" % (number % 2), topic="source", partition=0)
+            self.advance(0.7)
+
+    def lose(self, topic: str, fault: str) -> None:
+        """All but the deletion."""
+        cluster, places = self._cluster, [each.place for each in self._cluster.topics[topic].partitions]
+        for place in places:
+            log = self._log(*place)
+            if fault == "beginning lost":
+                cluster.delete_records(place, log.end)
+            elif fault == "end lost":  # of the positions in the middle of a transaction
+                cluster.lose_tail(place, 3 if topic == POSITIONS.topic else log.end - _ends_of_commits(log)[-3:][0])
+        if fault == "made again":
+            cluster.delete_topic(topic)
+            self.advance(0.5)
+            self.create(topic, len(places))
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        policy = "compact" if topic in ("s1", POSITIONS.topic) else "delete"
+        self._cluster.create_topic(topic, partitions, 1, {"cleanup.policy": policy})
+
+
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize("fault", ["made again", "end lost", "beginning lost", "deleted"])
+@pytest.mark.parametrize("topic", ["source", "second", "s1", POSITIONS.topic, "out", "dead"])
+def test_topic_of_a_member_that_is_lost_keeps_its_promise(
+    guarantee: str, topic: str, fault: str, runs: bool, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    """`runs`: the member, while that happens."""
+    with Chain(guarantee) as group:
+        group.join("m1")
+        group.advance(15)
+        group.write_some(10)
+        group.advance(3)
+        old = set(group.sent_values)
+        if not runs:
+            group.crash("m1")
+        if fault == "deleted":
+            group._cluster.delete_topic(topic)
+            if runs:
+                group.write_some(0 if topic == "source" else 5)
+                group.advance(60)
+            else:
+                group.join("m1")
+                group.advance(10)
+            if topic not in group._cluster.topics:
+                assert any(f"topic {topic} does not exist" in each for each in (*caplog.messages, str(group.error)))
+                group.create(topic, PARTITIONS if topic == POSITIONS.topic else 1)
+            if group._seats["m1"].process is not None:
+                group.crash("m1")
+        else:
+            group.lose(topic, fault)
+        if group._seats["m1"].process is None:
+            group.join("m1")
+        group.advance(15)
+        group.write_some(5)
+        group.advance(50)
+
+        results = {each: Counter(record.value for record in group.outputs(each)) for each in ("out", "dead")}
+        good = [each for each in group.sent_values if each.startswith(b"good")]
+        expected = {"out": set(good), "dead": {*group.sent_values} - {*good}}
+        for place, found in results.items():
+            lost = old if place == topic else set()
+            assert found.keys() >= expected[place] - lost
+            if guarantee == "exactly_once":  # without the state all of it is counted again
+                again = old if topic == "s1" else set()
+                assert [each for each, times in found.items() if times > (2 if each in again else 1)] == []
+        if guarantee == "exactly_once" or topic == "s1":
+            numbers = [int(each.removeprefix(b"good")) for each in good]
+            assert group.state("s1") == {b"k%d" % parity: b"%d" % sum(number % 2 == parity for number in numbers) for parity in (0, 1)}
+        assert group.error is None

@@ -69,6 +69,10 @@ class BatchQueues:
         queue = self._queues.get(place)
         return queue[-1] if queue and queue[-1].sequence < 0 else None
 
+    def has(self, place: TopicPartition) -> bool:
+        """Returns whether a batch of this partition is queued."""
+        return place in self._queues
+
     # What is to be sent
 
     def due(
@@ -80,7 +84,11 @@ class BatchQueues:
         by_node: dict[int, list[RecordBatch]] = {}
         again_ms, has_unled = inf, False
         for place in list(self._queues):
-            if place in self._flying or place in waiting:
+            if place in self._flying:
+                continue
+            if place in waiting:
+                if leaders(place) is None:  # its topic may be gone: coordinators refuse that for ever
+                    again_ms = min(again_ms, self._expire(place, now_ms))
                 continue
             rests_ms = self._resting.get(place)
             if rests_ms is not None and rests_ms > now_ms:

@@ -118,6 +118,8 @@ class ProducerCore:
             return DueToSend((), asks_metadata=False, again_ms=inf)
         transaction = self.transaction
         orders: list[SendOrder] = []
+        for place in [each for each in transaction.waiting if self._leaders(each) is None and not self._queues.has(each)]:
+            del transaction.waiting[place]  # it was only expected, and would hold up all others while its topic is gone
         order, again_ms = transaction.due(now_ms, is_flushed=self._queues.is_empty)
         if order is not None:
             orders.append(order)
@@ -167,6 +169,8 @@ class ProducerCore:
         for each in self._queues.ended:
             if each.error is not None:
                 self.transaction.abort_for(each.error)
+                if not self._queues.has(each.place):
+                    self.transaction.waiting.pop(each.place, None)
         self._fail_batches()
 
     def _fail_batches(self) -> None:

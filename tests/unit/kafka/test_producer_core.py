@@ -213,6 +213,24 @@ def test_unknown_compression_names_those_that_there_are() -> None:
 # Transactions
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_partition_whose_topic_is_gone_holds_up_no_transaction_for_longer_than_the_timeout(writes: bool) -> None:
+    """`writes`: to it; otherwise it was only expected to be written."""
+    writer = plain(transactional_id="t", timeout_ms=1_000)
+    each = writer.brokers.cluster.topics["in"].partitions[A[1]]
+    each.leader = -1
+    writer.core.transaction.begin([A])
+    if not writes:
+        assert writer.send() == [] == list(writer.core.transaction.waiting)
+        return
+    writer.write(A, b"1")
+    assert {type(order) for order in writer.send()} == {AddPartitions}
+    writer.brokers.wait(1.1)
+    writer.send()
+    assert [type(batch.error) for batch in writer.ended] == [errors.LeaderNotAvailableError]
+    assert (list(writer.core.transaction.waiting), writer.core.transaction.state) == ([], ProducerState.ABORTABLE_ERROR)
+
+
 def test_transaction_in_order() -> None:
     writer = CoreWriter(ProducingBrokers(), transactional_id="t")
     seen: list[Any] = []
