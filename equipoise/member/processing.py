@@ -28,7 +28,7 @@ from equipoise.member.raised import is_cancelled, settled
 from equipoise.member.readings import end_all
 from equipoise.member.refusals import ForGood, RefusedRecord, refused_by
 from equipoise.member.serdes import BytesSerde, Serde, SerdeAsksError, SerdeUnavailableError, looks_up
-from equipoise.member.sizes import OversizedError
+from equipoise.member.sizes import OversizedError, is_too_large
 from equipoise.member.stores import StoreError
 from equipoise.member.task_context import KeptError, TaskContext
 from equipoise.member.timers import Timers
@@ -418,18 +418,17 @@ def parked(
     said = f"the record cannot be read: {error_text(error)}" if is_unreadable else error_text(error)
     made = ParkedTask(task=task, topic=topic, partition=partition, offset=offset, error=said)
     scope = refused_by(error)
+    if isinstance(error, KeptError) or (scope not in (ForGood.RECORD, ForGood.NOTHING) and not is_unreadable):
+        _LOG.error("task %s is parked, other tasks go on: %s. Then restart the member", task, made.error)
+        return made
     if is_unreadable:
         what = f"its serde cannot read {made.place}: {error_text(error)}. Restart the member with a serde that can"
-    elif isinstance(error, KeptError):
-        _LOG.error("task %s is parked, other tasks go on: %s. Then restart the member", task, made.error)
-        return made
-    elif isinstance(error, OversizedError) or (isinstance(error, InputError) and not topic) or scope is ForGood.RECORD:
-        what = f"what was put or sent for {made.place} is refused: {made.error}. Restart the member with a handler that puts and sends less"
-    elif scope is ForGood.NOTHING:
-        what = f"its handler failed for {made.place}. Restart the member with a handler that can process it"
+    elif isinstance(error, OversizedError) or is_too_large(error):
+        what = f"what was put or sent for {made.place} is too large: {made.error}. Restart the member with a handler that puts and sends less"
     else:
-        _LOG.error("task %s is parked, other tasks go on: %s. Then restart the member", task, made.error)
-        return made
+        by_brokers = scope is ForGood.RECORD and not isinstance(error, InputError)
+        says = "brokers refuse what was put or sent for" if by_brokers else "its handler failed for"
+        what = f"{says} {made.place}: {made.error}. Mend the handler, and restart the member"
     _LOG.error(
         "task %s is parked, other tasks go on: %s, or give Member on_error=ErrorPolicy.skip() or dead_letter(topic)",
         task, what, exc_info=failures.traceback_of(error),

@@ -447,7 +447,9 @@ class TaskContext:
         several; then use `states`.
         """
         if self.only_state is None:
-            raise InputError(f"task {self.task} has {len(self.states)} changelogs; use context.states[topic]")
+            if not self.states:
+                raise InputError(f"task {self.task} has no state; name its topic in the `state` of Member or Processor")
+            raise InputError(f"task {self.task} has {len(self.states)} states; use context.states[topic], with one of {', '.join(self.states)}")
         return self.only_state
 
     def send(

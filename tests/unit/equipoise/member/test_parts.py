@@ -288,9 +288,10 @@ def test_state_write_again_commits_the_change_again() -> None:
 def test_state_of_a_task_needs_exactly_one() -> None:
     one, two = State(MemoryStore()), State(MemoryStore())
     assert TaskContext(TaskId(0, 0), 1, {"log": one}).state is one
-    for states in ({}, {"a": one, "b": two}):
-        with pytest.raises(InputError, match=rf"has {len(states)} changelogs; use context.states\[topic\]"):
-            _ = TaskContext(TaskId(0, 0), 1, states).state
+    with pytest.raises(InputError, match="task 0_0 has no state; name its topic in the `state` of Member or Processor"):
+        _ = TaskContext(TaskId(0, 0), 1, {}).state
+    with pytest.raises(InputError, match=r"has 2 states; use context.states\[topic\], with one of a, b"):
+        _ = TaskContext(TaskId(0, 0), 1, {"a": one, "b": two}).state
     with pytest.raises(InputError, match="needs a key or a value"):
         TaskContext(TaskId(0, 0), 1, {}).send("topic", None)
 

@@ -10,9 +10,11 @@ import pytest
 from equipoise import ErrorPolicy, JsonSerde, Processor, Record, StringSerde, TaskContext
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.producer.producer_errors import InvalidRecordError
 from equipoise.member.error_policy import LONGEST_BACKOFF_S, ParkedTask
 from equipoise.member.failures import AGAIN_S, Failures
 from equipoise.member.processing import Processing
+from equipoise.member.sizes import OversizedError
 from equipoise.member.stores import MemoryStore
 from equipoise.member.task_context import State
 from equipoise.member.timers import Timers
@@ -114,6 +116,24 @@ async def test_poison_record_with_stop_parks_the_task_behind_the_good_ones(given
     assert ("cannot be read: JSONDecodeError" in world.processing.parked.error) == (bad == UNREADABLE)
     assert world.failures.counts == {("in", "parked"): 1}
     assert not await world.processing.run_timers()
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (OversizedError("a record for out has 9 bytes"), "what was put or sent for in/2 at offset 0 is too large: OversizedError: a record"),
+        (InputError("send to out: a record needs a key"), "its handler failed for in/2 at offset 0: InputError: send to out: a record"),
+        (InvalidRecordError(), "brokers refuse what was put or sent for in/2 at offset 0: InvalidRecordError: the brokers take no such record: a "),
+        (RuntimeError("no"), "its handler failed for in/2 at offset 0: RuntimeError: no. Mend the handler, and restart the member"),
+    ],
+)
+async def test_parked_task_for_each_kind_of_error_has_its_own_advice(error: Exception, advice: str, caplog: pytest.LogCaptureFixture) -> None:
+    def handle(record: Record, context: TaskContext) -> None:
+        raise error
+
+    assert await World(handler=handle).handle(stored(GOOD)) == 0
+    assert advice in caplog.text
+    assert ("puts and sends less" in caplog.text) == isinstance(error, OversizedError)
 
 
 @EACH
