@@ -353,7 +353,7 @@ class TaskParked:
 @attrs.frozen(kw_only=True)
 class TroublesReported:
     """The member is held up from outside: by open transactions in its sources, quotas of brokers,
-    sources that were partitioned differently. For people: no decision depends on it.
+    sources that were partitioned differently, a clock. For people: no decision depends on it.
     """
 
     member_id: str = _member

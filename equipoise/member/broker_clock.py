@@ -48,6 +48,13 @@ class BrokerClock:
         apart_ms = self._apart_ms
         return None if apart_ms is None else apart_ms + self._boot_ms()
 
+    @property
+    def trouble(self) -> str:
+        """Returns what is wrong, as a sentence; "": nothing is. Any thread may call it."""
+        if self._waiting:
+            return "brokers do not take records with the time of its machine's clock, and tasks wait for that; set the clock"
+        return f"the clock of its machine is off by more than {MOST_APART_MS // 1_000} s; set the clock" if self._is_off else ""
+
     def _ahead(self) -> str:
         broker_ms = self.now_ms()
         if broker_ms is None:

@@ -270,6 +270,7 @@ class MemberClients:
         `now_s`: by the time of its event loop.
         """
         found = [each for reader in list(self._readers) for each in reader.troubles]
+        found += [self.clock.trouble] if self.clock.trouble else []
         return found if self.throttling.held_up_s(now_s) is None else [*found, f"quotas of the brokers hold it back; {QUOTAS}"]
 
     def leave(self, sources: TaskSources) -> None:

@@ -10,6 +10,7 @@ import re
 import pytest
 
 from equipoise import ErrorPolicy, Processor, Record, TaskContext
+from equipoise.replay.trouble import troubles
 from tests.simulated.deploys import Deploys
 
 HOUR_MS = 3_600_000
@@ -63,11 +64,18 @@ def test_clock_that_jumps_back_and_forth_by_hours_is_said_each_time(caplog: pyte
     with caplog.at_level(logging.WARNING, "equipoise"), Deploys(processors, guarantee="exactly_once", on_error=ErrorPolicy.skip()) as group:
         group.join("m1")
         group.advance(30)
+        ((_, lead),) = group._worker.groups()
+        shown = []
         for hours in (-5, 3, 0):
             group.set_clock("m1", hours * HOUR_MS)
             group.send(b"%d" % hours, key=b"k", topic="source", partition=0)
             group.advance(30)
+            shown.append([each.text for each in troubles(lead.machine.state)])
         group.advance(40)
+        behind, ahead, right = shown
+        assert behind == ["m1: the clock of its machine is off by more than 60 s; set the clock"]
+        assert ahead == ["m1: brokers do not take records with the time of its machine's clock, and tasks wait for that; set the clock"]
+        assert right == []
         assert {each.value for each in group.outputs("out")} == {b"-5", b"3", b"0"}
     said = [each.getMessage() for each in caplog.records if "clock is off" in each.getMessage()]
     assert len(said) == 1, "one time until the clock is right"
