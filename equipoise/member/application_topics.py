@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.events.errors import InputError
@@ -13,6 +14,7 @@ from equipoise.kafka.started_clients import NOT_ALLOWED, NOT_SEEN, NotNowError, 
 from equipoise.member.positions import PARTITIONS, SETTINGS, positions_topic
 from equipoise.member.processing import Processor
 
+_LOG = logging.getLogger(__name__)
 DEFAULT_PARTITIONS = 6
 HIDDEN = -1
 _CHANGELOG = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
@@ -185,6 +187,12 @@ async def _make(admin: Admin, processors: Sequence[Processor], others: Iterable[
     missing = [topic for name, topic in new.items() if counts[name] <= 0]
     for name, why in (await admin.create_topics(missing)).items() if missing else ():
         raise InputError(f"topic {name} cannot be made: {why}; make it yourself, or give the client the right to")
+    aging = sorted({topic.name for topic in missing} & outputs - sources)
+    if aging:
+        _LOG.warning(
+            "made %s with the brokers' retention, which counts from the times of records: outputs of records that are older are deleted "
+            "within minutes; set retention.ms before old records are processed", ", ".join(aging),
+        )  # fmt: skip
 
 
 def wanted_partitions(processors: Sequence[Processor], counts: Mapping[str, int], partitions: int) -> dict[str, int]:

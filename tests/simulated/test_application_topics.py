@@ -100,7 +100,9 @@ def between(*pairs: str) -> list[Processor]:
         (between("in > in / state"), {}, [2]),
     ],
 )
-def test_topics_between_processors_are_made_along_the_chain(processors: list[Processor], there: dict[str, int], tasks: list[int]) -> None:
+def test_topics_between_processors_are_made_along_the_chain(
+    processors: list[Processor], there: dict[str, int], tasks: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     async def test(cluster: Cluster, connection: SimulatedConnection) -> None:
         for topic, partitions in there.items():
             cluster.create_topic(topic, partitions)
@@ -109,6 +111,8 @@ def test_topics_between_processors_are_made_along_the_chain(processors: list[Pro
         sources, outputs = ({topic for each in processors for topic in getattr(each, name)} for name in ("sources", "outputs"))
         for topic in sources & outputs - there.keys():
             assert cluster.topics[topic].configs["retention.ms"] == "-1", "brokers would delete records of old events unread"
+        aging = ", ".join(sorted(outputs - sources - there.keys()))
+        assert [each.split(" with ")[0] for each in caplog.messages if "retention" in each] == ([f"made {aging}"] if aging else [])
 
     simulate(test)
 
