@@ -96,7 +96,7 @@ spin: # for `make model`; as Java
 model: spin $(READY) ## search the model of the protocol to its end, and with each rule switched off; writes its table (LONG=1: larger ones too)
 	@$(BIN)/python -m tests.model $(if $(LONG),--long)
 
-conformance: java $(READY) ## Kafka Streams' own integration tests, stock and led by a worker; half an hour (CLASSES=EosIntegrationTest)
+conformance: java $(READY) ## Kafka Streams' own integration tests, stock and led by a worker; an hour (CLASSES=EosIntegrationTest)
 	@$(BIN)/python -m tests.live.conformance $(CLASSES)
 
 broker: java $(READY) ## a Kafka on this machine to try things with, until interrupted (PORT=9092)

@@ -30,7 +30,8 @@ PACKAGE = "org.apache.kafka.streams.integration"
 CLASSES = (
     "RebalanceTaskClosureIntegrationTest", "TaskAssignorIntegrationTest", "StandbyTaskCreationIntegrationTest", "AdjustStreamThreadCountTest",
     "StandbyTaskEOSMultiRebalanceIntegrationTest", "StandbyTaskEOSIntegrationTest", "SmokeTestDriverIntegrationTest",
-    "KafkaStreamsCloseOptionsIntegrationTest", "PauseResumeIntegrationTest", "HighAvailabilityTaskAssignorIntegrationTest", "EosIntegrationTest",
+    "KafkaStreamsCloseOptionsIntegrationTest", "PauseResumeIntegrationTest", "RestoreIntegrationTest", "HighAvailabilityTaskAssignorIntegrationTest",
+    "EosIntegrationTest",
 )  # fmt: skip
 MOST_S = 1_500
 JAVA = ("-Xmx2g", "-Dorg.apache.logging.log4j.level=INFO")
