@@ -40,6 +40,7 @@ EXPLAINED = {
     "join_repeated": "a join that the broker had already was sent again",
     "undecodable": "a record that is no sound fact",
     "step_exceeds_margin": "an operator raised max_step_ms above a member's margin",
+    "configuration_changed": "two operators configure at the same moment, and the second one changes what is not in force any more",
     "knobs_refused": "an operator set options that the assignor does not have",
     "unknown_members": "an operator asks members to leave that are not there",
     "not_external": "somebody writes the assignment of another leader",

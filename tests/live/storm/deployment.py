@@ -158,6 +158,8 @@ class Deployment:
         self._brokers_lock = asyncio.Lock()
         self._deploys_lock = asyncio.Lock()
         """Only one rolling deploy at a time."""
+        self._configures_lock = asyncio.Lock()
+        """Whoever sets the settings back must not meet the next who changes them."""
         self._transactions = Transactions(self.orders.connection, f"{self.orders.topic}-counts") if guarantee == EXACTLY_ONCE else None
         self._first_tasks = self.tasks = tasks
         self._guarantee = guarantee
@@ -322,8 +324,9 @@ class Deployment:
             async with self._deploys_lock:
                 await self._deploy(fault)
         elif fault.kind is Kind.TWO_OPERATORS:
-            await self._configure_twice(fault)
-            await self._write(pack_fact(config))
+            async with self._configures_lock:
+                await self._configure_twice(fault)
+                await self._write(pack_fact(config))
         elif fault.kind is Kind.POSITIONS:
             await self._make_positions_again()
         elif fault.kind is Kind.HOSTILE:
@@ -336,9 +339,10 @@ class Deployment:
             await asyncio.sleep(fault.length_s)
         else:
             changed = faults.with_setting if fault.kind is Kind.SETTING else faults.with_assignor
-            await self._write(pack_fact(changed(config, fault.which)))
-            await asyncio.sleep(fault.length_s)
-            await self._write(pack_fact(config))
+            async with self._configures_lock:
+                await self._write(pack_fact(changed(config, fault.which)))
+                await asyncio.sleep(fault.length_s)
+                await self._write(pack_fact(config))
 
     async def _configure_twice(self, fault: Fault) -> None:
         """Both set something else. Who was answered "in force" has changed that, and nothing more.
@@ -445,11 +449,12 @@ class Deployment:
                 async with asyncio.timeout(2 * SESSION_S):
                     while self.has_members():  # noqa: ASYNC110  # as the log tells it
                         await asyncio.sleep(LOOK_S)
-            await self._write(pack_fact(faults.with_other_leader(self.orders.config)))
-            await asyncio.sleep(length_s)
-            self._observed += 1
-            await self._write(pack_fact(AssignmentObserved(generation=OBSERVED_STEP * self._observed, members=())))
-            await self._write(pack_fact(self.orders.config))
+            async with self._configures_lock:
+                await self._write(pack_fact(faults.with_other_leader(self.orders.config)))
+                await asyncio.sleep(length_s)
+                self._observed += 1
+                await self._write(pack_fact(AssignmentObserved(generation=OBSERVED_STEP * self._observed, members=())))
+                await self._write(pack_fact(self.orders.config))
             for name in running:
                 self._start_member(self.seats[name])
 
