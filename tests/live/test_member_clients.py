@@ -74,6 +74,11 @@ async def test_begin_fences_the_owner_of_a_task_without_changelogs_and_connect_d
             await owner.send_and_wait(f"{prefix}-log", b"not any more", partition=TASK.partition)
         await mine.begin_transaction()
         await mine.send_and_wait(f"{prefix}-log", b"mine", partition=TASK.partition)
+        await mine.send_offsets_to_transaction({place: 9}, prefix, {place: "of mine"})
+        await mine.commit_transaction()
+        await mine.begin_transaction()
+        await mine.send_and_wait(f"{prefix}-log", b"the markers of the former one are written", partition=TASK.partition)
+        assert await ahead.sources.reader.consumer.committed_notes([place]) == {place: (9, "of mine")}
         await mine.commit_transaction()
         await ahead.close()
 
