@@ -29,7 +29,7 @@ from equipoise.member.origin import Origin
 from equipoise.member.permit import HeldPermit, OvertakenError, Permit, RefusedError
 from equipoise.member.processing import MOST_AT_ONCE, Processor, parked
 from equipoise.member.raised import begin_job, call_off_job, is_cancelled, settled
-from equipoise.member.refusals import CommitRefusedError, ForGood, RefusedByBrokersError, TaskRefusals, is_clock_refused
+from equipoise.member.refusals import CommitRefusedError, ForGood, RefusedByBrokersError, TaskRefusals, blames_record, is_clock_refused
 from equipoise.member.source_order import Run
 from equipoise.member.sources import RecordsLostError, TopicReplacedError
 from equipoise.member.stores import DamagedStoreError
@@ -280,6 +280,9 @@ class TaskRunner:
 
     def _judge(self, error: Exception) -> None:
         """After a request has failed. Raises RefusedByBrokersError when the member is to end."""
+        is_time = type(error).__name__ == "InvalidTimestampError" and blames_record(error)
+        if is_time and self._clients is not None and self._clients.clock.explains():
+            vars(error).update(is_of_record=False, is_either=True)
         refused = self._refusals.judge(error, None if self._writer is None else self._writer.sizes)
         if refused is ForGood.MEMBER:
             raise RefusedByBrokersError(error_text(error)) from error

@@ -80,3 +80,37 @@ def test_clock_that_jumps_back_and_forth_by_hours_is_said_each_time(caplog: pyte
     said = [each.getMessage() for each in caplog.records if "clock is off" in each.getMessage()]
     assert len(said) == 1, "one time until the clock is right"
     assert "s behind the brokers'" in said[0]
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_brokers_whose_clocks_are_behind_have_no_record_left_out(guarantee: str, caplog: pytest.LogCaptureFixture) -> None:
+    processors = [Processor(handle, sources="source", outputs="out", state=())]
+    with caplog.at_level(logging.WARNING, "equipoise"), Deploys(processors, guarantee=guarantee, on_error=ErrorPolicy.skip()) as group:
+        group.join("m1")
+        group.advance(30)
+        sent = 0
+        for behind_ms, seconds in ((0, 5), (2 * HOUR_MS, 60), (0, 60)):
+            for broker in group._cluster.brokers:
+                broker.clock_ms = -behind_ms
+            for _ in range(seconds):
+                group.send(b"%d" % sent, key=b"k", topic="source", partition=0)
+                sent += 1
+                group.advance(1)
+        group.advance(60)
+        assert {each.value for each in group.outputs("out")} == {b"%d" % number for number in range(sent)}
+    assert sum("refuse records" in each.getMessage() for each in caplog.records) == 1
+
+
+def test_time_of_a_handler_that_brokers_refuse_is_of_its_record_when_clocks_agree(caplog: pytest.LogCaptureFixture) -> None:
+    def send(record: Record, context: TaskContext) -> None:
+        context.send("out", record.value, key=record.key, timestamp_ms=10**13 if record.value == b"3" else None)
+
+    processors = [Processor(send, sources="source", outputs="out", state=())]
+    with caplog.at_level(logging.WARNING, "equipoise"), Deploys(processors, guarantee="exactly_once", on_error=ErrorPolicy.skip()) as group:
+        group.join("m1")
+        group.advance(30)
+        for number in range(6):
+            group.send(b"%d" % number, key=b"k", topic="source", partition=0)
+        group.advance(60)
+        assert [each.value for each in group.outputs("out")] == [b"0", b"1", b"2", b"4", b"5"]
+    assert not any("clock" in each.getMessage() for each in caplog.records)
