@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -29,6 +29,8 @@ Unsent = tuple[bytes | None, bytes | None, SentHeaders, int | None]
 CLOSE_S = 5.0
 """Seconds for a client to send what it has and to disconnect."""
 _AGAIN_S = 0.1
+LATEST_S = 120.0
+"""Whoever waits for brokers waits so long at most, as Kafka's own producer does for a batch."""
 ENDS_S = 10.0
 """Seconds for a task that closes clients to end, once it is cancelled."""
 MOST_ENDING_S = 15.0
@@ -558,32 +560,63 @@ def not_sent_behind(error: BaseException) -> Exception:
     return why
 
 
+@asynccontextmanager
+async def within(what: str, most_s: float = LATEST_S) -> AsyncIterator[None]:
+    """Ends the waits of its block after `most_s` seconds. Raises KafkaTimeoutError then, which
+    names `what` was waited for.
+    """
+    limit = asyncio.timeout(most_s)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if limit.expired():
+            raise late(what, most_s) from None
+        raise
+
+
+def late(what: str, after_s: float) -> Exception:
+    """Returns the KafkaTimeoutError that says what was waited for, and for how long."""
+    from aiokafka.errors import KafkaTimeoutError
+
+    error: Exception = KafkaTimeoutError(f"waited {after_s:.0f} s for {what}")
+    return error
+
+
 async def acknowledged(batches: Iterable[SentBatch]) -> None:
-    """Returns when all `batches` are appended. Raises the first KafkaError."""
+    """Returns when all `batches` are appended. Raises the first KafkaError, KafkaTimeoutError after
+    LATEST_S.
+    """
     futures = [each.appended for each in batches]
     if len(futures) == 1:
         await _settled(futures[0])  # in half the time of `wait`
-        futures[0].result()
     elif futures:
-        await asyncio.wait(futures, return_when=asyncio.FIRST_EXCEPTION)  # cancels no batch, unlike `gather`
-        for future in futures:
-            if future.done():
-                future.result()
+        await asyncio.wait(futures, timeout=LATEST_S, return_when=asyncio.FIRST_EXCEPTION)  # cancels no batch, unlike `gather`
+    for future in futures:
+        if future.done():
+            future.result()
+    if not all(future.done() for future in futures):
+        raise late("the acknowledgement of what was sent", LATEST_S)
 
 
 async def _settled(future: asyncio.Future[Any]) -> None:
-    """Returns when `future` is done, and does not cancel it when the caller is cancelled."""
+    """Returns when `future` is done, or after LATEST_S. Does not cancel it when the caller is
+    cancelled.
+    """
     if not future.done():
-        waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
 
-        def end(_: asyncio.Future[Any]) -> None:
+        def end(_: asyncio.Future[Any] | None = None) -> None:
             if not waiter.done():
                 waiter.set_result(None)
 
         future.add_done_callback(end)
+        timer = loop.call_later(LATEST_S, end)
         try:
             await waiter
         finally:
+            timer.cancel()
             future.remove_done_callback(end)
 
 

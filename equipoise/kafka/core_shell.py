@@ -88,15 +88,12 @@ class CoreShell(abc.ABC):
         self._timer, self._timer_ms = None, inf
         self._send_due()
 
-    async def _change(self, timeout_s: float | None) -> bool:
-        """Returns whether something has changed within this time; None: waits for it."""
+    async def _change(self, timeout_s: float) -> bool:
+        """Returns whether something has changed within this time."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
-            if timeout_s is None:
-                await waiter
-            else:
-                await asyncio.wait((waiter,), timeout=timeout_s)
+            await asyncio.wait((waiter,), timeout=timeout_s)
         finally:
             self._waiters.discard(waiter)
         return waiter.done()

@@ -8,10 +8,12 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from equipoise.events.errors import FieldError, InputError
 from equipoise.member.raised import is_cancelled, passed_on, settled
+
+T = TypeVar("T")
 
 
 def check_callback(field: str, callback: Any, takes: str, *, may_be_class: bool = False) -> None:
@@ -73,6 +75,11 @@ def awaitable(result: object) -> Awaitable[Any] | None:
     return None
 
 
+async def result_of(called: Awaitable[T]) -> T:
+    """Waits for a function of the application, which ends when it likes."""
+    return await called
+
+
 async def call(function: Callable[..., Awaitable[None] | object], *arguments: Any) -> None:
     """Calls a function or a coroutine function of the application. A CancelledError that the member
     has not asked for is raised as ApplicationError.
@@ -80,7 +87,7 @@ async def call(function: Callable[..., Awaitable[None] | object], *arguments: An
     try:
         awaited = awaitable(function(*arguments))
         if awaited is not None:
-            await awaited
+            await result_of(awaited)
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError) and is_cancelled():
             raise

@@ -321,7 +321,7 @@ class Member:
         finally:
             await self._opened.aclose()
         if error is None:
-            await host.over
+            await self.wait()
 
     @property
     def http_port(self) -> int:

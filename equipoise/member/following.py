@@ -28,6 +28,8 @@ _LOG = logging.getLogger(__name__)
 RETRY_S = 1.0
 SAME_FOR_S = 1.0
 """Time between two looks whether the topics are still the same."""
+FOUND_S = 60.0
+"""Whoever asks waits so long at most for the log to be read."""
 ANSWER_S = 10.0
 """After this time a worker has answered a configuration."""
 
@@ -53,8 +55,9 @@ class GroupLocations:
         await self._thread.stop()
 
     async def find(self, task: TaskId) -> KeyLocation:
-        """Where `task` runs. The first call reads the log, and waits until there is one. Raises
-        GroupHalted when this build cannot follow the group, InputError when the member has ended.
+        """Where `task` runs. The first call reads the log, and waits until there is one, for
+        FOUND_S. Raises GroupHalted when this build cannot follow the group, InputError when the
+        member has ended or the log was not read.
         """
         finding = asyncio.wrap_future(self._thread.start(self._find(task)))
         await asyncio.wait((finding,))
@@ -66,9 +69,14 @@ class GroupLocations:
         if self._following is None:
             self._following = asyncio.ensure_future(self._follow())
         known = asyncio.ensure_future(self._is_known.wait())
-        await asyncio.wait((known, self._following), return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait((known, self._following), timeout=FOUND_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            known.cancel()
         if self._following.done():
             self._following.result()
+        if not self._is_known.is_set():
+            raise InputError(f"owner: the log of group {self._group} was not read within {FOUND_S:.0f} s; see this member's log, and ask again")
         assert self._lead is not None, "the log was read"
         if self._lead.halted is not None:
             raise self._lead.halted

@@ -426,9 +426,11 @@ class Link:
         """Queues `fact`. It is dated by the time of this call."""
         self._outbox.put_nowait((fact, self._runtime.boot_ms()))
 
-    async def flushed(self) -> None:
-        """Returns when every queued fact was appended or dropped."""
-        await self._outbox.join()
+    async def flushed(self, within_s: float) -> None:
+        """Returns when every queued fact was appended or dropped, or after `within_s` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._outbox.join()
 
     async def send_queued(self) -> None:
         """Sends queued facts one after the other, for ever.

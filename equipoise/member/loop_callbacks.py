@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from equipoise.member.callbacks import awaitable
+from equipoise.member.callbacks import awaitable, result_of
 from equipoise.member.raised import begin_job, is_cancelled
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class LoopCallbacks:
 
     async def _called_back(self, result: Awaitable[None]) -> None:
         try:
-            await result
+            await result_of(result)
         except BaseException as error:  # the application's code may raise anything
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise

@@ -609,8 +609,7 @@ class MemberHost:
         """
         session = self.session
         if session.ended in (End.LEFT, End.RELEASED):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._link.flushed(), FINAL_FACTS_S)
+            await self._link.flushed(FINAL_FACTS_S)
             return True
         if self._closing:
             return True

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
-from equipoise.kafka.client import NO_EPOCH, Producer, SentBatch, TopicPartition, Unsent, acknowledged
+from equipoise.kafka.client import NO_EPOCH, Producer, SentBatch, TopicPartition, Unsent, acknowledged, within
 from equipoise.member.fencing import SOURCE_TOPICS_KEY
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.origin import Origin
@@ -172,7 +172,8 @@ class SourcePlacing:
 
             part = TransactionPart(self._task, len(records), queue_changes=queue, changes={self._place.topic: {}}, offsets=positions)
             clients.transactions.add(part)
-            await part.committed
+            async with within(f"the positions of task {self._task}"):
+                await part.committed
             sent = queued
         last = sent[-1]
         return int(last.appended.result().offset) + last.records - 1

@@ -19,7 +19,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import PREPARED
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import ENDS_S, call_off
-from equipoise.member.callbacks import awaitable
+from equipoise.member.callbacks import awaitable, result_of
 from equipoise.member.raised import ApplicationError, begin_job, call_off_job, is_cancelled, settled
 from equipoise.runtime import DEPLOYED, Runtime
 
@@ -180,4 +180,4 @@ class Preparer:
         result: Any = prepare(context) if is_coroutine else await self._runtime.run_blocking(prepare, context)
         awaited = awaitable(result)
         if awaited is not None:
-            await awaited
+            await result_of(awaited)

@@ -197,8 +197,8 @@ class ChangelogRestorer:
                 await consumer.start()
         if self._has_directory:
             stored = self._stores.stored()
-            asking = self._ends.learn(self._asker.end_offsets, [TopicPartition(topic, task.partition) for task, topic in stored])
-            await asyncio.gather(self._runtime.run_blocking(self._stores.open_all, stored), asking)
+            places = [TopicPartition(topic, task.partition) for task, topic in stored]
+            await asyncio.gather(self._runtime.run_blocking(self._stores.open_all, stored), self._ends.learn(self._asker.end_offsets, places))
         self._report(now=True)
         self._tasks = [asyncio.create_task(self._run(), name="restore"), asyncio.create_task(self._keep_ends(), name="changelog ends")]
         for each in self._tasks:
@@ -671,8 +671,8 @@ class ChangelogRestorer:
 
     async def _learn_ends(self) -> None:
         here = {*self._copies, *self._stores.tasks}
-        learning = self._ends.learn(self._asker.end_offsets, [tp for task in here for tp in self._partitions(task)])
-        await asyncio.gather(learning, self._look_for_new_topics(), self._note_epochs())
+        places = [tp for task in here for tp in self._partitions(task)]
+        await asyncio.gather(self._ends.learn(self._asker.end_offsets, places), self._look_for_new_topics(), self._note_epochs())
 
     async def _note_epochs(self) -> None:
         """Notes for stores of running tasks in which leader epochs the changelogs have what is in

@@ -14,12 +14,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from typing import Any, TypeVar
 
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
-from equipoise.kafka.client import Producer, SentBatch, TopicPartition, call_off
+from equipoise.kafka.client import Producer, SentBatch, TopicPartition, call_off, within
 from equipoise.member.drops import DropReason
 from equipoise.member.failures import Failures
 from equipoise.member.fencing import FENCE_KEY, FencedStore, Owners, claim, fence_value
@@ -202,8 +202,7 @@ class TaskOpening:
         """
         own = "" if clients.transactions is None else clients.transactions.id
         fence = fence_value(own or None)
-        looked_twice = False
-        while True:
+        for looks in count():
             owners, stores = await self._unless_stopping("restored", self._permit.restore(self._task, self._are_given_back))
             for topic, owner in owners.items():
                 if owner is not None and owner.outranks(self._origin):
@@ -211,8 +210,7 @@ class TaskOpening:
             left_open = {owner.transactional_id for owner in owners.values() if owner is not None} - self._former - {"", own}
             if not left_open:
                 break
-            if not looked_twice:  # a task that was just given back shows that a moment later
-                looked_twice = True
+            if not looks:  # a task that was just given back shows that a moment later
                 await asyncio.sleep(GIVEN_BACK_S)
                 continue
             for transactional_id in sorted(left_open):
@@ -256,6 +254,7 @@ class TaskOpening:
 
             part = TransactionPart(self._task, len(fences), queue_changes=queue, changes=dict(fences))
             clients.transactions.add(part)
-            await part.committed
+            async with within(f"the fences of task {self._task}"):
+                await part.committed
             written = writer.written(queued)
         return {topic: each.behind(transactional=self._options.transactional) for topic, each in written.items()}

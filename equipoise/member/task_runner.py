@@ -267,9 +267,7 @@ class TaskRunner:
             await self._stop_writing(failed=failed)
             await self._close(in_order=False)
             if self._parked is not None:
-                self._go_to(TaskState.PARKED)
-                self._permit.parked(self.token, self._parked)
-                await self._stopping.wait()
+                await self._stay_parked(self._parked)
                 return False
             self._go_to(TaskState.RETRYING)
             await asyncio.sleep(RETRY_S)
@@ -346,6 +344,12 @@ class TaskRunner:
 
     # Processing
 
+    async def _stay_parked(self, parked: ParkedTask) -> None:
+        """Returns when the task is to stop: an operator looks at it meanwhile."""
+        self._go_to(TaskState.PARKED)
+        self._permit.parked(self.token, parked)
+        await self._stopping.wait()
+
     async def _process(self) -> None:
         opened, commits = self._open_task
         processing, former = opened.processing, self.processed
@@ -353,9 +357,7 @@ class TaskRunner:
             while not self._stopping.is_set():
                 if processing.parked is not None:
                     await self._last_commit()
-                    self._go_to(TaskState.PARKED)
-                    self._permit.parked(self.token, processing.parked)
-                    await self._stopping.wait()
+                    await self._stay_parked(processing.parked)
                     break
                 found = await self._next_batch()
                 if found and not self.processed and not self._stopping.is_set():

@@ -28,7 +28,7 @@ from typing import Any
 import attrs
 
 from equipoise.events.tasks import TaskId
-from equipoise.kafka.client import CLOSE_S, Producer, SentBatch, TopicPartition, Unsent, call_off
+from equipoise.kafka.client import CLOSE_S, Producer, SentBatch, TopicPartition, Unsent, call_off, within
 from equipoise.member.commit_schedule import TransactionSchedule, TransactionState
 from equipoise.member.raised import is_cancelled
 from equipoise.member.refusals import ForGood, refused_by
@@ -217,9 +217,10 @@ class _OpenTransaction:
 
     async def written(self) -> None:
         """Returns when everything is acknowledged and may be committed. Raises why not."""
-        while self._under_way and not self._failed:
-            self._changed.clear()
-            await self._changed.wait()
+        async with within("the records of a transaction"):
+            while self._under_way and not self._failed:
+                self._changed.clear()
+                await self._changed.wait()
         for part in self.parts:
             if self._failed:
                 break

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import BaseRequested, Fact, LogOpened
-from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.client import TopicPartition, within
 from equipoise.kafka.started_clients import admin_client, reader
 from equipoise.log.kafka.bases_reading import read_bases
 from equipoise.log.kafka.bases_topic import Base, Bases, Place, halted_record, state_records
@@ -129,7 +129,9 @@ class BaseKeeper:
         """
         if group not in self._halted:
             self._halted.add(group)
-            await (await self._send(self._topics.bases, *halted_record(self._opened.log_id, group, offset)))
+            sent = await self._send(self._topics.bases, *halted_record(self._opened.log_id, group, offset))
+            async with within(f"the record that group {group} has halted"):
+                await sent
 
     async def _note_led(self) -> None:
         """Takes that back for groups that are led again, once their decisions are acknowledged."""
@@ -139,10 +141,16 @@ class BaseKeeper:
                 await self._send(self._topics.bases, *halted_record(self._opened.log_id, name, None))
                 del self._bases.halted[name]
 
+    async def _write_all(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Returns when the brokers have them. Raises KafkaTimeoutError, and what `send` raises."""
+        sent = [await self._send(self._topics.bases, key, value) for key, value in records]
+        async with within(f"the acknowledgement of {len(sent)} records of bases"):
+            for each in sent:
+                await each
+
     async def run(self) -> None:
         """Stores bases and deletes records, for ever. Raises what `append` and `send` raise."""
-        while not await self._done(self._open):  # noqa: ASYNC110  # tries again
-            await asyncio.sleep(_RETRY_S)
+        await self._until_done(self._open)
         began_s, tried_s = self._monotonic_s(), 0.0
         while True:
             await self._note_led()
@@ -157,6 +165,10 @@ class BaseKeeper:
                 await self._done(self._delete)
                 tried_s = self._monotonic_s()
             await asyncio.sleep(_LOOK_S if self._round is None else _ASK_S)
+
+    async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
+        while not await self._done(work):  # noqa: ASYNC110  # which logs why not
+            await asyncio.sleep(_RETRY_S)
 
     async def _done(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Returns whether the brokers have done `work`; it is tried again later."""
@@ -236,12 +248,10 @@ class BaseKeeper:
             interval_bytes=self._written.bytes_since(0 if newest is None else newest.position, lead.position),
             previous="" if newest is None else newest.sha256, groups=groups,
         )  # fmt: skip
-        for sent in [await self._send(self._topics.bases, key, value) for key, value in base.records()]:
-            await sent
+        await self._write_all(base.records())
         self._written.bytes_, self._written.since = 0, lead.position
         await self._store_index()
-        while not await self._done(self._read):  # noqa: ASYNC110  # tries again
-            await asyncio.sleep(_RETRY_S)
+        await self._until_done(self._read)
         self._metrics.bases.inc()
         values = (self._partition, base.position, len(groups), facts_offset)
         _LOG.info("partition %d: stored a base at offset %d: %d groups, facts from %d on", *values)
@@ -286,8 +296,6 @@ class BaseKeeper:
             return
         passed = [base for base in self._bases.stored if base.position < usable.position]
         keys = [key for base in passed for key in self._bases.keys_of(base)] + self._bases.states_before(usable)
-        sent = [await self._send(self._topics.bases, key, None) for key in keys]
-        for each in sent:
-            await each
+        await self._write_all((key, None) for key in keys)
         if keys:
             await self._read()

@@ -17,7 +17,7 @@ from equipoise.console.recent import Recent
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.kafka.client import ENDS_S, LOG_COMPRESSION, call_off
+from equipoise.kafka.client import ENDS_S, LOG_COMPRESSION, call_off, within
 from equipoise.replay.wording import names_text
 from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.statemachine.machine import GroupMachine
@@ -143,7 +143,8 @@ class PartitionHost:
         with self._asked.waiting(group, round_id) as answer:
             for fact in facts:
                 await self.append(group, fact)
-            return await answer
+            async with within(f"the decisions of round {round_id}"):
+                return await answer
 
     def former(self, start: int, end: int) -> AsyncGenerator[tuple[FactRecord, list[DecisionRecord]], None]:
         """Returns the former facts, as `PartitionReading.former` does."""

@@ -10,7 +10,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError, ProducerClosed, UnknownTopicOrPartitionError
 
 from equipoise.kafka.bounded_waits import WireStopped
-from equipoise.kafka.client import NewTopic
+from equipoise.kafka.client import LATEST_S, NewTopic
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 from tests.simulated.test_kafka import TP, simulate
@@ -108,6 +108,67 @@ def test_wait_when_its_client_is_closed_ends_at_once(kind: str, options: dict[st
         assert asked.done(), "somebody still waits for the closed client"
         with pytest.raises(CLOSED):
             asked.result()
+
+    simulate(test, brokers=BROKERS)
+
+
+BEGINNINGS: list[tuple[str, dict[str, Any]]] = [("producer", {}), ("producer", {"transactional_id": "x"})]
+LASTING = (_get,)
+"""They wait for records, and last as long as their client."""
+LATEST_ALL_S = LATEST_S + TIMEOUT_S + 5.0
+"""The last request of a wait may have its own timeout yet."""
+
+
+async def _ended_s(asked: asyncio.Future[Any]) -> float:
+    """After how many seconds it has ended; its error names what was waited for, or the request."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    await asyncio.wait((asked,), timeout=2 * LATEST_ALL_S)
+    assert asked.done(), "it waits for ever"
+    return loop.time() - began_s
+
+
+@pytest.mark.parametrize(("kind", "options", "ask"), [each for each in WAITS if each[2] not in LASTING])
+def test_wait_for_brokers_that_never_answer_ends_with_an_error(kind: str, options: dict[str, Any], ask: Ask) -> None:
+    async def test(cluster: Cluster, clients: SimulatedClients) -> None:
+        client = await _silenced(cluster, clients, kind, options)
+        asked = asyncio.ensure_future(ask(client))
+        assert await _ended_s(asked) <= LATEST_ALL_S
+        with pytest.raises(KafkaError):
+            asked.result()
+
+    simulate(test, brokers=BROKERS)
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.02, 1.0])
+@pytest.mark.parametrize(("kind", "options"), BEGINNINGS)
+def test_start_with_brokers_that_fall_silent_ends_with_an_error(kind: str, options: dict[str, Any], at_s: float) -> None:
+    async def test(cluster: Cluster, clients: SimulatedClients) -> None:
+        client = getattr(clients, kind)(**options)
+        await client.wire.start()  # what comes after is said by brokers that it knows
+        asked = asyncio.ensure_future(client.start())
+        await asyncio.sleep(at_s)
+        if asked.done():
+            return
+        cluster.network.cut.update(("test", broker) for broker in range(BROKERS))
+        assert await _ended_s(asked) <= LATEST_ALL_S
+        with pytest.raises(KafkaError):
+            asked.result()
+
+    simulate(test, brokers=BROKERS)
+
+
+@pytest.mark.parametrize("late_s", [5.0, TIMEOUT_S, LATEST_S - 5.0])
+@pytest.mark.parametrize(("kind", "options", "ask"), [each for each in WAITS if each[2] not in LASTING])
+def test_wait_for_brokers_that_answer_late_ends(kind: str, options: dict[str, Any], ask: Ask, late_s: float) -> None:
+    async def test(cluster: Cluster, clients: SimulatedClients) -> None:
+        client = await _silenced(cluster, clients, kind, options)
+        asked = asyncio.ensure_future(ask(client))
+        await asyncio.sleep(late_s)
+        cluster.network.cut.clear()
+        assert late_s + await _ended_s(asked) <= LATEST_ALL_S
+        if asked.exception() is not None:
+            assert isinstance(asked.exception(), KafkaError)
 
     simulate(test, brokers=BROKERS)
 

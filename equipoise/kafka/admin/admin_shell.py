@@ -11,7 +11,7 @@ from aiokafka.protocol.admin import AlterConfigsRequest, CreateTopicsRequest
 
 from equipoise.kafka.admin.broker_choice import ControllerAlone
 from equipoise.kafka.broker_wire import Wire
-from equipoise.kafka.client import CLOSE_S, NewTopic, TopicPartition
+from equipoise.kafka.client import CLOSE_S, NewTopic, TopicPartition, within
 from equipoise.kafka.consumer import group_offsets, leader_questions
 from equipoise.kafka.group_coordinators import GroupCoordinators, ask_any
 from equipoise.kafka.metadata_requests import TOPIC, DescribeTopics, topic_configs
@@ -47,15 +47,16 @@ class WireAdmin:
     async def ask_controller(self, request: Any, read: Callable[[Any], T]) -> T:
         now_s = asyncio.get_running_loop().time
         choice = ControllerAlone(now_s())
-        while True:
-            controller = choice.choose(self.wire.controller(), now_s())
-            if controller is not None:
-                try:
-                    return read(await self.wire.send(controller, request))
-                except KafkaError as error:
-                    choice.failed(error, now_s())
-            await asyncio.wait((self.wire.refresh(),))
-            await asyncio.sleep(_AGAIN_S)
+        async with within("an answer of the controller"):
+            while True:
+                controller = choice.choose(self.wire.controller(), now_s())
+                if controller is not None:
+                    try:
+                        return read(await self.wire.send(controller, request))
+                    except KafkaError as error:
+                        choice.failed(error, now_s())
+                await asyncio.wait((self.wire.refresh(),))
+                await asyncio.sleep(_AGAIN_S)
 
     async def ask_group(self, group: str, request: Any, read: Callable[[Any], T]) -> T:
         return await self._groups.send(group, request, read)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from aiokafka import errors
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
-from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.client import LATEST_S, TopicPartition
 from equipoise.kafka.declared_requests import by_topic
 from equipoise.kafka.group_coordinators import GroupCoordinators
 
@@ -77,14 +77,16 @@ async def commit(groups: GroupCoordinators, group: str, offsets: Mapping[TopicPa
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """Repeats `ask` while it fails for a reason that may pass, until the client is closed. Raises
+    """Repeats `ask` while it fails for a reason that may pass, for LATEST_S. Raises the last
     KafkaError.
     """
+    now_s = asyncio.get_running_loop().time
+    until_s = now_s() + LATEST_S
     while True:
         try:
             return await ask()
         except errors.KafkaError as error:
-            if not error.retriable:
+            if not error.retriable or now_s() >= until_s:
                 raise
         await asyncio.sleep(_AGAIN_S)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from aiokafka.errors import ConsumerStoppedError, IllegalOperation, IllegalStateError, KafkaConnectionError, KafkaError
 
 from equipoise.kafka.broker_wire import Wire
-from equipoise.kafka.client import CLOSE_S, ConsumedRecord, LeaderEnd, TopicPartition
+from equipoise.kafka.client import CLOSE_S, LATEST_S, ConsumedRecord, LeaderEnd, TopicPartition, within
 from equipoise.kafka.consumer import group_offsets, leader_questions
 from equipoise.kafka.consumer.core import ConsumerCore
 from equipoise.kafka.consumer.reading_orders import FetchOptions, FetchOrder, FindPositions, Order
@@ -70,14 +70,14 @@ class WireConsumer(CoreShell):
         self._plan()
 
     async def position(self, partition: TopicPartition) -> int:
-        """Raises IllegalStateError."""
-        while True:
-            position = self.core.position(partition)
-            if position is not None:
-                return position
-            if partition not in self.core.places:
-                raise IllegalStateError(f"No current assignment for partition {partition}")
-            await self.fetched()
+        """Raises IllegalStateError, KafkaTimeoutError after LATEST_S."""
+        if (position := self.core.position(partition)) is None:
+            async with within(f"the position in {partition.topic}/{partition.partition}"):
+                while (position := self.core.position(partition)) is None:
+                    if partition not in self.core.places:
+                        raise IllegalStateError(f"No current assignment for partition {partition}")
+                    await self.fetched()
+        return position
 
     def next_offset(self, partition: TopicPartition) -> int | None:
         return self.core.position(partition)
@@ -123,15 +123,15 @@ class WireConsumer(CoreShell):
 
     async def fetched(self) -> None:
         """Raises KafkaConnectionError when the consumer fetches nothing any more."""
-        if not self._is_closed:
-            await self._woken(None)
+        while not self._is_closed and not await self._woken(LATEST_S):
+            pass
         if self._is_closed:
             raise KafkaConnectionError("the consumer is closed")
 
     def hold_fetches(self, wait_ms: int) -> None:
         self.core.max_wait_ms = wait_ms
 
-    async def _woken(self, timeout_s: float | None) -> bool:
+    async def _woken(self, timeout_s: float) -> bool:
         """Returns whether something was found within `timeout_s`. Raises KafkaConnectionError."""
         if self._broken is not None:
             raise KafkaConnectionError("the consumer fetches nothing any more") from self._broken

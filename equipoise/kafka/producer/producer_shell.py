@@ -20,7 +20,7 @@ from aiokafka.errors import (
 
 from equipoise.kafka.bounded_waits import WireStopped
 from equipoise.kafka.broker_wire import Wire
-from equipoise.kafka.client import CLOSE_S, LeaderEnd, SentBatch, SentHeaders, TopicPartition, Unsent, partition_of_key
+from equipoise.kafka.client import CLOSE_S, LATEST_S, LeaderEnd, SentBatch, SentHeaders, TopicPartition, Unsent, late, partition_of_key, within
 from equipoise.kafka.consumer import group_offsets, leader_questions
 from equipoise.kafka.consumer.requests import END
 from equipoise.kafka.core_shell import CoreShell
@@ -69,7 +69,7 @@ class WireProducer(CoreShell):
         await self._connect()
         self.core.transaction.connect()
         if self.core.transaction.is_transactional:
-            await self._or_close(self._until(lambda: self.core.transaction.has_coordinator))
+            await self._or_close(self._until("the coordinator of its transactions", lambda: self.core.transaction.has_coordinator))
         else:
             await self.begin()
 
@@ -77,7 +77,7 @@ class WireProducer(CoreShell):
         if self.core.transaction.state is ProducerState.UNINITIALIZED:
             self.core.transaction.initialize()
             self._plan()
-        await self._or_close(self._until(lambda: self.core.transaction.state is not ProducerState.INITIALIZING))
+        await self._or_close(self._until("its producer id", lambda: self.core.transaction.state is not ProducerState.INITIALIZING))
 
     async def _or_close(self, starting: Coroutine[Any, Any, None]) -> None:
         try:
@@ -166,7 +166,9 @@ class WireProducer(CoreShell):
     async def send_and_wait(
         self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: SentHeaders | None = None
     ) -> AppendedAt:
-        appended: AppendedAt = await (await self.send(topic, value, key=key, partition=partition, headers=headers))
+        sent = await self.send(topic, value, key=key, partition=partition, headers=headers)
+        async with within(f"the acknowledgement of a record of topic {topic}"):
+            appended: AppendedAt = await sent
         return appended
 
     def send_batches(self, partition: TopicPartition, records: Iterable[Unsent], most_bytes: int | None = None) -> list[SentBatch]:
@@ -199,7 +201,7 @@ class WireProducer(CoreShell):
     async def flush(self) -> None:
         waiting = [batch.waiters[-1] for batch in self.core.unended()]
         if waiting:
-            await asyncio.wait(waiting)
+            await asyncio.wait(waiting, timeout=LATEST_S)
 
     async def leader_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:
         within_s = self._options.timeout_ms / 1_000
@@ -222,7 +224,7 @@ class WireProducer(CoreShell):
         """Raises IllegalOperation outside of a transaction, KafkaError."""
         commit = self.core.add_offsets(group, {TopicPartition(*place): offset for place, offset in offsets.items()}, notes)
         self._plan()
-        await self._until(lambda: commit.is_ended)
+        await self._until(f"the offsets of group {group} in its transaction", lambda: commit.is_ended)
         if commit.error is not None:
             raise copy.copy(commit.error)
 
@@ -240,7 +242,7 @@ class WireProducer(CoreShell):
         transaction = self.core.transaction
         transaction.end(commits=commits)
         self._plan()
-        await self._until(lambda: transaction.state not in ENDING)
+        await self._until("the end of its transaction", lambda: transaction.state not in ENDING)
         if transaction.state is ProducerState.ABORTABLE_ERROR and transaction.error is not None:
             raise copy.copy(transaction.error)
 
@@ -311,9 +313,12 @@ class WireProducer(CoreShell):
             raise NodeNotReadyError(f"coordinator {answer.coordinator_id}")
         return answer
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        """Returns when `holds` does. Raises the fatal error, ProducerClosed."""
-        transaction = self.core.transaction
+    async def _until(self, what: str, holds: Callable[[], bool]) -> None:
+        """Returns when `holds` does. Raises the fatal error, ProducerClosed, after LATEST_S
+        KafkaTimeoutError, which names `what` was waited for.
+        """
+        transaction, now_s = self.core.transaction, asyncio.get_running_loop().time
+        until_s = now_s() + LATEST_S
         while True:
             if self._is_closed:
                 raise ProducerClosed
@@ -321,7 +326,8 @@ class WireProducer(CoreShell):
                 raise copy.copy(transaction.error or KafkaError())
             if holds():
                 return
-            await self._change(None)
+            if not await self._change(until_s - now_s()):
+                raise late(f"{what} (transactional id {self._options.transactional_id})", LATEST_S)
 
 
 def _log_repeated(order: ProduceBatches) -> None:

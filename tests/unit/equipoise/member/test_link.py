@@ -156,7 +156,7 @@ async def sent_after_failures(*facts: Fact, is_forgotten: bool = False) -> list[
     for fact in facts:
         made.queue(fact)
     sending = asyncio.ensure_future(made.send_queued())
-    await asyncio.wait_for(made.flushed(), 5.0)
+    await made.flushed(5.0)
     sending.cancel()
     return acknowledged
 
