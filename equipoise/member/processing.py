@@ -19,6 +19,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import ConsumedRecord, Record, TopicPartition, check_topic
 from equipoise.member.callbacks import awaitable, call, check_callback
+from equipoise.member.declared import misfit
 from equipoise.member.declared_source import Source, Sources, sources_of
 from equipoise.member.drops import COUNTED, DropReason
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
@@ -30,7 +31,7 @@ from equipoise.member.refusals import ForGood, RefusedRecord, refused_by
 from equipoise.member.serdes import BytesSerde, Serde, SerdeAsksError, SerdeUnavailableError, looks_up
 from equipoise.member.sizes import OversizedError, is_too_large
 from equipoise.member.stores import StoreError
-from equipoise.member.task_context import KeptError, TaskContext
+from equipoise.member.task_context import Callback, KeptError, TaskContext
 from equipoise.member.timers import Timers
 
 _LOG = logging.getLogger(__name__)
@@ -167,6 +168,20 @@ class Processing:
         """What was raised when the record at hand had to wait."""
         self._is_unreadable = False
         """Whether a serde, and not the handler, has raised last."""
+
+    async def begin(self, on_assigned: Callback | None) -> None:
+        """Calls `on_assigned`, if there is one, before the first record. Parks the task when what
+        the handler uses does not fit what is kept in the state.
+        """
+        try:
+            if on_assigned is not None:
+                await call(on_assigned, self._context)
+            found = misfit(self._handler or self._batch_handler, self._context)
+        except KeptError as error:
+            self._context.rollback()
+            found = error
+        if found is not None:
+            self.park("", -1, -1, found)
 
     async def handle(self, records: Sequence[ConsumedRecord], begin: int, end: int, clock_ms: Callable[[], int], until_ms: float) -> int:
         """Gives `records[begin:end]` to the handler, as long as `clock_ms()` is below `until_ms`.

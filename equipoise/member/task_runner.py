@@ -309,8 +309,7 @@ class TaskRunner:
         if self._to_park is not None:
             opened.processing.park(*place, self._to_park)
             stale = 0  # it might be refused, too
-        if begun and self._on_assigned is not None:
-            await call(self._on_assigned, opened.context)
+        await opened.processing.begin(self._on_assigned if begun else None)
         opened.context.end_call()
         options = self._options
         commits = self._commits = TaskCommits(

@@ -13,6 +13,7 @@ from msgpack import Packer, packb, unpackb
 from equipoise.events import fields
 from equipoise.events.errors import InputError
 from equipoise.member.callbacks import call_sync, check_sync
+from equipoise.member.declared import Declared
 from equipoise.member.drops import Dropped, DropReason
 from equipoise.member.serdes import Serde, check_serde
 from equipoise.member.task_context import STREAMS_PREFIX, KeptError, State, TaskContext
@@ -36,11 +37,11 @@ its first place by time names a place by key.
 """
 
 
-class Kept:
+class Kept(Declared):
     """Something with a `name`, unique in its state. `state`: the changelog topic; None: the task
     has one. `serde`: of what it keeps; None: msgpack.
 
-    A description is kept beside it: its kind and sizes. The first use in a task reads it.
+    A description is kept beside it: its kind and sizes.
     """
 
     _kind = ""
@@ -62,6 +63,19 @@ class Kept:
         self._by_time, self._by_key, self._mark, self._late = prefix + b"t", prefix + b"k", prefix + b"m", prefix + b"l"
         self._description = prefix + b"f"
 
+    def place_in(self, context: TaskContext) -> tuple[str, str] | None:
+        """Returns the changelog topic and the name; None: the task has no such state, or several
+        and none was named.
+        """
+        topic = self._topic or (next(iter(context.states)) if len(context.states) == 1 else "")
+        return (topic, self.name) if topic in context.states else None
+
+    def check(self, context: TaskContext) -> None:
+        """Raises KeptError when what is kept does not fit. Changes nothing."""
+        place = self.place_in(context)
+        if place is not None:
+            self._compared(context.states[place[0]])
+
     def _state(self, context: TaskContext) -> State:
         state = (context.only_state or context.state) if self._topic is None else context.states.get(self._topic)
         if state is None:
@@ -73,8 +87,11 @@ class Kept:
 
     def _meet(self, state: State) -> tuple[object, int]:
         """Compares the description in a state with its own, and writes that. Raises KeptError,
-        before anything is changed, when it cannot go on.
+        before anything is changed, when it cannot go on, or the name is used twice.
         """
+        other = state.users.setdefault(self._prefix, self)
+        if other is not self:
+            raise KeptError(f"the name {self.name!r} is used twice in one state: by {other._kind} and by {self._kind}; give each its own name")
         had = self._compared(state)
         from_ms = self._go_on(state, had)
         described = {"form": _FORM, "kind": self._kind, **self._sizes(), "waits_ms": self._waits_ms, **self._carried(state, had), "from_ms": from_ms}
@@ -85,12 +102,9 @@ class Kept:
         return met
 
     def _compared(self, state: State) -> dict[str, Any] | None:
-        """The description in a state; None: it has none. Raises KeptError when the name is used
-        twice, or has what this cannot go on with.
+        """The description in a state; None: it has none. Raises KeptError when the name has what
+        this cannot go on with.
         """
-        other = state.users.setdefault(self._prefix, self)
-        if other is not self:
-            raise KeptError(f"the name {self.name!r} is used twice in one state: by {other._kind} and by {self._kind}; give each its own name")
         raw = state.get_own(self._description)
         had: dict[str, Any] | None = None if raw is None else unpackb(raw)
         kind = self._former_kind(state) if had is None else had["kind"]

@@ -12,7 +12,6 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import Record, Unsent
-from equipoise.member.callbacks import call
 from equipoise.member.declared_source import Sources
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.failures import Failures
@@ -82,7 +81,7 @@ class TaskDriver:
             processor, self.context, self._timers, group=group, policy=given.on_error, key_serde=self._keys, value_serde=self._values,
             failures=self._failures,
         )  # fmt: skip
-        self._on_assigned = on_assigned
+        self._on_assigned, self._has_begun = on_assigned, False
         self.last_sent: Sequence[tuple[str, int | None, Unsent]] = ()
         """Topic, partition and bytes of what the last call has sent."""
 
@@ -165,9 +164,9 @@ class TaskDriver:
         return offset
 
     async def _begin(self) -> None:
-        on_assigned, self._on_assigned = self._on_assigned, None
-        if on_assigned is not None:
-            await call(on_assigned, self.context)
+        if not self._has_begun:
+            self._has_begun = True
+            await self._processing.begin(self._on_assigned)
 
     async def _handle(self, records: Sequence[Record]) -> list[SentRecord]:
         await self._begin()
