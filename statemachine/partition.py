@@ -257,6 +257,14 @@ class PartitionLead:
                 group.unstored_offset = offset
             self._halt(group, offset, code, problem)
 
+    def halt_lost(self, group_name: str, offset: int, problem: str) -> None:
+        """Halts a group of which the facts from `offset` on are lost, and something was decided on
+        them.
+        """
+        group = self.group(group_name)
+        if group.halted is None:
+            self._halt(group, offset, "facts_lost", problem)
+
     def _take_place(self, offset: int) -> None:
         if offset < self.position:
             raise RepeatError(offset, f"was folded before; the next fact is {self.position}")

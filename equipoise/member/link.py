@@ -15,7 +15,17 @@ from equipoise.broker_watch import AGAIN_S, BrokerWatch
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberJoined, TopologyDeclared
 from equipoise.events.records import DecisionRecord, UnreadDecision
-from equipoise.kafka.client import LOG_COMPRESSION, ConsumedRecord, Consumer, LeaderEnd, Producer, TopicPartition, call_off, unless_abandoned
+from equipoise.kafka.client import (
+    LOG_COMPRESSION,
+    NO_EPOCH,
+    ConsumedRecord,
+    Consumer,
+    LeaderEnd,
+    Producer,
+    TopicPartition,
+    call_off,
+    unless_abandoned,
+)
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import reaching
 from equipoise.log.kafka.bases_reading import newest_base
@@ -127,6 +137,8 @@ class Link:
         self._producer_failed = False
         self._outbox: asyncio.Queue[tuple[Fact, int]] = asyncio.Queue()
         self._read_to = 0
+        self._epoch = NO_EPOCH
+        """Leader epoch in which the decisions had all up to `_read_to` (KIP-320)."""
         self._read_on = asyncio.Event()
         self._placed = asyncio.Event()
         self._probe_now = asyncio.Event()
@@ -241,7 +253,7 @@ class Link:
                 self._consumer.assign([self._decisions])
                 self._consumer.pause(self._decisions)
             asked_ms = self._runtime.boot_ms()
-            end = (await self._consumer.end_offsets([self._decisions]))[self._decisions]
+            end, self._epoch = (await self._consumer.leader_ends([self._decisions]))[self._decisions]
             begin = (await self._consumer.beginning_offsets([self._decisions]))[self._decisions]
             if begin < end:
                 self._consumer.resume(self._decisions)
@@ -358,9 +370,16 @@ class Link:
         """Reads one batch. False: a decision was missing and is read again (docs/protocol.md#l4).
         If it stays missing, the lease runs out.
         """
+        from aiokafka.errors import OffsetOutOfRangeError
+
         batch = await self._consumer.getmany(self._decisions, timeout_ms=2 * self._fetch_wait_ms)
         if not self._placed.is_set():
             return True
+        epoch = self._consumer.fetched_epoch(self._decisions)
+        if await self._has_lost(epoch):
+            self._go_to(self._read_to)
+            raise OffsetOutOfRangeError({self._decisions: self._read_to})
+        self._epoch = max(epoch, self._epoch)
         for record in batch.get(self._decisions, ()):
             self._brokers_ahead_ms = max(record.timestamp_ms - self._runtime.boot_ms(), self._brokers_ahead_ms or 0)
             if group_of(record.key) == self._group and self._received(self._decode(record)) is Reception.GAP:
@@ -371,6 +390,15 @@ class Link:
         self._read_to = await self._consumer.position(self._decisions)
         self._read_on.set()
         return True
+
+    async def _has_lost(self, epoch: int) -> bool:
+        """Returns whether decisions that were read are lost, now that there is this leader epoch:
+        others may have their offsets. Raises KafkaError.
+        """
+        if not NO_EPOCH != self._epoch < epoch:
+            return False
+        ends = await self._consumer.epoch_ends({self._decisions: self._epoch})
+        return ends is not None and ends[self._decisions] < self._read_to
 
     async def probe(self) -> None:
         """Repeats `probe_once` every heartbeat interval, for ever. The lease depends on it, and on
@@ -396,7 +424,8 @@ class Link:
             await self._placed.wait()
             placements, read_to, asked_ms = self._placements, self._read_to, self._runtime.boot_ms()
             try:
-                end = (await self._consumer.end_offsets([self._decisions]))[self._decisions]
+                end, epoch = (await self._consumer.leader_ends([self._decisions]))[self._decisions]
+                has_lost = end < read_to or await self._has_lost(epoch)
                 ids = await self._ask_topic_ids(self._producer)
             except ProducerClosed:
                 await asyncio.sleep(RETRY_S)  # a send that has failed has closed it, and said why
@@ -409,7 +438,7 @@ class Link:
             if ids != self._topic_ids:
                 self._replaced()
                 return
-            if end < read_to:
+            if has_lost:
                 self._went_back(asked_ms)
                 await asyncio.sleep(RETRY_S)
                 continue

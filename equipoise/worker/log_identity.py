@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from equipoise.events.errors import DamagedError
 from equipoise.events.facts import LogOpened
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.worker.broker_answers import answered
@@ -31,10 +33,12 @@ class LogIdentity:
         self._topics, self._opened, self._topic_ids, self._monotonic_s = topics, opened, topic_ids, monotonic_s
         self._same_s = 0.0
         """When the topics were last found to be those of the log (monotonic, s)."""
+        self.decisions_end = 0
+        """Offset behind the last decision that the brokers have acknowledged in this session."""
 
     def forget(self) -> None:
         """Makes the next check ask the brokers."""
-        self._same_s = 0.0
+        self._same_s, self.decisions_end = 0.0, 0
 
     def silent_s(self) -> float:
         """Seconds since the last request that the brokers have answered; 0: they give no ids."""
@@ -45,9 +49,10 @@ class LogIdentity:
         return now_s - self._same_s >= SAME_FOR_S
 
     async def check(self, facts: FactReader) -> None:
-        """Compares the topics' ids, unless that was done less than SAME_FOR_S ago. Raises
-        LogReplacedError when they differ, UnknownTopicOrPartitionError when the topics are gone,
-        TimeoutError when the brokers do not answer.
+        """Compares the topics' ids, unless that was done less than SAME_FOR_S ago, and where the
+        decisions end. Raises LogReplacedError when ids differ, DamagedError when decisions are
+        lost, UnknownTopicOrPartitionError when the topics are gone, TimeoutError when the brokers
+        do not answer.
         """
         from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
@@ -68,6 +73,12 @@ class LogIdentity:
         if found != self._topic_ids:
             raise LogReplacedError(f"the topics of log {self._opened.log_id} were deleted and created again")
         self._same_s = asked_s
+        if known := self.decisions_end:
+            with contextlib.suppress(KafkaError, TimeoutError):  # the next check asks again
+                async with asyncio.timeout(_RETRY_S):
+                    end = await facts.end(self._topics.decisions)
+                if end < known:
+                    raise DamagedError(0, f"decisions end at {end}, before {known}: the brokers have lost some, which are made again")
 
     async def watch(self, facts: FactReader) -> None:
         """Checks the log while other jobs wait for brokers, for ever. A send to a topic that is

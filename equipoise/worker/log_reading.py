@@ -16,7 +16,7 @@ from equipoise.events.decisions import Checkpointed, EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError, InputError, UnknownEventError, UnknownKindError, UnsoundError
 from equipoise.events.facts import LogOpened
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.kafka.client import ConsumedRecord, Consumer, TopicPartition
+from equipoise.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import reader
 from equipoise.log.kafka.bases_reading import read_bases
@@ -32,13 +32,14 @@ from equipoise.log.kafka.envelope import (
     read_fact,
 )
 from equipoise.log.kafka.fact_checks import APPEND_TIME, check_append_time, fill_holes
-from equipoise.log.kafka.log_topics import Topics
+from equipoise.log.kafka.log_topics import NEW_LOG, Topics
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.partition import Folded, PartitionLead
 from equipoise.statemachine.published import UnreadIdentity, identity_of
 from equipoise.statemachine.rejections import refused_fact
 from equipoise.statemachine.snapshots import is_read
 from equipoise.worker.checkpoints import FoundCheckpoints, Index, find
+from equipoise.worker.lost_ends import FactsLook, PublishedNumbers, end_of
 
 _LOG = logging.getLogger(__name__)
 _CHECKPOINTED = codec.kind_of(Checkpointed)
@@ -74,25 +75,48 @@ class PartitionReading:
         `folded`: as for `PartitionLead`. `mark` is called with (offset of the fact, offset of the
         decision) for each published decision.
 
-        When there is none that this build can read, or records that it needs were deleted, the
-        newest base takes their place, or the log's start: the fold gives the same bytes
-        (docs/protocol.md#l7, docs/protocol.md#l10). Raises DamagedError when records are missing or
-        belong to another log, KafkaError.
+        When there is none that this build can read, records that it needs were deleted, or the
+        brokers have lost what it was made of, the newest base takes their place, or the log's
+        start: the fold gives the same bytes (docs/protocol.md#l7, docs/protocol.md#l10). Halts a
+        group of which facts are lost that something was decided on. Raises DamagedError when
+        records are missing or belong to another log, KafkaError.
         """
         async with contextlib.aclosing(self.records(self.topics.checkpoints, 0)) as records:
             found = find(self.opened.log_id, [(record.key, record.value) async for record in records])
         begins = await self._begins()
-        index, lead = found.index, None
-        if index.recovery_offset >= begins[0] and index.decisions_offset >= begins[1]:
+        facts = FactsLook(self._reader, self._place(self.topics.facts), begins[0])
+        lead, why = None, ""
+        if found.index.recovery_offset >= begins[0] and found.index.decisions_offset >= begins[1]:
             try:
                 lead = self._restored(found, answers, folded)
             except InputError as error:
-                _LOG.warning("partition %d: ignoring its checkpoints, beginning at a base or at the log's start: %s", self.partition, error)
-        if lead is None:
+                why = str(error)
+            else:
+                published_to, numbers, why = await self._compared(lead, found, facts, mark)
+        if lead is None or why:
+            if why:
+                _LOG.warning("partition %d: ignoring its checkpoints, beginning at a base or at the log's start: %s", self.partition, why)
             found = await self._from_base(*begins, found.slots)
             lead = self._restored(found, answers, folded)
-        published_to = await self.read_published(lead, found.index.decisions_offset, mark)
+            published_to, numbers, why = await self._compared(lead, found, facts, mark)
+            if why:
+                raise DamagedError(found.index.position, f"{why}, and the newest base knows them; {NEW_LOG}")
+        await facts.halt(lead, numbers)
         return StartedLead(lead=lead, found=found, published_to=published_to)
+
+    async def _compared(
+        self, lead: PartitionLead, found: FoundCheckpoints, facts: FactsLook, mark: Callable[[int, int], None]
+    ) -> tuple[int, PublishedNumbers, str]:
+        """Reads the published decisions from `found` on. Returns the offset behind the last one,
+        their numbers, and which records the brokers have lost that `found` was made of; "": none.
+        """
+        start, numbers = found.index.decisions_offset, PublishedNumbers()
+        why = await facts.lost(lead)
+        if why:
+            return start, numbers, why
+        end = await end_of(self._reader, self._place(self.topics.decisions), [start - 1])
+        published_to = await self.read_published(lead, start, mark, numbers)
+        return published_to, numbers, numbers.lost(found, end)
 
     async def _begins(self) -> tuple[int, int]:
         """First offsets of facts and decisions."""
@@ -124,9 +148,12 @@ class PartitionReading:
         index = Index(position=base.position, recovery_offset=base.facts_offset, decisions_offset=base.decisions_offset)
         return FoundCheckpoints(checkpoints=checkpoints, slots=slots, index=index)
 
-    async def read_published(self, lead: PartitionLead, start: int, mark: Callable[[int, int], None] = lambda fact, offset: None) -> int:
+    async def read_published(
+        self, lead: PartitionLead, start: int, mark: Callable[[int, int], None] = lambda fact, offset: None, numbers: PublishedNumbers | None = None
+    ) -> int:
         """Gives the lead the decisions published from offset `start` on, and returns the offset
-        behind the last one. `mark`: as for `begin`. Raises DamagedError, KafkaError.
+        behind the last one. `mark`: as for `begin`. `numbers`: is told of each. Raises
+        DamagedError, KafkaError.
         """
         async with contextlib.aclosing(self.records(self.topics.decisions, start)) as records:
             async for record in records:
@@ -136,9 +163,11 @@ class PartitionReading:
                     continue
                 if stored.log_id != self.opened.log_id:
                     place = f"{record.topic}/{record.partition}@{record.offset}"
-                    raise DamagedError(stored.row.caused_by, f"its decision at {place} is of another log")
+                    raise DamagedError(stored.row.caused_by, f"its decision at {place} is of another log; {NEW_LOG}")
                 lead.take_published(stored.row.group, stored.row.number, published_identity(stored), published_refusal(stored))
                 mark(stored.row.caused_by, record.offset)
+                if numbers is not None:
+                    numbers.note(stored)
         return start
 
     async def former(self, start: int, end: int) -> AsyncGenerator[tuple[FactRecord, list[DecisionRecord]], None]:
@@ -238,11 +267,13 @@ class FactReader:
         self._consumer = consumer
         self._place = place
         self._due = 0
+        self._epoch = NO_EPOCH
+        """Leader epoch of what was read last (KIP-320)."""
 
     async def place(self, start: int) -> None:
         """Moves to offset `start`. Raises DamagedError when that record was deleted."""
         await _place_at(self._consumer, self._place, start)
-        self._due = start
+        self._due, self._epoch = start, NO_EPOCH
 
     async def position(self) -> int:
         """Offset up to which `batch` has returned everything. It may be more than one behind the
@@ -256,9 +287,12 @@ class FactReader:
         """
         return await topics.ids(self._consumer, self._place.partition)
 
-    async def end(self) -> int:
-        """Offset behind the present last fact."""
-        return (await self._consumer.end_offsets([self._place]))[self._place]
+    async def end(self, topic: str = "") -> int:
+        """Offset behind the present last fact, or behind the last record of the same partition of
+        `topic`. Raises KafkaError.
+        """
+        place = TopicPartition(topic, self._place.partition) if topic else self._place
+        return (await self._consumer.end_offsets([place]))[place]
 
     async def batch(self) -> Sequence[ConsumedRecord | NoRecord]:
         """The next records of the client, a thousand at most, with a `NoRecord` for each offset
@@ -279,6 +313,12 @@ class FactReader:
                 check_append_time(record)
         if not records:
             return records
+        epoch = self._consumer.fetched_epoch(self._place)
+        if NO_EPOCH != self._epoch < epoch:
+            end = (await self._consumer.epoch_ends({self._place: self._epoch}) or {self._place: self._due})[self._place]
+            if end < self._due:
+                raise DamagedError(max(0, end), "and what follows are others than were read here: the brokers have lost facts; beginning again")
+        self._epoch = epoch
         due, self._due = self._due, records[-1].offset + 1
         return records if self._due == due + len(records) else await fill_holes(self._connection, due, records)
 
@@ -294,7 +334,7 @@ async def _place_at(consumer: Consumer, tp: TopicPartition, start: int, *, compa
     consumer.assign([tp])
     begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
     if begin > start and not compacted:
-        raise DamagedError(start, f"{tp.topic}/{tp.partition} begins at {begin}: required records were deleted")
+        raise DamagedError(start, f"{tp.topic}/{tp.partition} begins at {begin}: required records were deleted; {NEW_LOG}")
     consumer.seek(tp, max(begin, start))
     return end
 

@@ -68,7 +68,7 @@ class TakeoverSession:
         self._published_to = begun.published_to
         """Offset up to which the published decisions were read."""
         self.checkpoints = CheckpointKeeper(settings, opened, self.lead, sender, marks, self._written, metrics, begun.found.slots)
-        self._publisher = DecisionPublisher(self._topics.decisions, self.lead, sender, marks, self._written, self.checkpoints)
+        self._publisher = DecisionPublisher(self._topics.decisions, self.lead, sender, marks, self._written, self.checkpoints, identity)
         self.bases: BaseKeeper | None = None
         """Stores bases; None: this worker deletes nothing."""
         if settings.has_retention:

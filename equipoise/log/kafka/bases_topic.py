@@ -32,6 +32,7 @@ import msgpack
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import LogOpened
 from equipoise.log.kafka.envelope import fact_row, pack_fact
+from equipoise.log.kafka.log_topics import NEW_LOG
 from equipoise.log.rows import LOG_OPENED, BaseRow, FactRow
 
 PART_BYTES = 900_000
@@ -267,7 +268,7 @@ def beginning(bases: Bases, facts_begin: int, decisions_begin: int, where: str) 
     there = f"its newest base is at offset {stored[-1].position}" if stored else "it has no base"
     problem = (
         f"{where}: facts begin here and decisions at {decisions_begin}, and {there}{damaged}: records behind every base were deleted. "
-        "Read the archive, or begin a new log (docs/operations.md, \"Retention\")"
+        f"Restore the log from an archive (docs/operations.md#back-up-and-restore), or {NEW_LOG}"
     )
     raise DamagedError(facts_begin, problem)
 

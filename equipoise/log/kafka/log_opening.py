@@ -18,7 +18,7 @@ from equipoise.log.kafka.bases_reading import opening_in_bases, records_to_end
 from equipoise.log.kafka.bases_topic import archive_record, opening_record
 from equipoise.log.kafka.envelope import pack_fact, read_fact
 from equipoise.log.kafka.fact_checks import check_append_time
-from equipoise.log.kafka.log_topics import Topics
+from equipoise.log.kafka.log_topics import NEW_LOG, Topics
 from equipoise.log.kafka.topic_making import WAIT_S, described_topics, make_bases_topic, partition_count
 
 
@@ -100,7 +100,7 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
                 row = await opening_in_bases(connection, topics, partition)
                 if row is None:
                     gone = f"topic {topics.facts}/{partition} begins at offset {begin}, and no base has its first record"
-                    raise InputError(f"{gone}: set retention.ms=-1 for it, and let workers delete records (docs/operations.md, \"Retention\")")
+                    raise InputError(f"{gone}: keep its records with retention.ms=-1, and {NEW_LOG}")
                 return cast(LogOpened, row.record().event)
             consumer.seek(tp, 0)
             try:

@@ -48,6 +48,13 @@ SEGMENTS_WITH_RETENTION = {"segment.bytes": str(128 * 2**20), "segment.ms": str(
 """The same, of facts and decisions whose records are deleted: brokers free whole segments only."""
 
 
+NEW_LOG = (
+    "begin a new log: stop the members, start `equipoise worker --prefix OTHER`, and the members with that prefix "
+    "(docs/operations.md#begin-a-new-log)"
+)
+"""Resumes the groups of a log that has lost what nobody can make again."""
+
+
 def _sound_prefix(_: object, field: object, value: object) -> None:
     if not isinstance(value, str) or _PREFIX.fullmatch(value) is None:
         raise InputError(f"prefix: {value!r:.80} cannot begin the name of a topic; use letters, digits, '.', '_' and '-'")

@@ -1,0 +1,185 @@
+"""Each topic of a log is made again, deleted, or loses its end or its beginning: the group goes on,
+and the log can be recomputed; or `status` says first what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from equipoise.events.errors import EquipoiseError
+from equipoise.kafka.client import TopicPartition
+from equipoise.log.kafka.log_topics import MUST_BE, NEW_LOG, Topics
+from equipoise.operations.follower import Follower
+from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
+from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
+from equipoise.testing.simulated.simulated_connection import SimulatedConnection, SimulatedSettings
+from tests.simulated.judge import verify_log
+from tests.simulated.test_positions import Deploys, every, one
+
+FAR = 30
+"""More records than the checkpoint is old."""
+
+
+class Led(Deploys):
+    """A group whose worker stores checkpoints often."""
+
+    def restart_worker(self) -> None:
+        self._worker.process.kill()
+        self._processes += 1
+        settings = SimulatedSettings(
+            made=SimulatedClients(self._cluster, f"worker{self._processes}"), prefix=self._options.prefix, partitions=1,
+            observe_interval_ms=1_000, checkpoint_facts=5,
+        )  # fmt: skip
+        process = self._process("worker", lambda error: None)
+        self._worker = SimulatedWorker(settings, process, WorkerCoordinator(self._scheduler, 1, 10.0))
+        process.start(self._lead())
+
+    @property
+    def _topics(self) -> Topics:
+        return Topics(self._options.prefix)
+
+    @property
+    def connection(self) -> SimulatedConnection:
+        return SimulatedConnection(made=SimulatedClients(self._cluster, "reader"))
+
+    def ask(self, question: Any) -> Any:
+        """Runs a coroutine beside the group."""
+        process = self._process("reader", lambda error: None)
+        found: list[Any] = []
+
+        async def asked() -> None:
+            try:
+                found.append(await question())
+            except EquipoiseError as error:
+                found.append(error)
+            await asyncio.get_running_loop().create_future()
+
+        process.start(asked())
+        self._until(lambda: bool(found), 120.0)
+        process.kill()
+        return found[0]
+
+    def status(self) -> str:
+        """What `equipoise status` says first; "": nothing is wrong."""
+
+        async def question() -> str:
+            follower = Follower(self.connection, self._topics, "test")
+            await follower.catch_up()
+            return "; ".join(str(lead.halted) for _, lead in follower.groups() if lead.halted is not None)
+
+        return str(self.ask(question))
+
+    def verify(self) -> list[str]:
+        """Folds the whole log."""
+        found: list[str] = self.ask(lambda: verify_log(self.connection, self._topics))
+        return found
+
+    def place(self, what: str) -> TopicPartition:
+        return TopicPartition(self._topics.name_of(what), 0)
+
+    def take(self, topic: str, what: str) -> None:
+        place = self.place(topic)
+        if what == "loses its beginning":
+            self._cluster.delete_records(place, 1)
+            return
+        self._cluster.delete_topic(place.topic)
+        if what == "made again":
+            self._cluster.create_topic(place.topic, 1, 1, MUST_BE[topic])
+
+
+def led() -> Led:
+    return Led(one(), guarantee="exactly_once")
+
+
+def begin(group: Led, when: str) -> None:
+    group.restart_worker()
+    group.join("m1", "m2")
+    group.advance(10)
+    group.write(20)
+    group.settle()
+    group.join("m3")
+    group.advance(20)
+    if when != "lives":
+        group._worker.process.kill()
+
+
+def go_on(group: Led, when: str) -> None:
+    """The worker goes on, or another one; then the group has something to decide, a worker fails,
+    and records come.
+    """
+    if when == "restarts later":
+        group.advance(15)
+    if when != "lives":
+        group.restart_worker()
+    group.advance(20)
+    group.join("m4")
+    group.advance(10)
+    group.restart_worker()
+    group.advance(70)
+    group.write(20)
+    group.advance(10)
+
+
+LOST = [(2, "restarts"), (FAR, "lives"), (FAR, "restarts later")]
+"""Records, and what the worker does."""
+
+
+@pytest.mark.parametrize(("count", "when"), LOST)
+@pytest.mark.parametrize("topics", [("decisions",), ("checkpoints",), ("facts", "decisions"), ("facts", "decisions", "checkpoints")], ids="+".join)
+def test_group_goes_on_when_topics_lose_their_ends(topics: tuple[str, ...], count: int, when: str) -> None:
+    with led() as group:
+        begin(group, when)
+        for topic in topics:
+            group._cluster.lose_tail(group.place(topic), count)
+        go_on(group, when)
+        assert group.status() == ""
+        assert group.verify() == []
+        group.settle()
+        assert group.sent() == every("a", 40)
+
+
+@pytest.mark.parametrize(("count", "when"), LOST)
+def test_facts_without_end_go_on_or_halt_the_groups_that_decided_on_them(count: int, when: str) -> None:
+    with led() as group:
+        begin(group, when)
+        group._cluster.lose_tail(group.place("facts"), count)
+        go_on(group, when)
+        assert (NEW_LOG in group.status()) == (count == FAR)
+        assert bool(group.verify()) == (count == FAR)
+        group.settle()
+        assert group.sent() == every("a", 40), "members run on"
+
+
+GONE = [("made again", "lives"), ("made again", "restarts"), ("deleted", "lives"), ("loses its beginning", "restarts")]
+
+
+@pytest.mark.parametrize(("what", "when"), GONE)
+@pytest.mark.parametrize("topic", ["decisions", "checkpoints"])
+def test_group_goes_on_when_decisions_or_checkpoints_are_gone(topic: str, what: str, when: str) -> None:
+    """Who begins with the log's first record misses deleted decisions."""
+    with led() as group:
+        begin(group, when)
+        group.take(topic, what)
+        go_on(group, when)
+        assert group.status() == ""
+        is_whole = (topic, what) != ("decisions", "loses its beginning")
+        assert (group.verify() == []) == is_whole
+        group.settle()
+        assert group.sent() == every("a", 40)
+        if not is_whole:
+            group._cluster.lose_tail(group.place("checkpoints"), 10_000)
+            assert NEW_LOG in group.status()
+
+
+@pytest.mark.parametrize(("what", "when"), GONE)
+def test_status_says_first_how_to_go_on_without_facts(what: str, when: str) -> None:
+    with led() as group:
+        begin(group, when)
+        group.take("facts", what)
+        go_on(group, when)
+        assert NEW_LOG in group.status()
+        assert group.sent().keys() <= every("a", 40).keys()
+        assert set(group.sent().values()) == {1}
