@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from math import inf
 from typing import Any
 
 import attrs
@@ -321,6 +322,8 @@ class TaskCommits:
         """The commit that is under way, or the former one."""
         self._committing: asyncio.Future[None] | None = None
         """Its end, while more records are processed."""
+        self.begun_s = inf
+        """When it has begun; inf: none is under way."""
         self._is_called_off = False
 
     # What the schedule asks
@@ -422,12 +425,14 @@ class TaskCommits:
         commit = self._commit = self._task.begin_commit(outputs, self._sent, gives_back=gives_back, is_due=is_due)
         self._sent = []
         self.tell(CommitInput.BEGUN if commit.is_open else CommitInput.BEGUN_DUE)
+        self.begun_s = self._monotonic_s()
         self._committing = self._task.write(commit, self._ended, self._closes)
 
     def _closes(self) -> None:
         self.tell(CommitInput.TRANSACTION_CLOSES)
 
     def _ended(self, error: BaseException | None) -> None:
+        self.begun_s = inf
         if error is None and self._commit is not None:
             self._committing = None
             self._committed(self.schedule.in_commit, self._commit.positions)
@@ -456,7 +461,7 @@ class TaskCommits:
 
     async def close(self) -> None:
         """Calls off the commit that is under way."""
-        committing, self._committing = self._committing, None
+        committing, self._committing, self.begun_s = self._committing, None, inf
         if committing is not None:
             await call_off(committing)
         self.tell(CommitInput.LEFT)

@@ -15,6 +15,7 @@ import contextlib
 import enum
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.tasks import TaskId
@@ -43,6 +44,8 @@ from equipoise.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
+LONG_S = 60.0
+"""A task that waits so long for its producer, or for a commit that is due, is in trouble."""
 
 
 class TaskState(enum.Enum):
@@ -108,7 +111,7 @@ class TaskRunner:
         self.task = task
         self.token = token
         self._permit = permit
-        self._monotonic_s, self._boot_ms = runtime.monotonic_s, runtime.boot_ms
+        self._monotonic_s, self._boot_ms, self._commit_interval_s = runtime.monotonic_s, runtime.boot_ms, options.commit_interval_s
         self._held = HeldPermit(permit, task, runtime.boot_ms)
         self._new_clients = new_clients
         self._stateful = stateful
@@ -143,6 +146,8 @@ class TaskRunner:
         """Whether a broker had no records at a source position, or has lost some before it."""
         self._of_member, self._ticks, self._turns = uncommitted, ticks, turns
         self._begun_s = 0.0
+        self._writer_since_s = inf
+        """Since when it waits for a producer that may write; inf: it does not."""
         self.processed = 0
         """Number of records given to the handler. Any thread may read it."""
         self.commits = 0
@@ -157,6 +162,17 @@ class TaskRunner:
         """Returns why the task handles nothing more; None: it does. Any thread may read it."""
         opened = self._opened
         return self._parked if opened is None else opened.processing.parked
+
+    def trouble(self, now_s: float) -> str:
+        """Returns what the task has waited for longer than LONG_S; "": nothing. Any thread may call
+        it.
+        """
+        if now_s - self._writer_since_s > LONG_S:
+            return f"task {self.task} waits for its producer, and processes nothing; the member's log says why"
+        commits = self._commits
+        if commits is not None and now_s - commits.begun_s > LONG_S + self._commit_interval_s:
+            return f"task {self.task} waits for the end of a commit; the member's log says why"
+        return ""
 
     @property
     def states(self) -> Mapping[str, State] | None:
@@ -298,7 +314,9 @@ class TaskRunner:
 
     async def _open(self) -> None:
         clients = self._clients = self._clients or self._new_clients()
+        self._writer_since_s = min(self._writer_since_s, self._monotonic_s())
         writer = self._writer = TaskWriter(await clients.begin(), self.task, self._origin, clients.sizes)
+        self._writer_since_s = inf
         opened = await self._opening.open(clients, writer, was_out_of_range=self._was_out_of_range)
         self._opened = opened
         self._permit.restored(self.task)

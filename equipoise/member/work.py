@@ -63,7 +63,7 @@ class Work:
         self._restorer = restorer
         self._restore_thread = restore_thread
         self._factory = runners
-        self._boot_ms = runners.runtime.boot_ms
+        self._boot_ms, self._monotonic_s = runners.runtime.boot_ms, runners.runtime.monotonic_s
         self._on_standby = on_standby
         self._on_asked = on_asked
         self._wake = wake
@@ -172,7 +172,9 @@ class Work:
 
     def say_troubles(self) -> None:
         """Says what holds up the member from outside."""
-        self.troubles.say(self._factory.shared.troubles(asyncio.get_running_loop().time()))
+        now_s = asyncio.get_running_loop().time()
+        of_tasks = (each.trouble(self._monotonic_s()) for each in self._runners.values())
+        self.troubles.say([*self._factory.shared.troubles(now_s), *filter(None, of_tasks)])
 
     def begin_incarnation(self) -> None:
         """Begins a new incarnation, whose session knows of no copies."""
