@@ -387,13 +387,19 @@ class LeaveRequested:
     """
 
     members: tuple[str, ...] = attrs.field(validator=fields.tuple_of(fields.text()))
-    """At least one, in rising order. The request is for the member, whatever its incarnation."""
+    """At least one, in rising order. Once accepted, the request is for the member by name."""
     withdrawn: bool = attrs.field(default=False, validator=fields.boolean)
     """The members may stay after all."""
+    incarnations: tuple[int, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.integer()))
+    """Of these members, in the same order, when they were chosen; the fact is rejected when one is
+    another now. Empty: whichever they are.
+    """
 
     def __attrs_post_init__(self) -> None:
         if not self.members:
             raise FieldError("LeaveRequested.members", "names nobody; name at least one member")
+        if len(self.incarnations) not in (0, len(self.members)):
+            raise FieldError("LeaveRequested.incarnations", f"{len(self.incarnations)} of {len(self.members)} members; name each, or none")
         for index, (before, name) in enumerate(itertools.pairwise(self.members)):
             if before >= name:
                 raise FieldError(f"LeaveRequested.members[{index + 1}]", "members must be in rising order, each once")

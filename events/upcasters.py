@@ -23,6 +23,7 @@ GROUP_CONFIGURED = 2
 PARTITIONS_OBSERVED = 4
 MEMBER_JOINED = 5
 LAG_REPORTED = 6
+LEAVE_REQUESTED = 15
 ROUND_ASKED = 22
 CHANGE_PLANNED = 25
 CHECKPOINTED = 106
@@ -295,6 +296,14 @@ class RoundAskedV1:
 
 
 @attrs.frozen(kw_only=True)
+class LeaveRequestedV1:
+    """LeaveRequested before `incarnations`."""
+
+    members: tuple[str, ...] = attrs.field(validator=fields.tuple_of(fields.text()))
+    withdrawn: bool = attrs.field(default=False, validator=fields.boolean)
+
+
+@attrs.frozen(kw_only=True)
 class ChangePlannedV1:
     """ChangePlanned before `made_from`."""
 
@@ -382,6 +391,11 @@ def _round_asked_2(wire: list[Any]) -> list[Any]:
     return [*wire, False]
 
 
+def _leave_requested_2(wire: list[Any]) -> list[Any]:
+    """Appends no `incarnations`: it asks whichever they are."""
+    return [*wire, []]
+
+
 def _change_planned_2(wire: list[Any]) -> list[Any]:
     """Appends `made_from` None: it is planned whatever is in force."""
     return [*wire, None]
@@ -405,6 +419,7 @@ PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (LAG_REPORTED, 1): LagReportedV1,
     (LAG_REPORTED, 2): LagReportedV2,
     (ROUND_ASKED, 1): RoundAskedV1,
+    (LEAVE_REQUESTED, 1): LeaveRequestedV1,
     (CHANGE_PLANNED, 1): ChangePlannedV1,
     (CHECKPOINTED, 1): CheckpointedV1,
 }
@@ -423,6 +438,7 @@ STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (LAG_REPORTED, 1): _lag_reported_2,
     (LAG_REPORTED, 2): _lag_reported_3,
     (ROUND_ASKED, 1): _round_asked_2,
+    (LEAVE_REQUESTED, 1): _leave_requested_2,
     (CHANGE_PLANNED, 1): _change_planned_2,
     (CHECKPOINTED, 1): _checkpointed_2,
 }

@@ -319,6 +319,9 @@ def leave_requested(context: StepContext, fact: LeaveRequested) -> None:
     unknown = sum(member_id not in state.members for member_id in fact.members)
     if unknown:
         raise Rejected("unknown_members", unknown)
+    others = sum(state.members[name].incarnation != number for name, number in zip(fact.members, fact.incarnations, strict=False))
+    if others:
+        raise Rejected("members_changed", others)
     for member_id in fact.members:
         if state.is_away(member_id):  # it has left already
             restarts.not_back(context, state.members[member_id], "cancelled")

@@ -104,10 +104,13 @@ class LeavingMembers(LiveGroup):
 
         Raises InputError when the group is led by its own leader, and what `machine` raises.
         """
+        return choose_members(await self._led(), keep)
+
+    async def _led(self) -> GroupState:
         state = await self.state()
         if state.config is not None and state.config.led_by != "equipoise":
             raise InputError(f"--group: {self.group!r} is led by its own leader; equipoise cannot ask its members")
-        return choose_members(state, keep)
+        return state
 
     async def ask(self, keep: Keep, planned: ChangePlanned | None = None, expected: tuple[str, ...] = ()) -> tuple[ScaleDown, Drain]:
         """Chooses members and asks them, all in one fact. Chooses again when the group has changed
@@ -117,15 +120,17 @@ class LeavingMembers(LiveGroup):
         Raises InputError after MOST_PICKS rejected requests, and what `pick` raises.
         """
         for _ in range(MOST_PICKS):
-            found, drain = await self.pick(keep)
+            state = await self._led()
+            found, drain = choose_members(state, keep)
             asked = tuple(sorted(each.member for each in found.asked))
+            incarnations = tuple(state.members[member].incarnation for member in asked)
             self.follow((*asked, *found.leaving))
             if not asked:
                 return found, drain
             if planned is not None and self.planned is None and asked == expected:
                 await self.append(planned)
                 self.planned = planned.change_id
-            await self.append(LeaveRequested(members=asked))
+            await self.append(LeaveRequested(members=asked, incarnations=incarnations))
             state = await self.state()
             if all(state.is_asked(member) or member not in state.members for member in asked):
                 return found, drain

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import hypothesis.strategies as st
 import pytest
 from hypothesis import note, settings
@@ -384,11 +385,27 @@ class Storm(RuleBasedStateMachine):
     def is_to_be_dealt_anew(self) -> None:
         self.group.fact(DealRequested())
 
-    @rule(kind=st.sampled_from(CHANGE_KINDS), within_ms=st.sampled_from([1, 60_000, 3_600_000]), most_ms=st.sampled_from([None, 0, 10_000]))
-    def is_to_be_changed(self, kind: str, within_ms: int, most_ms: int | None) -> None:
+    @rule(late=st.integers(0, 2), change_id=st.sampled_from(["", "c"]))
+    def is_configured_by_an_operator(self, late: int, change_id: str) -> None:
+        """With settings read before so many other changes."""
+        number, change = self.group.state.config_number, self.group.state.change
+        named: dict[str, Any] = {"made_from": max(0, number - late), "change_id": change_id}
+        codes = rejections(self.group.fact(attrs.evolve(configured(self.assignor, **self.settings), **named)))
+        assert (codes == ["configuration_changed"]) is (0 < late <= number)
+        assert (codes == ["not_watched"]) is (not 0 < late <= number and bool(change_id) and change is None)
+        assert self.group.state.config_number == number + (not codes)
+
+    @rule(
+        kind=st.sampled_from(CHANGE_KINDS),
+        within_ms=st.sampled_from([1, 60_000, 3_600_000]),
+        most_ms=st.sampled_from([None, 0, 10_000]),
+        late=st.sampled_from([None, 0, 1]),
+    )
+    def is_to_be_changed(self, kind: str, within_ms: int, most_ms: int | None, late: int | None) -> None:
         or_undo = kind == "configure" and most_ms is not None
         limits: dict[str, Any] = {"judge_within_ms": within_ms, "quiet_ms": 5_000, "most_unavailable_task_ms": most_ms}
-        self.group.fact(ChangePlanned(change_id="c", kind=kind, what="a change", or_undo=or_undo, **limits))
+        number = None if late is None else max(0, self.group.state.config_number - late)
+        self.group.fact(ChangePlanned(change_id="c", kind=kind, what="a change", or_undo=or_undo, made_from=number, **limits))
 
     @rule(is_over=st.booleans(), unavailable_task_ms=st.sampled_from([0, 20_000]))
     def is_measured(self, is_over: bool, unavailable_task_ms: int) -> None:

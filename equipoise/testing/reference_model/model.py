@@ -806,6 +806,9 @@ class ReferenceModel:
                     self.asked.pop(name, None)
             self._check_asked(told, answers, leave=False)
         else:
+            known = [self.members[name].incarnation for name in event.members if name in self.members]
+            if event.incarnations and [*event.incarnations] != known:
+                raise InvariantBroken(0, f"{event.members} were asked, chosen as incarnations {event.incarnations}; they are {known}")
             away = [name for name in event.members if name in self.members and self.members[name].is_away]
             for name in away:
                 self._out(self.members[name], hold_ms=0)

@@ -484,11 +484,14 @@ def leave_cancel(context: Context, parsed: ParsedDirective) -> None:
 
 @directive(
     "leave-request", "MEMBER...", "LeaveRequested: an operator asks these members to leave ([M8](protocol.md#m8)).",
-    withdrawn=Argument(YES_NO, "yes: the operator withdraws the request"), **TIME,
+    withdrawn=Argument(YES_NO, "yes: the operator withdraws the request"),
+    incarnations=Argument(NUMBER_BY_MEMBER, "of each, when they were chosen; default: whichever they are"), **TIME,
 )  # fmt: skip
 def leave_request(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
-    context.append(LeaveRequested(members=tuple(sorted(parsed.members())), withdrawn=parsed.get("withdrawn", False)))
+    members, chosen = tuple(sorted(parsed.members())), dict[str, int](parsed.get("incarnations", {}))
+    incarnations = tuple(chosen[name] for name in members if name in chosen)
+    context.append(LeaveRequested(members=members, withdrawn=parsed.get("withdrawn", False), incarnations=incarnations))
 
 
 @directive("deal", "", "DealRequested: an operator asks for a new deal ([D11](protocol.md#d11)).", **TIME)

@@ -436,6 +436,14 @@ def test_request_for_an_unknown_member_asks_none():
     assert context.emitted == []
 
 
+def test_request_for_another_incarnation_asks_nobody():
+    context = step("m1", "m2")
+    assert rejects(context, LeaveRequested(members=("m1", "m2"), incarnations=(1, 2))) == ("members_changed", 1)
+    assert context.emitted == []
+    happens(context, LeaveRequested(members=("m1", "m2"), incarnations=(1, 1)))
+    assert [type(each) for each in context.emitted] == [MemberAsked, MemberAsked]
+
+
 def test_withdrawn_request_ends_the_drain_unless_the_member_wants_to_leave():
     withdraw = LeaveRequested(members=("m1",), withdrawn=True)
     context = happens(step("m1", "m2"), LeaveRequested(members=("m1",)))
