@@ -21,8 +21,9 @@ from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import LOG_COMPRESSION
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.producer.producer_shell import AppendedAt
 from equipoise.kafka.started_clients import reader
-from equipoise.log.kafka.envelope import group_key, member_decision, pack_fact, partition_of, published
+from equipoise.log.kafka.envelope import fact_row, group_key, member_decision, pack_fact, partition_of, published
 from equipoise.log.kafka.log_opening import read_opening
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.statemachine.member import MemberSession, MemberSettings, Reception
@@ -275,3 +276,8 @@ class Swarm:
                 return owners
             await asyncio.sleep(0.05)
         raise AssertionError(f"{group}: {self.owners(group)} and not {tasks} tasks on {sorted(wanted)}")
+
+
+def checksum_of(group: str, fact: Fact, at: AppendedAt) -> int:
+    """The checksum of a fact that was appended there, as its decisions have it."""
+    return fact_row(group_key(group), pack_fact(fact), at.offset, at.append_ms).checksum

@@ -24,7 +24,7 @@ from equipoise.member import member_host
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.live.leader import Leader, leading
-from tests.live.swarm import Swarm, topology
+from tests.live.swarm import Swarm, checksum_of, topology
 from tests.live.test_member import PARTITIONS, Application
 from tests.live.test_restorer import until
 from tests.live.test_worker import CONFIG
@@ -159,8 +159,9 @@ async def test_worker_that_was_rolled_back_halts_the_groups_with_decisions_that_
             await swarm.configure(group, CONFIG, topology(4))
         rejected = [11, "unknown_member", "nobody", 1, []]
         for group, (kind, version, fields) in {"newer": (105, 2, rejected), "unknown": (199, 1, ["nobody", 1])}.items():
-            sent = await (await swarm.send(group, MemberLeft(member_id="nobody", incarnation=1)))
-            place = DecisionRecord(opened.log_id, group, 1, sent.offset, 0, 5, None)  # type: ignore[arg-type]
+            left = MemberLeft(member_id="nobody", incarnation=1)
+            sent = await (await swarm.send(group, left))
+            place = DecisionRecord(opened.log_id, group, 1, sent.offset, 0, checksum_of(group, left, sent), None)  # type: ignore[arg-type]
             async with writer(settings) as producer:
                 value = value_of(place, kind, version, msgpack.packb(fields), 1)
                 await producer.send_and_wait(settings.topics.decisions, value, key=group_key(group), partition=0)

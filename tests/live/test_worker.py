@@ -39,7 +39,7 @@ from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.worker_metrics import WorkerMetrics
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured, joined
-from tests.live.swarm import Swarm, everything, topology
+from tests.live.swarm import Swarm, checksum_of, everything, topology
 
 MOST_S = 120.0
 CONFIG = configured(initial_delay_ms=200, acceptable_recovery_lag=100, checkpoint_every_records=20)
@@ -275,8 +275,9 @@ async def test_published_decision_that_differs_halts_only_its_group(settings: Wo
     async with Swarm(settings, settings.topics) as swarm:
         for group in ("bad", "good"):
             await swarm.configure(group, CONFIG, topology(4))
-        sent = await (await swarm.send("bad", MemberLeft(member_id="nobody", incarnation=1)))
-        lie = DecisionRecord(opened.log_id, "bad", 1, sent.offset, 0, 5, EventRejected(kind=11, code="unknown_member"))
+        left = MemberLeft(member_id="nobody", incarnation=1)
+        sent = await (await swarm.send("bad", left))
+        lie = DecisionRecord(opened.log_id, "bad", 1, sent.offset, 0, checksum_of("bad", left, sent), EventRejected(kind=11, code="unknown_member"))
         async with writer(settings) as producer:
             await producer.send_and_wait(settings.topics.decisions, pack_decision(lie), key=group_key("bad"), partition=0)
         async with Worker(settings) as worker:
