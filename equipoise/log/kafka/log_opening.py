@@ -73,11 +73,23 @@ async def read_opening(
             if opened is not None:
                 return opened
         if clock() >= end_s:
-            raise NotThereError(f"kafka://{connection.bootstrap}/{topics.prefix}: there is no log; start a worker, which makes one")
+            place = f"kafka://{connection.bootstrap}/{topics.prefix}"
+            if await _has_records(connection, topics.decisions):
+                raise NotThereError(f"{place}: {topics.facts} is empty, and {topics.decisions} is not: facts are lost; {NEW_LOG}")
+            raise NotThereError(f"{place}: there is no log; start a worker, which makes one")
         if not waited:
             waits()
             waited = True
         await asyncio.sleep(WAIT_S)
+
+
+async def _has_records(connection: Connection, topic: str) -> bool:
+    places = [TopicPartition(topic, number) for number in range(await partition_count(connection, topic))]
+    if not places:
+        return False
+    async with reader(connection) as consumer:
+        with reaching(connection):
+            return any((await consumer.end_offsets(places)).values())
 
 
 async def first_record(connection: Connection, topics: Topics, partition: int) -> LogOpened | None:
