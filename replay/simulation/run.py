@@ -342,13 +342,16 @@ _NAMES_IN_LOG_IDS = {"GroupSettings": "Knobs", "SimulatedWorkerSettings": "Worke
 """Renamed class -> its name in the text from which log ids are hashed, so that equal runs keep
 equal ids.
 """
-_NOT_IN_LOG_IDS = ("join_delay_ms=0, ", ", back_within_ms=None", "behaviour_version=None, ", "behaviour_version='recorded', ")
+_NOT_IN_LOG_IDS = (
+    "join_delay_ms=0, ", ", made_from=None, change_id='', by=''", ", back_within_ms=None", "behaviour_version=None, ",
+    "behaviour_version='recorded', ",
+)  # fmt: skip
 """Fields that are younger than the ids, with the values that runs had before."""
 
 
 def log_id_of(inputs: RecordedInputs, simulation: Simulation, configured: GroupConfigured) -> str:
     """Returns an id that is equal for equal runs and different for different ones."""
-    described = repr((inputs.start, inputs.happenings, inputs.end_ms, configured, simulation))
+    described = repr((inputs.start, inputs.happenings, inputs.end_ms, configured.content, simulation))
     for name, stored_name in _NAMES_IN_LOG_IDS.items():
         described = described.replace(f"{name}(", f"{stored_name}(")
     for younger in _NOT_IN_LOG_IDS:
