@@ -152,7 +152,7 @@ class PartitionReading:
         self, lead: PartitionLead, start: int, mark: Callable[[int, int], None] = lambda fact, offset: None, numbers: PublishedNumbers | None = None
     ) -> int:
         """Gives the lead the decisions published from offset `start` on, and returns the offset
-        behind the last one. `mark`: as for `begin`. `numbers`: is told of each. Raises
+        behind the last one. `mark`: as for `begin`. `numbers`: gets each. Raises
         DamagedError, KafkaError.
         """
         async with contextlib.aclosing(self.records(self.topics.decisions, start)) as records:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 
-from equipoise.kafka.client import ConsumedRecord, Consumer, TopicPartition
+from equipoise.kafka.client import ConsumedRecord, Consumer, TopicPartition, within
 from equipoise.log.kafka.envelope import StoredDecision, fact_row, group_of
 from equipoise.log.kafka.log_topics import NEW_LOG
 from equipoise.statemachine.partition import PartitionLead
@@ -103,10 +103,10 @@ class FactsLook:
                 lead.halt_lost(name, offset, f"the brokers have lost that fact, on which decisions were published; {NEW_LOG}")
 
     async def _at(self, offset: int, end: int) -> ConsumedRecord | None:
-        """The fact at `offset`; None: it is not there."""
+        """The fact at `offset`; None: it is not there. Raises KafkaError."""
         if offset >= end:
             return None
-        async with self._reader() as consumer:
+        async with self._reader() as consumer, within(f"the fact at offset {offset}"):
             consumer.assign([self._place])
             consumer.seek(self._place, offset)
             while await consumer.position(self._place) <= offset:

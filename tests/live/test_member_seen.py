@@ -108,7 +108,7 @@ async def test_metrics_count_what_was_produced_and_the_log_tells_the_story(
     assert [line for line in of_members if not re.fullmatch(rf"group {prefix}: member m\d (?:{'|'.join(STORY)})", line)] == []
 
 
-# Faust's thread raises again what its app got, if Faust starts anew while the broker is away.
+# Faust's consumer thread ends with the error of its start, if it starts while the broker is away.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.slow
 async def test_broker_that_is_away_makes_the_member_unready_and_a_few_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
