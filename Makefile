@@ -58,6 +58,7 @@ coverage: $(READY) ## lines and branches of the pure packages that their tests r
 
 check: $(READY) ## style, types, import contracts
 	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --diff --quiet . | head -40; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache >.venv/imports.txt 2>&1 || { cat .venv/imports.txt >&2; exit 1; }
 	@echo "check: style, types and import contracts hold"

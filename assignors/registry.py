@@ -59,8 +59,7 @@ def available() -> dict[tuple[str, int], Assignor]:
 
 
 def load(name: str, version: int) -> Assignor:
-    """The assignor of that name and behaviour version. Raises InputError when it is not installed.
-    """
+    """The assignor of that name and behaviour version. Raises InputError when it is not installed."""
     found = available().get((name, version))
     if found is None:
         named = [key for key in available() if key[0] == name] or list(available())

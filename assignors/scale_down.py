@@ -55,8 +55,7 @@ class ScaleDown:
 
 @attrs.frozen
 class Keep:
-    """How many members stay: `number`, at least 1; or `percent` of them, from 1 to 100, rounded up.
-    """
+    """How many members stay: `number`, at least 1; or `percent` of them, from 1 to 100, rounded up."""
 
     number: int | None = None
     percent: int | None = None

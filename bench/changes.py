@@ -72,9 +72,7 @@ def judged(runs: int, number: int) -> JudgedChange:
     return JudgedChange(name=name, cost=cost, intervals=dict(found.intervals), expected=found.expected)
 
 
-def lived(
-    dice: random.Random, members: int, tasks: int, standbys: int, *, rests_ms: int = 240_000
-) -> tuple[GroupConfigured, MemorySink, ChangeRun]:
+def lived(dice: random.Random, members: int, tasks: int, standbys: int, *, rests_ms: int = 240_000) -> tuple[GroupConfigured, MemorySink, ChangeRun]:
     """A group after some minutes in which members joined, one was killed, and came back.
     `rests_ms`: how long it lived after that, at most two hours.
     """
@@ -99,9 +97,13 @@ def lived(
     growth = {("changelog", number): _growth(dice) for number in range(tasks)}
     sink, notes = MemorySink(), Notes()
     config = ClusterConfig(
-        group="orders", configured=configured, topology=TopologyDeclared(epoch=1, subtopologies=(part,)), growth=growth, start_ms=START_MS,
+        group="orders",
+        configured=configured,
+        topology=TopologyDeclared(epoch=1, subtopologies=(part,)),
+        growth=growth,
+        start_ms=START_MS,
         network=NetworkSettings(least_delay_ms=1, most_delay_ms=draw.delay_ms),
-    )  # fmt: skip
+    )
     cluster = SimulatedCluster(config, seed=draw.seed, sink=sink, watcher=notes)
     cluster.start_worker()
     those = [_member(f"m{number:02}") for number in range(members)]
@@ -141,9 +143,16 @@ def _observe(cluster: SimulatedCluster, growth: dict[tuple[str, int], ChangelogG
 def _member(name: str) -> MemberNow:
     session_ms, margin_ms = 10_000, 2_000
     return MemberNow(
-        member_id=name, capacity=1, rack=None, tags={}, eager=False, session_timeout_ms=session_ms, lease_margin_ms=margin_ms,
-        ready_lag_records=None, copies={},
-    )  # fmt: skip
+        member_id=name,
+        capacity=1,
+        rack=None,
+        tags={},
+        eager=False,
+        session_timeout_ms=session_ms,
+        lease_margin_ms=margin_ms,
+        ready_lag_records=None,
+        copies={},
+    )
 
 
 def _change(kind: str, config: GroupConfigured, dice: random.Random) -> PlannedChange:
@@ -175,7 +184,10 @@ def _held(changes: list[JudgedChange], percent: int) -> Iterator[tuple[str, str,
 @click.option("--wrong", is_flag=True, help="Instead: is every wrong change noticed, and back in time? (bench/wrong_changes.py)")
 @click.option("--live", is_flag=True, help="In groups of member processes on a real broker (bench/live_changes.py).")
 @click.option(
-    "--results", type=click.Path(path_type=Path), default=Path("out/live-changes.jsonl"), show_default=True,
+    "--results",
+    type=click.Path(path_type=Path),
+    default=Path("out/live-changes.jsonl"),
+    show_default=True,
     help="File to which live changes are appended; with --changes 0 it is only told.",
 )
 def main(changes: int, runs: int, wrong: bool, live: bool, results: Path) -> None:

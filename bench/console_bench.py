@@ -83,9 +83,7 @@ class _Worker:
 
     def _joined(self, name: str, incarnation: int = 1) -> MemberJoined:
         self._numbers[name] = 0
-        return MemberJoined(
-            member_id=name, incarnation=incarnation, session_timeout_ms=10**9, topology_epoch=1, join_nonce=f"{name}-{incarnation}"
-        )
+        return MemberJoined(member_id=name, incarnation=incarnation, session_timeout_ms=10**9, topology_epoch=1, join_nonce=f"{name}-{incarnation}")
 
     def _fold(self, fact: Fact, group: str = GROUP) -> None:
         record = make_record("" if isinstance(fact, LogOpened) else group, self.lead.position, self._append_ms, fact)

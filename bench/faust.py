@@ -34,9 +34,16 @@ from bench.peers.systems import Faust, Instance, PythonInstance
 KINDS = {"stock": "Faust, stock assignor", "led": "Faust, led by equipoise"}
 ACTIONS = {"restart": "rolling restart", "join": "one joins"}
 COLUMNS = (
-    "system", "action", "task-s unavailable", "longest, s", "owners changed", "restored, standing", "restored, copies", "rebalances",
+    "system",
+    "action",
+    "task-s unavailable",
+    "longest, s",
+    "owners changed",
+    "restored, standing",
+    "restored, copies",
+    "rebalances",
     "lost, of both actions",
-)  # fmt: skip
+)
 _GENERATION = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3})\].*Successfully synced group \S+ with generation (\d+)")
 
 
@@ -82,10 +89,16 @@ def _row(system: Counted, done: Run, action: str) -> list[str]:
     costs = [step.cost for step in steps]
     over = "" if all(cost.settled for cost in costs) else "over "
     return [
-        system.label, ACTIONS[action], f"{over}{sum(cost.unavailable_ms for cost in costs) / 1_000:.1f}",
-        f"{max(cost.longest_still_ms for cost in costs) / 1_000:.1f}", str(sum(cost.moves for cost in costs)), f"{restored[0]:,}", f"{restored[1]:,}",
-        str(system.generations(begin_ms, end_ms)), str(done.unanswered_later),
-    ]  # fmt: skip
+        system.label,
+        ACTIONS[action],
+        f"{over}{sum(cost.unavailable_ms for cost in costs) / 1_000:.1f}",
+        f"{max(cost.longest_still_ms for cost in costs) / 1_000:.1f}",
+        str(sum(cost.moves for cost in costs)),
+        f"{restored[0]:,}",
+        f"{restored[1]:,}",
+        str(system.generations(begin_ms, end_ms)),
+        str(done.unanswered_later),
+    ]
 
 
 @click.command()
@@ -99,8 +112,18 @@ def _row(system: Counted, done: Run, action: str) -> list[str]:
 @click.option("--most-s", default=120.0, show_default=True, help="Time after which an unsettled action is cut off.")
 @click.option("--warm-s", default=10.0, show_default=True, help="Time after the start, for standbys to be restored.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; default: they are removed.")
-def main(tasks: int, state_mb: int, per_second: float, members: int, standbys: int, kinds: str, rest_s: float, most_s: float, warm_s: float,
-         keep: Path | None) -> None:  # fmt: skip
+def main(
+    tasks: int,
+    state_mb: int,
+    per_second: float,
+    members: int,
+    standbys: int,
+    kinds: str,
+    rest_s: float,
+    most_s: float,
+    warm_s: float,
+    keep: Path | None,
+) -> None:
     """Measures a Faust application with its stock assignor and with equipoise's."""
     logging.getLogger("aiokafka").setLevel(logging.ERROR)  # a new topic answers that it has no leader yet
     load = Load(tasks=tasks, state_mb=state_mb, per_s=per_second)

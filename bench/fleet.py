@@ -190,8 +190,7 @@ class Run:
         return f"g{self.fleet.groups // 2:03}"
 
     def poison(self) -> None:
-        """Changes the time of one fact of the middle group, in an otherwise valid file.
-        """
+        """Changes the time of one fact of the middle group, in an otherwise valid file."""
         stage = self._stage("poison")
         if stage.over:
             return
@@ -233,8 +232,7 @@ class Run:
         return answers
 
     def plainly(self, job: Job, units: Sequence[Unit]) -> Answers:
-        """The plain function's answers, group by group, in one process per core.
-        """
+        """The plain function's answers, group by group, in one process per core."""
         name, folder = f"plain {job.name}", self.folder / f"plain-{job.name}"
         folder.mkdir(exist_ok=True)
         stage = self._stage(name)

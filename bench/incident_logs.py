@@ -46,14 +46,27 @@ CLIENTS = ("confluent", "kafka-python", "aiokafka", "java", "confluent-848", "ja
 MORE_CLIENTS = ("confluent", "aiokafka", "java", "java-848")
 SLOW_S, MORE_POLL_MS = 14, 30_000
 EXPECTED = {
-    "join": Cause.JOINED, "leave": Cause.LEFT, "kill": Cause.EXPIRED, "back": Cause.BACK, "poll": Cause.POLL_TIMEOUT, "freeze": Cause.EXPIRED,
-    "thaw": Cause.BACK, "slow": Cause.LATE, "rejoin": Cause.ASKED, "deploy": Cause.RESTARTED, "broker": Cause.COORDINATOR, "worker": Cause.EXPIRED,
+    "join": Cause.JOINED,
+    "leave": Cause.LEFT,
+    "kill": Cause.EXPIRED,
+    "back": Cause.BACK,
+    "poll": Cause.POLL_TIMEOUT,
+    "freeze": Cause.EXPIRED,
+    "thaw": Cause.BACK,
+    "slow": Cause.LATE,
+    "rejoin": Cause.ASKED,
+    "deploy": Cause.RESTARTED,
+    "broker": Cause.COORDINATOR,
+    "worker": Cause.EXPIRED,
     "disk": Cause.BACK,
-}  # fmt: skip
+}
 VAGUE = {
-    Cause.POLL_TIMEOUT: (Cause.LEFT, Cause.EXPIRED, Cause.GONE), Cause.BACK: (Cause.JOINED, Cause.EXPIRED, Cause.POLL_TIMEOUT),
-    Cause.EXPIRED: (Cause.GONE,), Cause.LEFT: (Cause.GONE,), Cause.LATE: (Cause.JOINED,),
-}  # fmt: skip
+    Cause.POLL_TIMEOUT: (Cause.LEFT, Cause.EXPIRED, Cause.GONE),
+    Cause.BACK: (Cause.JOINED, Cause.EXPIRED, Cause.POLL_TIMEOUT),
+    Cause.EXPIRED: (Cause.GONE,),
+    Cause.LEFT: (Cause.GONE,),
+    Cause.LATE: (Cause.JOINED,),
+}
 """What is true of a fault, and less than all: a broker sees that a member left, and not why; a
 process that stood still tells, when it goes on, that its session or its poll interval was over.
 """
@@ -64,8 +77,14 @@ class Member:
 
     def __init__(self, client: str, group: str, name: str, bootstrap: str, folder: Path, poll_ms: int = POLL_MS) -> None:
         kind = client.removesuffix("-848")
-        settings = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": name, "auto.offset.reset": "earliest",
-                    "max.poll.interval.ms": f"{poll_ms}", "auto.commit.interval.ms": "500"}  # fmt: skip
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "client.id": name,
+            "auto.offset.reset": "earliest",
+            "max.poll.interval.ms": f"{poll_ms}",
+            "auto.commit.interval.ms": "500",
+        }
         if client != kind:
             settings["group.protocol"] = "consumer"
         else:
@@ -73,9 +92,18 @@ class Member:
         if kind == "aiokafka":
             settings["rebalance.timeout.ms"] = f"{poll_ms}"
         written = [f"{name}={value}" for name, value in settings.items()]
-        command = [*java_command(), TOPIC, *written] if kind == "java" else [
-            sys.executable, "-m", "tests.live.faulty_consumer", kind, TOPIC, *written,
-        ]  # fmt: skip
+        command = (
+            [*java_command(), TOPIC, *written]
+            if kind == "java"
+            else [
+                sys.executable,
+                "-m",
+                "tests.live.faulty_consumer",
+                kind,
+                TOPIC,
+                *written,
+            ]
+        )
         with open(folder / f"{group}.{name}.log", "ab") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, text=True)
 
@@ -255,8 +283,12 @@ def keep_logs(folder: Path, chosen: Sequence[str]) -> None:
     """Runs a broker and the chosen clients, and keeps their logs, and what was done to them."""
     settings = {"group.min.session.timeout.ms": "1000"}
     for kind in ("consumer", "streams") if os.environ.get("KAFKA_VERSION", "4") >= "4" else ():
-        settings |= {f"group.{kind}.session.timeout.ms": f"{SESSION_MS}", f"group.{kind}.min.session.timeout.ms": f"{SESSION_MS}",
-                     f"group.{kind}.heartbeat.interval.ms": "1000", f"group.{kind}.min.heartbeat.interval.ms": "1000"}  # fmt: skip
+        settings |= {
+            f"group.{kind}.session.timeout.ms": f"{SESSION_MS}",
+            f"group.{kind}.min.session.timeout.ms": f"{SESSION_MS}",
+            f"group.{kind}.heartbeat.interval.ms": "1000",
+            f"group.{kind}.min.heartbeat.interval.ms": "1000",
+        }
     libraries = brokers.jars(JAVA / "pom.xml")
     logger = ":".join(str(path) for name in ("slf4j-api", "slf4j-simple") for path in libraries.glob(f"{name}-*.jar"))
     done: list[Fault] = []

@@ -133,9 +133,17 @@ def groups_on(bootstrap: str, folder: Path, running: ExitStack) -> list[Group]:
 
         def start(number: int) -> Process:
             client = GroupClient(
-                confluent_kafka_command(), topic, bootstrap_servers=bootstrap, group_id=name, client_id=f"c{number}", group_protocol=protocol,
-                auto_offset_reset="earliest", auto_commit_interval_ms="500", topic_metadata_refresh_interval_ms="1000", **plain,
-            )  # fmt: skip
+                confluent_kafka_command(),
+                topic,
+                bootstrap_servers=bootstrap,
+                group_id=name,
+                client_id=f"c{number}",
+                group_protocol=protocol,
+                auto_offset_reset="earliest",
+                auto_commit_interval_ms="500",
+                topic_metadata_refresh_interval_ms="1000",
+                **plain,
+            )
             running.callback(client.close)
             return client
 
@@ -283,10 +291,16 @@ def main(rounds: int, seed: int, kinds: str, keep: str | None) -> None:
     """Put faults into real groups, and print what `equipoise incident` takes them for."""
     chance = random.Random(seed)
     done: list[Injected] = []
-    settings = {"group.consumer.session.timeout.ms": SESSION_S, "group.consumer.min.session.timeout.ms": SESSION_S,
-                "group.consumer.heartbeat.interval.ms": 1.0, "group.consumer.min.heartbeat.interval.ms": 1.0,
-                "group.streams.session.timeout.ms": SESSION_S, "group.streams.min.session.timeout.ms": SESSION_S,
-                "group.streams.heartbeat.interval.ms": 1.0, "group.streams.min.heartbeat.interval.ms": 1.0}  # fmt: skip
+    settings = {
+        "group.consumer.session.timeout.ms": SESSION_S,
+        "group.consumer.min.session.timeout.ms": SESSION_S,
+        "group.consumer.heartbeat.interval.ms": 1.0,
+        "group.consumer.min.heartbeat.interval.ms": 1.0,
+        "group.streams.session.timeout.ms": SESSION_S,
+        "group.streams.min.session.timeout.ms": SESSION_S,
+        "group.streams.heartbeat.interval.ms": 1.0,
+        "group.streams.min.heartbeat.interval.ms": 1.0,
+    }
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         brokers = running.enter_context(Brokers(1, **{name: str(round(value * 1000)) for name, value in settings.items()}))

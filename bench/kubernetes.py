@@ -162,10 +162,15 @@ def main(trigger: str) -> None:
         stack.callback(asking.terminate)
         stack.enter_context(
             WorkerProcess(
-                WorkerSettings(bootstrap=bootstrap, prefix=PREFIX), "--http-port", str(http), "--scaler-port", str(scaler),
-                "--pod-api", f"http://127.0.0.1:{proxy}",
+                WorkerSettings(bootstrap=bootstrap, prefix=PREFIX),
+                "--http-port",
+                str(http),
+                "--scaler-port",
+                str(scaler),
+                "--pod-api",
+                f"http://127.0.0.1:{proxy}",
             )
-        )  # fmt: skip
+        )
         try:
             good = asyncio.run(followed(kubernetes, bootstrap, folder, (http, scaler), trigger))
         except KubernetesFailedError as error:

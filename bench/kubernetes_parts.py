@@ -27,9 +27,13 @@ BUILT = ROOT / ".venv" / "kubernetes"
 KUBERNETES, ETCD, KEDA = "1.36.3", "3.6.8", "2.21.0"
 KEDA_MODULE = "github.com/kedacore/keda/v2"
 CONTROLLERS = (
-    "deployment-controller", "replicaset-controller", "horizontal-pod-autoscaler-controller", "serviceaccount-controller",
-    "serviceaccount-token-controller", "garbage-collector-controller",
-)  # fmt: skip
+    "deployment-controller",
+    "replicaset-controller",
+    "horizontal-pod-autoscaler-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "garbage-collector-controller",
+)
 PATIENCE_S = 120.0
 ADMIN = "equipoise-admin"
 

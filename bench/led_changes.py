@@ -108,10 +108,19 @@ async def _lead(
         assert known.planned is not None
         assert known.judged is not None
         return MadeChange(
-            group=way.name, tasks=partitions, members=members, guarantee="-", standbys=0, kind="lead", busy=round(busy_since(since), 2),
-            what=f"{known.what()}{', one has twice as much' if moves else ''}", outcome=known.judged.outcome, verdict=verdict_text(known),
-            expected=known.planned.expected, costs={name: getattr(known.judged, name) for name in JUDGED_METRICS},
-        )  # fmt: skip
+            group=way.name,
+            tasks=partitions,
+            members=members,
+            guarantee="-",
+            standbys=0,
+            kind="lead",
+            busy=round(busy_since(since), 2),
+            what=f"{known.what()}{', one has twice as much' if moves else ''}",
+            outcome=known.judged.outcome,
+            verdict=verdict_text(known),
+            expected=known.planned.expected,
+            costs={name: getattr(known.judged, name) for name in JUDGED_METRICS},
+        )
     except BaseException:
         click.echo(f"{group} ({way.name}): {'' if seat is None else seat.said}", err=True)
         raise

@@ -49,6 +49,8 @@ REST_S = 20.0
 alone would wait for two minutes.
 """
 QUIET_S = 3.0
+
+
 @attrs.frozen(kw_only=True)
 class Shape:
     """A group as it is started."""
@@ -167,10 +169,19 @@ class LiveChanges:
 
 
 CYCLE: tuple[Callable[[LiveChanges], Awaitable[str]], ...] = (
-    LiveChanges.join, LiveChanges.kill_one, LiveChanges.join, LiveChanges.leave, LiveChanges.restart,
-    LiveChanges.keep_standbys, LiveChanges.join, LiveChanges.leave, LiveChanges.join, LiveChanges.kill_one, LiveChanges.restart,
+    LiveChanges.join,
+    LiveChanges.kill_one,
+    LiveChanges.join,
+    LiveChanges.leave,
+    LiveChanges.restart,
+    LiveChanges.keep_standbys,
+    LiveChanges.join,
+    LiveChanges.leave,
+    LiveChanges.join,
+    LiveChanges.kill_one,
+    LiveChanges.restart,
     LiveChanges.drop_standbys,
-)  # fmt: skip
+)
 """Of one group, over and over. A restart is followed by a change that may end the watch over it."""
 
 
@@ -203,8 +214,7 @@ async def changing(bootstrap: str, folder: Path, shape: Shape) -> AsyncIterator[
 
 
 async def _right(group: LiveChanges, changes: Iterator[int], results: Path) -> None:
-    """Makes the changes of one group for as long as there are numbers, and appends them to a file.
-    """
+    """Makes the changes of one group for as long as there are numbers, and appends them to a file."""
     unjudged: list[tuple[str, int, int, str, tuple[float, float]]] = []
 
     async def tell() -> None:
@@ -237,10 +247,19 @@ def _made(found: KnownChange, shape: Shape, members: int, standbys: int, kind: s
     assert found.planned is not None, "it was written down"
     assert found.judged is not None, "it was judged"
     return MadeChange(
-        group=shape.name, tasks=shape.tasks, members=members, guarantee=shape.guarantee, standbys=standbys, kind=kind, busy=round(busy, 2),
-        what=found.what(), outcome=found.judged.outcome, verdict=verdict_text(found), expected=found.planned.expected,
+        group=shape.name,
+        tasks=shape.tasks,
+        members=members,
+        guarantee=shape.guarantee,
+        standbys=standbys,
+        kind=kind,
+        busy=round(busy, 2),
+        what=found.what(),
+        outcome=found.judged.outcome,
+        verdict=verdict_text(found),
+        expected=found.planned.expected,
         costs={name: getattr(found.judged, name) for name in JUDGED_METRICS},
-    )  # fmt: skip
+    )
 
 
 def cpu_s() -> tuple[float, float]:

@@ -74,8 +74,10 @@ def run() -> list[Row]:
             for guarantee, is_behind in itertools.product(GUARANTEES, (False, True)):
                 load = {"per_second": BEHIND_PER_SECOND, "work_s": WORK_S} if is_behind else {}
                 found, goal_s = asyncio.run(measured(bootstrap, guarantee, **load)), BEHIND_GOAL_S if is_behind else GOAL_S
-                quantiles = ", ".join(f"{name} {value * 1000:.0f}" for name, value in
-                                 (("p50", statistics.median(found)), ("p90", quantile(found, 0.9)), ("most", max(found))))  # fmt: skip
+                quantiles = ", ".join(
+                    f"{name} {value * 1000:.0f}"
+                    for name, value in (("p50", statistics.median(found)), ("p90", quantile(found, 0.9)), ("most", max(found)))
+                )
                 what = f"{guarantee}{', members behind' * is_behind}: longest pause of a warm task that is handed over / {goal_s:g} s"
                 rows.append((what, max(found) / goal_s, f"{len(found)} hand-overs, ms: {quantiles}; goal: at most 1"))
     return rows

@@ -105,13 +105,12 @@ class Large:
         before = await self._before()
         await self._swarm.configure(
             GROUP, configured(num_standbys=standbys, **SETTINGS), topology(self._tasks), PartitionsObserved(end_offsets={"log": ends})
-        )  # fmt: skip
+        )
         self._swarm.start()
         await self._measure("start", before, self._is_at_rest)
 
     async def rest(self) -> None:
-        """Nothing happens for two keepalive intervals; in the first one the members come to rest.
-        """
+        """Nothing happens for two keepalive intervals; in the first one the members come to rest."""
         await asyncio.sleep(KEEPALIVE_MS / 1_000)
         before = await self._before()
         await self._measure(f"{REST_S:.0f} s at rest", before, lambda: time.monotonic() >= before.monotonic_s + REST_S)

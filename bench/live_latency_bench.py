@@ -124,7 +124,6 @@ class Prober:
         posted: asyncio.Future[Any] = await self._producer.send(self._settings.topics.facts, value, key=group_key(group), partition=0)
         return posted
 
-
     async def post_all(self, group: str, values: Sequence[bytes]) -> None:
         """Sends packed facts, in as few batches as possible; returns when they are appended."""
         place, key = TopicPartition(self._settings.topics.facts, 0), group_key(group)

@@ -152,9 +152,15 @@ async def _run_member(application: Application, member_id: str, options: dict[st
         turns.extend((context.task.partition, context.token, time.monotonic()))
 
     member = Member(
-        application.name, add_up, sources=application.name, state=f"{application.name}-state", member_id=member_id,
-        connection=application.connection, group_config=application.config, **options,
-    )  # fmt: skip
+        application.name,
+        add_up,
+        sources=application.name,
+        state=f"{application.name}-state",
+        member_id=member_id,
+        connection=application.connection,
+        group_config=application.config,
+        **options,
+    )
     over = asyncio.create_task(member.run())  # as applications are deployed
     while not over.done():
         if pipe.poll():

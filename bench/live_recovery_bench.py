@@ -31,7 +31,7 @@ def joining(member: str, group: str) -> MemberJoined:
     """One that lives as long as the benchmark."""
     return MemberJoined(
         member_id=member, incarnation=1, session_timeout_ms=600_000, lease_margin_ms=3_000, topology_epoch=1, join_nonce=f"{group} {member}"
-    )  # fmt: skip
+    )
 
 
 def facts() -> Iterator[tuple[str, Fact]]:

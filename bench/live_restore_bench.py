@@ -88,9 +88,16 @@ async def restore(connection: Connection, topic: str, **limits: Any) -> float:
         with StateDirectory(folder, "g", "m") as directory:
             failed: list[BaseException] = []
             restorer = ChangelogRestorer(
-                connection, {TASK: (topic,)}, RocksStore, directory, throttle=Throttle(**limits),
-                ends_every_s=3.0, progressed=lambda: None, failed=failed.append, now_ms=lambda: time.time_ns() // 1_000_000,
-            )  # fmt: skip
+                connection,
+                {TASK: (topic,)},
+                RocksStore,
+                directory,
+                throttle=Throttle(**limits),
+                ends_every_s=3.0,
+                progressed=lambda: None,
+                failed=failed.append,
+                now_ms=lambda: time.time_ns() // 1_000_000,
+            )
             await restorer.start()
             try:
                 begun_s = time.perf_counter()

@@ -63,11 +63,15 @@ class Application:
             tasks.append({"id": task, "stateful": True, "records": RECORDS, "source": source, "changelog": changelog})
         processes = [
             {
-                "id": name, "consumers": [f"i{name[:8]}-StreamThread-1-consumer"], "threads": 2, "active": self._active[name],
-                "standby": self._standby[name], "lags": {**dict.fromkeys(self._active[name], -2), **dict.fromkeys(self._standby[name], 0)},
+                "id": name,
+                "consumers": [f"i{name[:8]}-StreamThread-1-consumer"],
+                "threads": 2,
+                "active": self._active[name],
+                "standby": self._standby[name],
+                "lags": {**dict.fromkeys(self._active[name], -2), **dict.fromkeys(self._standby[name], 0)},
             }
             for name in self._active
-        ]  # fmt: skip
+        ]
         settings = {"acceptable.recovery.lag": 10_000, "num.standby.replicas": 1}
         return json.dumps({"version": 1, "round": str(self.rounds), "settings": settings, "tasks": tasks, "processes": processes}).encode()
 

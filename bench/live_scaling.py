@@ -136,9 +136,14 @@ class LiveGroup:
         """Starts one more member."""
         name = name or f"pod-{next(self._numbers):04}"
         self.members[name] = MemberProcess(
-            self.application, name, prefix=PREFIX, state_directory=self._folder, restore_records_per_s=RESTORE_PER_S,
-            session_timeout_ms=SESSION_MS, lease_margin_ms=2_000,
-        )  # fmt: skip
+            self.application,
+            name,
+            prefix=PREFIX,
+            state_directory=self._folder,
+            restore_records_per_s=RESTORE_PER_S,
+            session_timeout_ms=SESSION_MS,
+            lease_margin_ms=2_000,
+        )
 
     def end(self, name: str) -> None:
         """Lets the member leave."""
@@ -207,9 +212,15 @@ async def _day(bootstrap: str, port: int, folder: Path, day_s: float, name: str)
             await scaling
     costs = await asyncio.to_thread(_recorded, bootstrap, key, began_ms)
     return DayCost(
-        name=name, member_hours=round(member_s / 3_600, 2), late_s=late_s, changes=changes, moves=round(costs.moves),
-        unavailable_s=costs.unavailable_task_seconds, most=most, rebalances=round(costs.rebalances),
-    )  # fmt: skip
+        name=name,
+        member_hours=round(member_s / 3_600, 2),
+        late_s=late_s,
+        changes=changes,
+        moves=round(costs.moves),
+        unavailable_s=costs.unavailable_task_seconds,
+        most=most,
+        rebalances=round(costs.rebalances),
+    )
 
 
 def _arriving(day_s: float, at_s: float) -> Mapping[TaskId, float]:

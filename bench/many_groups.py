@@ -88,10 +88,13 @@ class _Group:
             return MemberUnchanged(member_id=member.member_id, incarnation=member.incarnation, report=member.report_number)
         copies = sorted({*member.active, *member.standby, *member.warmup})
         return LagReported(
-            member_id=member.member_id, incarnation=member.incarnation, number=member.report_number + 1,
-            assignment_epoch=member.issued_epoch, held=tuple(sorted(member.active)),
+            member_id=member.member_id,
+            incarnation=member.incarnation,
+            number=member.report_number + 1,
+            assignment_epoch=member.issued_epoch,
+            held=tuple(sorted(member.active)),
             lags={task: LagSentinel.ACTIVE if task in member.active else 0 for task in copies},
-        )  # fmt: skip
+        )
 
     def _joined(self, member: str, ended: int | None = None) -> MemberJoined:
         incarnation = (ended or 0) + 1

@@ -84,9 +84,15 @@ SLOW_S = 12.0
 SLOW_TASKS = 26
 LOOK_S = 0.1
 SYSTEMS: dict[str, type[System]] = {
-    "loop": Loop, "equipoise": Equipoise, "windows": EquipoiseInWindows, "batches": EquipoiseInBatches, "streams": KafkaStreams,
-    "streams-windows": KafkaStreamsInWindows, "faust": Faust, "ceiling": Ceiling,
-}  # fmt: skip
+    "loop": Loop,
+    "equipoise": Equipoise,
+    "windows": EquipoiseInWindows,
+    "batches": EquipoiseInBatches,
+    "streams": KafkaStreams,
+    "streams-windows": KafkaStreamsInWindows,
+    "faust": Faust,
+    "ceiling": Ceiling,
+}
 FAUST_PART = 20
 """Faust gets this part of the records."""
 
@@ -133,9 +139,14 @@ class Speed:
 
     def row(self) -> str:
         cells = (
-            f"{self.per_s / 1_000:.1f}", f"{self.cpu_s:.2f}", f"{self.idle_percent:.1f}", f"{self.rss_mb:.0f}", str(self.connections),
-            f"{self.start_s:.1f}", *(each.cell() for each in self.latencies.values()),
-        )  # fmt: skip
+            f"{self.per_s / 1_000:.1f}",
+            f"{self.cpu_s:.2f}",
+            f"{self.idle_percent:.1f}",
+            f"{self.rss_mb:.0f}",
+            str(self.connections),
+            f"{self.start_s:.1f}",
+            *(each.cell() for each in self.latencies.values()),
+        )
         return f"| {self.label} | {' | '.join(cells)} |"
 
 
@@ -145,10 +156,15 @@ def best_of(rounds: Sequence[Speed]) -> Speed:
     """
     waits = {rate: min((each.latencies[rate] for each in rounds), key=lambda of: of.p50_ms) for rate in rounds[0].latencies}
     return Speed(
-        label=rounds[0].label, per_s=max(each.per_s for each in rounds), cpu_s=min(each.cpu_s for each in rounds),
-        idle_percent=min(each.idle_percent for each in rounds), rss_mb=max(each.rss_mb for each in rounds),
-        connections=max(each.connections for each in rounds), start_s=min(each.start_s for each in rounds), latencies=waits,
-    )  # fmt: skip
+        label=rounds[0].label,
+        per_s=max(each.per_s for each in rounds),
+        cpu_s=min(each.cpu_s for each in rounds),
+        idle_percent=min(each.idle_percent for each in rounds),
+        rss_mb=max(each.rss_mb for each in rounds),
+        connections=max(each.connections for each in rounds),
+        start_s=min(each.start_s for each in rounds),
+        latencies=waits,
+    )
 
 
 class Topics:
@@ -308,10 +324,15 @@ async def speed_of(system: System, records: int, rates: tuple[int, ...]) -> Spee
         rss_mb, connections = _peak_rss_mb(pid), _connections(pid, system.bootstrap)
         latencies = {rate: await _latency(topics, pid, rate) for rate in rates}
     return Speed(
-        label=system.label, per_s=(end - begin) / ((times[end] - times[begin]) / 1_000),
-        cpu_s=(over_cpu_s - low_cpu_s) / max(1, total - low) * 100_000, idle_percent=idle_s / IDLE_S * 100, rss_mb=rss_mb, connections=connections,
-        start_s=start_s, latencies=latencies,
-    )  # fmt: skip
+        label=system.label,
+        per_s=(end - begin) / ((times[end] - times[begin]) / 1_000),
+        cpu_s=(over_cpu_s - low_cpu_s) / max(1, total - low) * 100_000,
+        idle_percent=idle_s / IDLE_S * 100,
+        rss_mb=rss_mb,
+        connections=connections,
+        start_s=start_s,
+        latencies=latencies,
+    )
 
 
 async def _latency(topics: Topics, pid: int, rate: int) -> Latency:

@@ -39,9 +39,14 @@ def count(value: bytes, state: State) -> bytes:
 def main(topic: str, *settings: str) -> None:
     given = dict(setting.split("=", 1) for setting in settings)
     application = Printing(
-        broker_address=given.pop("bootstrap.servers"), consumer_group=given.pop("group.id"), auto_offset_reset=given.pop("auto.offset.reset"),
-        state_dir=tempfile.mkdtemp(), commit_interval=1.0, consumer_extra_config=given, loglevel="WARNING",
-    )  # fmt: skip
+        broker_address=given.pop("bootstrap.servers"),
+        consumer_group=given.pop("group.id"),
+        auto_offset_reset=given.pop("auto.offset.reset"),
+        state_dir=tempfile.mkdtemp(),
+        commit_interval=1.0,
+        consumer_extra_config=given,
+        loglevel="WARNING",
+    )
     application.dataframe(application.topic(topic, value_deserializer="bytes")).apply(count, stateful=True)
     application.run()
 

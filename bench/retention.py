@@ -129,9 +129,14 @@ class Life:
     def _join(self, group: str, member: int) -> MemberJoined:
         incarnation = self.incarnations[group, member]
         return MemberJoined(
-            member_id=f"m{member:02d}", incarnation=incarnation, session_timeout_ms=SESSION_MS, lease_margin_ms=MARGIN_MS, topology_epoch=1,
-            join_nonce=f"{group} {member} {incarnation}", readiness="lag",
-        )  # fmt: skip
+            member_id=f"m{member:02d}",
+            incarnation=incarnation,
+            session_timeout_ms=SESSION_MS,
+            lease_margin_ms=MARGIN_MS,
+            topology_epoch=1,
+            join_nonce=f"{group} {member} {incarnation}",
+            readiness="lag",
+        )
 
     def slot(self, number: int, now_ms: int, lead: PartitionLead) -> Iterator[tuple[str, Fact]]:
         """The facts of SLOT_MS: reports, and who goes and who returns."""
@@ -159,9 +164,14 @@ class Life:
         number = self.numbers[group, member] = self.numbers.get((group, member), 0) + 1
         lags: dict[Any, Lag] = {**dict.fromkeys((*state.standby, *state.warmup), 0), **dict.fromkeys(state.active, LagSentinel.ACTIVE)}
         return LagReported(
-            member_id=state.member_id, incarnation=state.incarnation, number=number, assignment_epoch=state.issued_epoch,
-            held=tuple(sorted(state.active)), ready=(), lags=dict(sorted(lags.items())),
-        )  # fmt: skip
+            member_id=state.member_id,
+            incarnation=state.incarnation,
+            number=number,
+            assignment_epoch=state.issued_epoch,
+            held=tuple(sorted(state.active)),
+            ready=(),
+            lags=dict(sorted(lags.items())),
+        )
 
 
 def size_of(disk: Path, prefix: str) -> dict[str, float]:

@@ -262,15 +262,19 @@ def day(hours: float, name: str) -> DayCost:
         ClusterConfig(
             group="orders", configured=configured, topology=TopologyDeclared(epoch=1, subtopologies=(part,)), growth=growth, start_ms=START_MS
         ),
-        seed=1, watcher=scaler.note,
-    )  # fmt: skip
+        seed=1,
+        watcher=scaler.note,
+    )
     cluster.start_worker()
     numbers = itertools.count(1)
 
     def start(start_ms: int) -> None:
         settings = ProcessSettings(
-            member_id=f"pod-{next(numbers):04}", restore=RestoreModel(records_per_s=RESTORE_PER_S), start_ms=start_ms,
-            load_of=queues.load_of, topology_epoch=1,
+            member_id=f"pod-{next(numbers):04}",
+            restore=RestoreModel(records_per_s=RESTORE_PER_S),
+            start_ms=start_ms,
+            load_of=queues.load_of,
+            topology_epoch=1,
         )
         cluster.start_process(settings)
 
@@ -306,9 +310,15 @@ def day(hours: float, name: str) -> DayCost:
             unavailable_ms += max(0, after.start_ms - before.end_ms)
             moves += before.member_id != after.member_id
     return DayCost(
-        name=name, member_hours=round(member_s / 3_600, 1), late_s=late_s, changes=changes, moves=moves,
-        unavailable_s=round(unavailable_ms / 1_000, 1), most=most, rebalances=scaler.rebalances,
-    )  # fmt: skip
+        name=name,
+        member_hours=round(member_s / 3_600, 1),
+        late_s=late_s,
+        changes=changes,
+        moves=moves,
+        unavailable_s=round(unavailable_ms / 1_000, 1),
+        most=most,
+        rebalances=scaler.rebalances,
+    )
 
 
 @click.command()

@@ -80,14 +80,20 @@ KINDS: dict[str, tuple[Callable[[], list[str]], dict[str, str]]] = {
     },
 }
 LEADERS: dict[str, tuple[str, ...] | None] = {
-    "stock": None, "led": (), "led, hold 15 s": ("--hold", "15"), "converted": ("--convert",), "converted, hold 15 s": ("--convert", "--hold", "15"),
-}  # fmt: skip
+    "stock": None,
+    "led": (),
+    "led, hold 15 s": ("--hold", "15"),
+    "converted": ("--convert",),
+    "converted, hold 15 s": ("--convert", "--hold", "15"),
+}
 TIMES = {"session_timeout_ms": "6000", "heartbeat_interval_ms": "1000"}
 BROKERS = {
     SETTING: f"uniform,range,{CLASS}",
-    "group.consumer.min.heartbeat.interval.ms": "1000", "group.consumer.heartbeat.interval.ms": "1000",
-    "group.consumer.min.session.timeout.ms": "6000", "group.consumer.session.timeout.ms": "6000",
-}  # fmt: skip
+    "group.consumer.min.heartbeat.interval.ms": "1000",
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "6000",
+}
 
 
 SETTLED = ("generation", "partitions move", "tasks move", "standing by")
@@ -153,9 +159,15 @@ class Run:
             self.ended.append((name, self.clients.pop(name)))
         given = self._settings if settings is None else settings
         self.clients[name] = GroupClient(
-            self._command(), self.topics, bootstrap_servers=self.bootstrap, group_id=self.topic, client_id=name, auto_offset_reset="earliest",
-            **({} if given == NEW else TIMES), **given,
-        )  # fmt: skip
+            self._command(),
+            self.topics,
+            bootstrap_servers=self.bootstrap,
+            group_id=self.topic,
+            client_id=name,
+            auto_offset_reset="earliest",
+            **({} if given == NEW else TIMES),
+            **given,
+        )
 
     def revive(self) -> None:
         """Starts clients again that have ended by themselves, as whatever deploys them would."""
@@ -285,8 +297,7 @@ def measured(bootstrap: str, kind: str, leader: str, folder: Path) -> list[str]:
 
 
 def grown(bootstrap: str, kind: str, leader: str, folder: Path, count: int) -> list[str]:
-    """One row: seconds until all partitions have a client, moves, the fewest and most of a client.
-    """
+    """One row: seconds until all partitions have a client, moves, the fewest and most of a client."""
     run = Run(bootstrap, kind, leader, folder)
     try:
         for number in range(GROWN_CLIENTS):

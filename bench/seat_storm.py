@@ -60,9 +60,19 @@ BESIDE = 3
 MOST_CHARS = 32_000
 SEATS = ("seat-0", "seat-1")
 WHATS = (
-    "kill a broker", "kill the coordinator", "kill a client", "restart a client", "kill a seat", "stop a seat", "cut off a seat", "kill both seats",
-    "a wrong plan", "another protocol", "more partitions", "a topic vanishes",
-)  # fmt: skip
+    "kill a broker",
+    "kill the coordinator",
+    "kill a client",
+    "restart a client",
+    "kill a seat",
+    "stop a seat",
+    "cut off a seat",
+    "kill both seats",
+    "a wrong plan",
+    "another protocol",
+    "more partitions",
+    "a topic vanishes",
+)
 WRONG = ("stale", "forged", "forged, the highest", "for others", "oversized", "none")
 """Plans that somebody else writes."""
 
@@ -211,9 +221,15 @@ class StreamsStorm(Storm):
             self.ended.append((name, self.clients.pop(name)))
         given = {"group.protocol": "streams", "commit.interval.ms": "500", "replication.factor": "3", "beside": self.beside, **(settings or {})}
         made = StreamsApplication(
-            self.bootstrap, self.topic, name, self.folder / self.topic, input=self.topic, output=self.output, settings=given,
+            self.bootstrap,
+            self.topic,
+            name,
+            self.folder / self.topic,
+            input=self.topic,
+            output=self.output,
+            settings=given,
             version=streams_seat.VERSION,
-        )  # fmt: skip
+        )
         self.clients[name] = StreamsClient(made)
         self._instances.setdefault(name, []).append(self.clients[name])  # type: ignore[arg-type]
 

@@ -97,9 +97,7 @@ async def sized(bootstrap: str, folder: Path, load: Callable[[float], Mapping[Ta
         answer = json.loads(done.stdout)
         click.echo(f"{load.__name__}: {answer['line']}; {answer['basis']}", err=True)
         found = await _search(group, ends, answer["recommended"])
-    return SizeFound(
-        name=load.__name__, said=answer["recommended"], low=answer["low"], high=answer["high"], found=found, line=answer["line"]
-    )
+    return SizeFound(name=load.__name__, said=answer["recommended"], low=answer["low"], high=answer["high"], found=found, line=answer["line"])
 
 
 async def _search(group: LiveGroup, ends: Consumer, said: int | None) -> int | None:

@@ -53,12 +53,16 @@ BEHIND = 1_000
 """Records that a copy may be behind when an action begins."""
 BROKERS = {
     STREAMS_SETTING: f"sticky,{STREAMS_CLASS}",
-    "group.streams.min.heartbeat.interval.ms": "1000", "group.streams.heartbeat.interval.ms": "1000",
-    "group.streams.min.session.timeout.ms": "6000", "group.streams.session.timeout.ms": "10000",
-    "group.consumer.min.session.timeout.ms": "6000", "group.consumer.session.timeout.ms": "6000",
-    "group.streams.min.task.offset.interval.ms": "1000", "group.streams.task.offset.interval.ms": "1000",
+    "group.streams.min.heartbeat.interval.ms": "1000",
+    "group.streams.heartbeat.interval.ms": "1000",
+    "group.streams.min.session.timeout.ms": "6000",
+    "group.streams.session.timeout.ms": "10000",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.streams.min.task.offset.interval.ms": "1000",
+    "group.streams.task.offset.interval.ms": "1000",
     "group.streams.max.standby.replicas": "2",
-}  # fmt: skip
+}
 
 
 @attrs.frozen
@@ -97,10 +101,19 @@ class Application:
     def start(self, name: str) -> None:
         """Starts a process, with the disk that one of this name had."""
         written = {
-            "bootstrap.servers": self.bootstrap, "application.id": GROUP, "client.id": name, "state.dir": str(self.folder / f"state-{name}"),
-            "prefix": GROUP, "instance": name, "samples": str(self.folder / f"{name}.samples"), "group.protocol": "streams",
-            "num.stream.threads": 1, "commit.interval.ms": 1000, "statestore.cache.max.bytes": 1048576, "auto.offset.reset": "earliest",
-        }  # fmt: skip
+            "bootstrap.servers": self.bootstrap,
+            "application.id": GROUP,
+            "client.id": name,
+            "state.dir": str(self.folder / f"state-{name}"),
+            "prefix": GROUP,
+            "instance": name,
+            "samples": str(self.folder / f"{name}.samples"),
+            "group.protocol": "streams",
+            "num.stream.threads": 1,
+            "commit.interval.ms": 1000,
+            "statestore.cache.max.bytes": 1048576,
+            "auto.offset.reset": "earliest",
+        }
         file = self.folder / f"{name}.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in written.items()))
         options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms64m", "-Xmx384m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=info"]
@@ -281,7 +294,7 @@ def rows_of(files: Sequence[Path], marks: list[tuple[int, str]], end_ms: int) ->
     return [
         [name, f"{of[0]:.1f}", f"{of[1]:,.0f}", f"{of[2]:.1f}", f"{of[3]:.1f}", f"{of[4]:.0f}", f"{of[5]:,.0f}", f"{of[6]:.0f}"]
         for name, of in sums.items()
-    ]  # fmt: skip
+    ]
 
 
 @click.command()

@@ -144,8 +144,9 @@ def run() -> list[Row]:
     collect_seldom()  # as a member
     changing, closing = tumbling("w", count(), size_ms=1_000), sessions("s", count(), gap_ms=1_000, emit="close")
     for name, windows, entries in (
-        ("tumbling windows", changing, _windows_of(changing)), ("sessions, sent when they close", closing, _sessions_of(closing)),
-    ):  # fmt: skip
+        ("tumbling windows", changing, _windows_of(changing)),
+        ("sessions, sent when they close", closing, _sessions_of(closing)),
+    ):
         commits, calls, per_s = _expiry(windows, entries)
         rows.append((f"{name}: longest commit, ms", commits.wall_ms, f"{ENTRIES:,} entries expire; goal: at most {GOAL_MS}"))
         rows.append((f"{name}: most CPU of a commit, ms", commits.cpu_ms, "the rest of the longest one waits"))

@@ -75,10 +75,13 @@ class ChangedGroup(Group):
         assignor = registry.latest("high_availability")
         knobs = with_settings(GroupConfigured().knobs, ["acceptable_recovery_lag=1000", "initial_delay_ms=1000"])
         given = {
-            "session_timeout_ms": SESSION_MS, "lease_margin_ms": 2_000, "heartbeat_interval_ms": 1_000,
-            "restore_records_per_s": RESTORE_RECORDS_PER_S, "commit_interval_ms": 500,
+            "session_timeout_ms": SESSION_MS,
+            "lease_margin_ms": 2_000,
+            "heartbeat_interval_ms": 1_000,
+            "restore_records_per_s": RESTORE_RECORDS_PER_S,
+            "commit_interval_ms": 500,
             "group_config": GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs),
-        }  # fmt: skip
+        }
         super().__init__(count, partitions=TASKS, seed=seed, **{**given, **options})
         self.full: set[str] = set()
         """Members whose disks are full."""
@@ -257,9 +260,14 @@ def tried(each: Tried) -> Seen:
             planned, after = _planned(group, each)
         except EquipoiseError as error:
             return Seen(
-                name=each.name, said=f"refused: {error}", noticed_s=0.0, back_s=None, is_wrong=each.is_wrong, is_undoable=each.is_undoable,
+                name=each.name,
+                said=f"refused: {error}",
+                noticed_s=0.0,
+                back_s=None,
+                is_wrong=each.is_wrong,
+                is_undoable=each.is_undoable,
                 is_refused=True,
-            )  # fmt: skip
+            )
         before, began_s = group.config(), group.now_s
         group.write(planned, *([] if after is None else [after]))
         group.advance(0.5)
@@ -375,7 +383,10 @@ TRIED = (
     Tried(name="two leave in place of one", change=Leave(members=("m2",)), makes=_leaves("m2", "m3")),
     # settings that cost nothing here, whatever the number
     Tried(
-        name="warm-ups 100 times too many", change=settings("max_warmups=200", "max_warmups_per_member=200"), before=_joins(), is_wrong=False,
+        name="warm-ups 100 times too many",
+        change=settings("max_warmups=200", "max_warmups_per_member=200"),
+        before=_joins(),
+        is_wrong=False,
         limit_task_s=2,
     ),
     Tried(name="a probing interval of a day", change=settings("probing_interval_ms=86400000"), before=_joins(), is_wrong=False, limit_task_s=2),
@@ -387,12 +398,16 @@ TRIED = (
     Tried(name="right: more warm-ups, and one joins", change=settings("max_warmups=4"), makes=_joins(), is_wrong=False, limit_task_s=2),
     Tried(name="right: more warm-ups, and one leaves", change=settings("max_warmups=4"), makes=_leaves("m2"), is_wrong=False, limit_task_s=2),
     Tried(
-        name="right: more warm-ups, and one dies", change=settings("max_warmups=4"), makes=_kills("m2"), is_wrong=False, limit_task_s=KILL_TASK_S,
+        name="right: more warm-ups, and one dies",
+        change=settings("max_warmups=4"),
+        makes=_kills("m2"),
+        is_wrong=False,
+        limit_task_s=KILL_TASK_S,
     ),
     Tried(name="right: one joins", change=Join(members=1), makes=_joins(), is_wrong=False),
     Tried(name="right: one leaves", change=Leave(members=("m2",)), makes=_leaves("m2"), is_wrong=False),
     Tried(name="right: all restart, one after the other", change=RestartAll(), makes=_rolls, is_wrong=False),
-)  # fmt: skip
+)
 
 
 def answer(found: Iterable[Seen]) -> bool:

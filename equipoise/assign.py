@@ -100,7 +100,7 @@ def _answer_group(screen: Screen, group: str, problem: str) -> None:
     rows = [
         (name, len(now[name]), sum(lags[work] for work in now[name]), len(target.get(name, ())), sum(lags[work] for work in target.get(name, ())))
         for name in sorted(now)
-    ]  # fmt: skip
+    ]
     screen.answer(None, Table(columns=("member", "partitions", "behind", "then", "behind then"), rows=rows))
     for move in moves:
         screen.line(f"  {move['task']}: {move['source']} -> {move['destination']}")

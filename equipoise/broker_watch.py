@@ -91,8 +91,17 @@ def _means_away(error: BaseException, *, again: bool) -> bool:
         return False
 
     away = (
-        errors.KafkaConnectionError, errors.KafkaTimeoutError, errors.RequestTimedOutError, errors.NodeNotReadyError, errors.NoBrokersAvailable,
-        errors.LeaderNotAvailableError, errors.NotLeaderForPartitionError, errors.GroupCoordinatorNotAvailableError,
-        errors.NotCoordinatorForGroupError, errors.GroupLoadInProgressError, errors.NotEnoughReplicasError, errors.NotEnoughReplicasAfterAppendError,
-    )  # fmt: skip
+        errors.KafkaConnectionError,
+        errors.KafkaTimeoutError,
+        errors.RequestTimedOutError,
+        errors.NodeNotReadyError,
+        errors.NoBrokersAvailable,
+        errors.LeaderNotAvailableError,
+        errors.NotLeaderForPartitionError,
+        errors.GroupCoordinatorNotAvailableError,
+        errors.NotCoordinatorForGroupError,
+        errors.GroupLoadInProgressError,
+        errors.NotEnoughReplicasError,
+        errors.NotEnoughReplicasAfterAppendError,
+    )
     return isinstance(error, away) or (again and isinstance(error, errors.KafkaError) and error.retriable)

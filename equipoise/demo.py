@@ -62,8 +62,7 @@ class Explained:
 
 @attrs.frozen(kw_only=True)
 class Drawing:
-    """The owner of each task over time under one leader, as an interactive page and as a picture.
-    """
+    """The owner of each task over time under one leader, as an interactive page and as a picture."""
 
     leader: str
     html: Path

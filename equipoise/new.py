@@ -53,7 +53,7 @@ def member() -> Member:
     )
 '''
 
-TEST = '''import asyncio
+TEST = """import asyncio
 
 from app import PROCESSOR, SERDES, handle
 
@@ -71,7 +71,7 @@ def test_events_of_a_key_are_counted_by_minute() -> None:
         assert (sent.topic, sent.key, sent.value) == ("@NAME@-counts", "a", {"minute": 0, "count": 3})
 
     asyncio.run(run())
-'''
+"""
 
 FILES = {
     "app.py": APPLICATION,

@@ -139,8 +139,7 @@ class Runtime(Protocol):
         ...
 
     def load_meter(self, folder: Path | None) -> LoadMeter:
-        """Measures this process. `folder`: where it keeps its state; None: it keeps none on disk.
-        """
+        """Measures this process. `folder`: where it keeps its state; None: it keeps none on disk."""
         ...
 
 

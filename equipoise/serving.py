@@ -242,8 +242,7 @@ def _refusal(refused: RefusedRequest, headers: Mapping[str, str] | None = None) 
 
 
 async def _read_body(request: web.Request, post: Post) -> RefusedRequest | None:
-    """Reads the body of a POST, which the request has then. Returns why it does not; None: it has.
-    """
+    """Reads the body of a POST, which the request has then. Returns why it does not; None: it has."""
     try:
         is_text = (request.charset or "utf-8").lower() in ("utf-8", "utf8", "us-ascii")
     except ValueError:

@@ -187,8 +187,7 @@ def _largest_field(kind: _Kind, event: Event) -> tuple[str, int]:
 
 
 def size_bytes(event: Event) -> int:
-    """Returns the size of the event's payload in bytes, even if it is larger than MOST_EVENT_BYTES.
-    """
+    """Returns the size of the event's payload in bytes, even if it is larger than MOST_EVENT_BYTES."""
     return len(_pack(_BY_CLASS[event.__class__].write(event)))
 
 

@@ -356,8 +356,7 @@ class ChangeJudged:
 
 @attrs.frozen(kw_only=True)
 class Checkpointed:
-    """The hash of the state after this fact, so that `verify` may start here (docs/protocol.md#l7).
-    """
+    """The hash of the state after this fact, so that `verify` may start here (docs/protocol.md#l7)."""
 
     state_sha256: str = attrs.field(validator=fields.text(64, 64))
     seq: int = attrs.field(validator=fields.integer())

@@ -45,8 +45,7 @@ _NONE: tuple[TaskId, ...] = ()
 
 @attrs.frozen(kw_only=True)
 class LogOpened:
-    """The first record of a log: its id, and how senders choose a partition (docs/protocol.md#l1).
-    """
+    """The first record of a log: its id, and how senders choose a partition (docs/protocol.md#l1)."""
 
     log_id: str = attrs.field(validator=fields.text())
     partitions: int = attrs.field(default=1, validator=fields.integer(1, 10_000))
@@ -220,21 +219,15 @@ class Load:
     """Restore speed of all its copies together, measured recently while there was something to
     restore; 0: not measured.
     """
-    tasks: dict[TaskId, int] = attrs.field(
-        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
-    )
+    tasks: dict[TaskId, int] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer()))
     """Task that it runs -> records per second that it processes. May be missing. Divides the host's
     load among its tasks when `busy` is missing.
     """
-    behind: dict[TaskId, int] = attrs.field(
-        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
-    )
+    behind: dict[TaskId, int] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer()))
     """Task -> records of its sources that are still to be processed (KIP-169 "Lag"), for tasks it
     runs or any others. May be missing.
     """
-    busy: dict[TaskId, int] = attrs.field(
-        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
-    )
+    busy: dict[TaskId, int] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer()))
     """Task that it runs -> microseconds per second that its records spend in their handler, waits
     included. May be missing. Divides `cpu` among the tasks.
     """

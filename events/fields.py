@@ -225,8 +225,7 @@ def asked_by_the_class(_kind: type_, attributes: Attributes) -> Attributes:
 
 
 def ask_each(owner: Any) -> None:
-    """Calls the validators of all fields in order. Raises FieldError from the first that refuses.
-    """
+    """Calls the validators of all fields in order. Raises FieldError from the first that refuses."""
     for attribute in attrs.fields(owner.__class__):
         validator_of(attribute)(owner, attribute, getattr(owner, attribute.name))
 
@@ -237,8 +236,7 @@ def _within(field: str, key: object, error: FieldError) -> FieldError:
 
 
 def mapping_of(key: Validator, item: Validator, *, most_items: int | None = None) -> Validator:
-    """Accepts a dict with at most `most_items` items whose keys and values pass their validators.
-    """
+    """Accepts a dict with at most `most_items` items whose keys and values pass their validators."""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value.__class__ is not dict:

@@ -228,11 +228,7 @@ def _cuts(
 def _proposed_bytes(proposed: AssignmentProposed | RoundPlanned, head_bytes: int) -> int:
     moves = proposed.moves
     names = _longest(name for move in moves for name in (move.source, move.destination))
-    return (
-        head_bytes
-        + sum(map(_member_bytes, proposed.members))
-        + len(moves) * (_MOVE_BYTES + 2 * names + _longest(move.reason for move in moves))
-    )
+    return head_bytes + sum(map(_member_bytes, proposed.members)) + len(moves) * (_MOVE_BYTES + 2 * names + _longest(move.reason for move in moves))
 
 
 def _member_bytes(member: ProposedMember) -> int:

@@ -50,8 +50,7 @@ MOST_KNOWN_TASKS = 1_000_000
 
 
 class _ParsedTasks(dict[str, TaskId]):
-    """Text form -> TaskId, filled on demand. A lag report names the same tasks every three seconds.
-    """
+    """Text form -> TaskId, filled on demand. A lag report names the same tasks every three seconds."""
 
     def __missing__(self, text: str) -> TaskId:
         match = _TEXT_FORM.fullmatch(text) if isinstance(text, str) else None

@@ -216,12 +216,8 @@ class LoadV1:
     disk: float = attrs.field(default=0.0, validator=fields.number())
     records_per_s: float = attrs.field(default=0.0, validator=fields.number())
     restored_records_per_s: float = attrs.field(default=0.0, validator=fields.number())
-    tasks: dict[TaskId, int] = attrs.field(
-        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
-    )
-    behind: dict[TaskId, int] = attrs.field(
-        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
-    )
+    tasks: dict[TaskId, int] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer()))
+    behind: dict[TaskId, int] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer()))
 
 
 @attrs.frozen(kw_only=True)
@@ -250,15 +246,9 @@ class LoadV2:
     disk: float = attrs.field(default=0.0, validator=fields.number())
     records_per_s: float = attrs.field(default=0.0, validator=fields.number())
     restored_records_per_s: float = attrs.field(default=0.0, validator=fields.number())
-    tasks: dict[TaskId, int] = attrs.field(
-        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
-    )
-    behind: dict[TaskId, int] = attrs.field(
-        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
-    )
-    busy: dict[TaskId, int] = attrs.field(
-        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
-    )
+    tasks: dict[TaskId, int] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer()))
+    behind: dict[TaskId, int] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer()))
+    busy: dict[TaskId, int] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer()))
 
 
 @attrs.frozen(kw_only=True)

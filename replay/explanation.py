@@ -155,9 +155,7 @@ def explain(
     return _Explaining(replayer, history, row).explanation()
 
 
-def explain_state(
-    base: BaseState, task: TaskId, *, moves: Sequence[MoveStory], stopped: Sequence[Interval], unknown_before: str
-) -> Explanation:
+def explain_state(base: BaseState, task: TaskId, *, moves: Sequence[MoveStory], stopped: Sequence[Interval], unknown_before: str) -> Explanation:
     """Explains `task` in a state, without the log before it. `moves`, `stopped`: its movements, and
     the intervals in which no member ran it, as far as they are known. `unknown_before`: what
     follows ``TASK is on MEMBER`` where none of them brought it there.

@@ -154,9 +154,7 @@ def spark_timeline(*archives: str, spark: Any = None) -> dict[str, Any]:
     return spark_timeline(spark or session()[0], units_of(archives))
 
 
-def spark_what_if(
-    *archives: str, configurations: Sequence[evaluate.Configuration], seeds: Sequence[int] = (0,), spark: Any = None
-) -> Any:
+def spark_what_if(*archives: str, configurations: Sequence[evaluate.Configuration], seeds: Sequence[int] = (0,), spark: Any = None) -> Any:
     """`what_if` for every group of some archives, on Spark: a DataFrame with one row for each group
     and configuration, the group's own included.
 

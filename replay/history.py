@@ -176,8 +176,7 @@ class MoveStory:
 
     @property
     def reason(self) -> str:
-        """Returns why it began: the reason in the plan, or the first reason that is not in WAITS.
-        """
+        """Returns why it began: the reason in the plan, or the first reason that is not in WAITS."""
         return self.wanted_because or next((step.reason for step in self.steps if step.reason not in WAITS), self.steps[0].reason)
 
     def spent_ms(self, state: str, now_ms: int) -> int:
@@ -369,8 +368,7 @@ class History:
                 self._open[task] = attrs.evolve(now, from_ms=max(now.from_ms, silence.to_ms))
 
     def _note_owners(self, step: ReplayStep, state: GroupState, fell_silent_ms: Mapping[str, int]) -> None:
-        """`fell_silent_ms`: member -> wall time of its last fact, for members that this step ends.
-        """
+        """`fell_silent_ms`: member -> wall time of its last fact, for members that this step ends."""
         gone: list[TaskId] = []
         if state.topology is not self._topology:
             self._topology = state.topology

@@ -85,11 +85,8 @@ class _Incarnation:
         for task in sorted(done & self.preparing.keys()):
             self.prepared_ms.append(now_ms - self.preparing.pop(task))
 
-    def ends(
-        self, at_ms: int, how: str, *, inferred: bool, removed_ms: int, better: bool = False, back_within_ms: int | None = None
-    ) -> None:
-        """Notes its end. The first record of it counts, unless a later one has `better` evidence.
-        """
+    def ends(self, at_ms: int, how: str, *, inferred: bool, removed_ms: int, better: bool = False, back_within_ms: int | None = None) -> None:
+        """Notes its end. The first record of it counts, unless a later one has `better` evidence."""
         if self.end is None or better:
             self.removed_ms = removed_ms
             self.end = ProcessEnded(
@@ -346,9 +343,7 @@ class RecordedInputsReader:
         ).with_closes(announce_closes)
 
 
-def read_recorded_inputs(
-    records: Iterable[Entry], *, group: str | None = None, announce_closes: bool | None = True
-) -> RecordedInputs:
+def read_recorded_inputs(records: Iterable[Entry], *, group: str | None = None, announce_closes: bool | None = True) -> RecordedInputs:
     """Reads the recorded inputs of one group. `group`: None means the only group of the log.
 
     The log shows when a process closed in an orderly way. Whether it announced the close depends on

@@ -185,15 +185,26 @@ class ChangeReader:
         if change.undoes:
             costs = change.costs(state.now_ms)
             judged = ChangeJudged(
-                change_id=change.planned.change_id, outcome="too_much", unavailable_task_ms=costs["unavailable_task_ms"],
-                moves=costs["moves"], rest_ms=costs["rest_ms"], undone=True,
-            )  # fmt: skip
+                change_id=change.planned.change_id,
+                outcome="too_much",
+                unavailable_task_ms=costs["unavailable_task_ms"],
+                moves=costs["moves"],
+                rest_ms=costs["rest_ms"],
+                undone=True,
+            )
         self._last = change.offset
-        self._keep(KnownChange(
-            group=self._group, offset=change.offset, append_ms=last_ms - (state.now_ms - change.planned_ms), planned=change.planned,
-            configured=state.config if change.configured else None, before=change.former if change.configured else None,
-            judged=judged, judged_ms=None if judged is None else last_ms,
-        ))  # fmt: skip
+        self._keep(
+            KnownChange(
+                group=self._group,
+                offset=change.offset,
+                append_ms=last_ms - (state.now_ms - change.planned_ms),
+                planned=change.planned,
+                configured=state.config if change.configured else None,
+                before=change.former if change.configured else None,
+                judged=judged,
+                judged_ms=None if judged is None else last_ms,
+            )
+        )
 
     def take(self, record: FactRecord, decisions: Iterable[Decision]) -> bool:
         """Takes the next fact of the group, with what was decided on it. Returns whether a change
@@ -239,9 +250,16 @@ class ChangeReader:
             return True
         if before in (None, event) or (planned is not None and _brings_back(planned, event)):
             return False
-        self._keep(KnownChange(
-            group=self._group, offset=record.offset, append_ms=record.append_ms, planned=None, configured=event, before=before,
-        ))  # fmt: skip
+        self._keep(
+            KnownChange(
+                group=self._group,
+                offset=record.offset,
+                append_ms=record.append_ms,
+                planned=None,
+                configured=event,
+                before=before,
+            )
+        )
         return True
 
     def _judge(self, judged: ChangeJudged | None, at_ms: int) -> bool:

@@ -35,9 +35,17 @@ HOLLOW_MS = 60_000
 TAIL_MS = 60_000
 """After its last sample a curve grows as it did during this much time before."""
 Heard = (
-    LagReported | MemberUnchanged | TaskReady | TasksRevoked | TaskParked | TroublesReported | LeaveIntended | RestartIntended | LeaveCancelled
+    LagReported
+    | MemberUnchanged
+    | TaskReady
+    | TasksRevoked
+    | TaskParked
+    | TroublesReported
+    | LeaveIntended
+    | RestartIntended
+    | LeaveCancelled
     | MemberLeft
-)  # fmt: skip
+)
 """What only a living member says, after its join."""
 FORCED = frozenset({"killed", "witnessed"})
 """Ends of a process that gave nothing up."""
@@ -268,5 +276,3 @@ class RecordedInputs:
 
         happenings = tuple(restarted(each) if isinstance(each, ProcessEnded) else each for each in self.happenings)
         return attrs.evolve(self, happenings=happenings)
-
-

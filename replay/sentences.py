@@ -58,9 +58,22 @@ from equipoise.statemachine.topologies import TOPOLOGY_DIFFERS
 MOST_LINES = 20
 """Most sentences for the moves of one round; the others are counted."""
 VALUES = (
-    "group", "offset", "number", "kind", "member", "incarnation", "generation", "tasks", "source", "destination", "state", "reason", "lag_records",
-    "led_by", "assignor",
-)  # fmt: skip
+    "group",
+    "offset",
+    "number",
+    "kind",
+    "member",
+    "incarnation",
+    "generation",
+    "tasks",
+    "source",
+    "destination",
+    "state",
+    "reason",
+    "lag_records",
+    "led_by",
+    "assignor",
+)
 """Names of what a sentence says as codes and numbers (equipoise/schemas/worker.json)."""
 _FINAL = ("balanced", "blocked")
 """Verdicts that the moves do not show."""
@@ -162,16 +175,19 @@ def of_decision(decision: Decision, fact: Fact) -> Iterator[Sentence]:
         case RestartPlanned():
             yield Sentence(f"{decision.member_id} restarts: {restart_text(decision)}", {**_member(decision), "state": decision.choice})
         case RestartEnded():
-            yield Sentence(f"{decision.member_id} {_ENDS[decision.outcome].format(span_text(decision.away_ms))}",
-                           {**_member(decision), "state": decision.outcome})  # fmt: skip
+            yield Sentence(
+                f"{decision.member_id} {_ENDS[decision.outcome].format(span_text(decision.away_ms))}",
+                {**_member(decision), "state": decision.outcome},
+            )
         case ChangeJudged():
             level = logging.WARNING if decision.above else logging.INFO
             yield Sentence(f"change {decision.change_id} {judged_text(decision)}", {"state": decision.outcome}, level)
         case MemberWarned():
             yield Sentence(f"{decision.member_id}: {warning_text(decision)}", {**_member(decision), "reason": decision.code}, logging.WARNING)
         case BalanceEvaluated(verdict=verdict) if verdict in _FINAL:
-            yield Sentence(f"{verdict}: {counted(decision.planned_movements, 'movement')} planned, imbalance {decision.imbalance_before}",
-                           {"state": verdict})  # fmt: skip
+            yield Sentence(
+                f"{verdict}: {counted(decision.planned_movements, 'movement')} planned, imbalance {decision.imbalance_before}", {"state": verdict}
+            )
         case EventRejected():
             who = "" if decision.member_id is None else f" of {decision.member_id}"
             text = f"{type(fact).__name__}{who} is rejected ({decision.code}): {rejection_text(decision, fact)}"

@@ -32,8 +32,7 @@ PROVEN_WITHIN_MS = 1_000
 
 @attrs.frozen
 class SilentPeriod:
-    """`member_id` was silent over [`from_ms`, `to_ms`). `ended`: its incarnation ended at `to_ms`.
-    """
+    """`member_id` was silent over [`from_ms`, `to_ms`). `ended`: its incarnation ended at `to_ms`."""
 
     member_id: str
     from_ms: int

@@ -37,8 +37,7 @@ class Span:
         return (self.from_ms is None or self.from_ms <= ms) and (self.until_ms is None or ms < self.until_ms)
 
     def touches(self, from_ms: int, until_ms: int | None) -> bool:
-        """Returns whether what lasted so long was there in the span. `until_ms` None: it goes on.
-        """
+        """Returns whether what lasted so long was there in the span. `until_ms` None: it goes on."""
         is_late = self.until_ms is not None and from_ms >= self.until_ms
         return not is_late and (self.from_ms is None or until_ms is None or until_ms >= self.from_ms)
 
@@ -52,8 +51,7 @@ ALWAYS = Span()
 
 
 class SpanReader:
-    """Yields the entries that an answer for a span needs. `facts`: of groups, in the span, so far.
-    """
+    """Yields the entries that an answer for a span needs. `facts`: of groups, in the span, so far."""
 
     def __init__(self, entries: Iterable[Entry], span: Span) -> None:
         self._entries, self._span = entries, span

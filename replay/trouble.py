@@ -141,9 +141,10 @@ def _standing_still(state: GroupState) -> Iterable[Trouble]:
 
 def _threats(state: GroupState) -> Iterable[Trouble]:
     silent = [
-        (state.now_ms - member.last_heard_ms, member.member_id) for member in state.members.values()
+        (state.now_ms - member.last_heard_ms, member.member_id)
+        for member in state.members.values()
         if not state.is_away(member.member_id) and state.now_ms - member.last_heard_ms > member.session_timeout_ms - member.lease_margin_ms
-    ]  # fmt: skip
+    ]
     for silent_ms, name in sorted(silent, reverse=True)[:MOST_NAMED]:
         yield Trouble(Severity.THREATENS, f"{name} is silent for {span_text(silent_ms)}: its lease is over")
     looping = sorted(name for name in state.members if state.is_crash_looping(name))

@@ -74,8 +74,7 @@ class InOrder:
             held[arrived.offset] = arrived
 
     def due(self) -> Iterator[FactRow | StoredDecision]:
-        """Yields every record that is due. Raises DamagedError for bytes that are not a decision.
-        """
+        """Yields every record that is due. Raises DamagedError for bytes that are not a decision."""
         yield from self._due_decisions()
         while (arrived := self._facts.pop(self.next_fact, None)) is not None:
             self.next_fact += 1
@@ -119,9 +118,7 @@ class Watch:
     numbers verified so far.
     """
 
-    def __init__(
-        self, groups: MutableMapping[str, bytes], *, start: BaseStart | None = None, load: AssignorLoader = registry.load
-    ) -> None:
+    def __init__(self, groups: MutableMapping[str, bytes], *, start: BaseStart | None = None, load: AssignorLoader = registry.load) -> None:
         self._groups = groups
         self._load = load
         self._order = InOrder()

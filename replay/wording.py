@@ -131,8 +131,7 @@ def expiry_text(cause: str, silent_ms: int) -> str:
 
 
 def restart_text(planned: RestartPlanned) -> str:
-    """Returns what the leader does for a member that will be back, as a clause without a full stop.
-    """
+    """Returns what the leader does for a member that will be back, as a clause without a full stop."""
     within = f"{span_text(planned.back_within_ms)}, {'as it stated' if planned.stated else 'by what restarts took before'}"
     if planned.choice == "turn":
         return f"the restarts before it come first; it will be back within {within}"

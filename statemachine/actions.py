@@ -412,8 +412,7 @@ def begin_restart(restart: Restart, *, within_ms: int, drains: bool) -> None:
 
 
 def go_away(state: GroupState, member: MemberState) -> None:
-    """restarts[member].left_ms' = now_ms; released' = true; held', ready', preparing', failed' = ∅.
-    """
+    """restarts[member].left_ms' = now_ms; released' = true; held', ready', preparing', failed' = ∅."""
     _note_change(member)
     state.restarts[member.member_id].left_ms = state.now_ms
     member.released, member.held, member.ready = True, (), frozenset()
@@ -528,8 +527,7 @@ def grant(state: GroupState, member: MemberState, task: TaskId) -> None:
 
 
 def adopt(state: GroupState, member: MemberState, task: TaskId) -> None:
-    """As `grant`, of a task that the member has already: active' = active ∪ {task: issued_epoch}.
-    """
+    """As `grant`, of a task that the member has already: active' = active ∪ {task: issued_epoch}."""
     grant(state, member, task)
     member.active[task] = member.issued_epoch
 
@@ -688,8 +686,7 @@ def observe_owners(state: GroupState, owner: Mapping[TaskId, str]) -> None:
 
 
 def begin_movement(state: GroupState, movement: Movement) -> None:
-    """in_flight' = in_flight ∪ {task: movement}; incoming' = incoming ∪ {task}, of its destination.
-    """
+    """in_flight' = in_flight ∪ {task: movement}; incoming' = incoming ∪ {task}, of its destination."""
     state.in_flight[movement.task] = movement
     state.members[movement.destination].incoming.add(movement.task)
 

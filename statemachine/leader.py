@@ -71,8 +71,7 @@ def propose(context: StepContext, assignor: Assignor, offset: int) -> None:
     proposed = AssignmentProposed(
         generation=state.generation,
         members=tuple(
-            ProposedMember(member_id=name, active=plan.target[name], standby=part.standby, warmup=part.warmup)
-            for name, part in plan.members.items()
+            ProposedMember(member_id=name, active=plan.target[name], standby=part.standby, warmup=part.warmup) for name, part in plan.members.items()
         ),
         moves=tuple(move_of(plan, movement) for movement in sorted(plan.movements, key=lambda movement: movement.task)),
         probing=plan.probing,

@@ -419,9 +419,7 @@ class MemberSession(SessionState):
         """
         if self.ended is None:
             self.leaving = False
-            self.restart = RestartIntended(
-                member_id=self.member_id, incarnation=self.incarnation, back_within_ms=back_within_ms, wait_turn=wait_turn
-            )  # fmt: skip
+            self.restart = RestartIntended(member_id=self.member_id, incarnation=self.incarnation, back_within_ms=back_within_ms, wait_turn=wait_turn)
             self._next_report_ms = min(self._next_report_ms, now_ms)
 
     def cancel_leave(self) -> None:
@@ -619,9 +617,7 @@ class MemberSession(SessionState):
         (docs/protocol.md#m3).
         """
         self.assignment_epoch = assigned.assignment_epoch
-        self.unknown = frozenset(
-            task for task in (*assigned.active, *assigned.standby, *assigned.warmup) if not self.settings.knows(task)
-        )
+        self.unknown = frozenset(task for task in (*assigned.active, *assigned.standby, *assigned.warmup) if not self.settings.knows(task))
         tokens = {task: token for task, token in zip(assigned.active, assigned.tokens, strict=True) if task not in self.unknown}
         for task in [task for task, grant in self.grants.items() if tokens.get(task) != grant.token]:
             if self.grants.pop(task).start_ms <= now_ms:

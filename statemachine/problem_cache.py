@@ -41,9 +41,11 @@ class ProblemCache(Generic[State]):
         """Every task of the topology, in rising order."""
         if topology is not self.topology:
             self.topology = topology
-            self.parts = {} if topology is None else {
-                TaskId(part.subtopology, partition): part for part in topology.subtopologies for partition in range(part.partitions)
-            }  # fmt: skip
+            self.parts = (
+                {}
+                if topology is None
+                else {TaskId(part.subtopology, partition): part for part in topology.subtopologies for partition in range(part.partitions)}
+            )
             self.forget_all()
         return self.parts
 

@@ -90,9 +90,7 @@ def answer(context: StepContext, assignor: Assignor, offset: int) -> None:
         ),
         moves=tuple(context.moves[place] for place in sorted(context.moves)),
         probing=plan.probing,
-        follow_up_ms=absences.sooner(
-            state, _follow_up_ms(carrier, plan, ready_ms, bool(ready), bool(held_back), state.settings.probing_interval_ms)
-        ),
+        follow_up_ms=absences.sooner(state, _follow_up_ms(carrier, plan, ready_ms, bool(ready), bool(held_back), state.settings.probing_interval_ms)),
         unique=plan.unique,
     )
     context.emitted += parts.split(planned, context.most_event_bytes)
@@ -182,9 +180,7 @@ def _ready_ms(
     return found, tuple(sorted(soon))
 
 
-def _follow_up_ms(
-    carrier: Carrier, plan: Plan, ready_ms: Sequence[int | None], is_ready: bool, waits: bool, longest_ms: int
-) -> int | None:
+def _follow_up_ms(carrier: Carrier, plan: Plan, ready_ms: Sequence[int | None], is_ready: bool, waits: bool, longest_ms: int) -> int | None:
     """Returns when the next round is wanted: when all copies that are ready soon will be."""
     if carrier.reports_ready and not waits:
         is_wanted = bool(ready_ms) or any(movement.state is MovementState.WAITING for movement in plan.movements)
@@ -200,15 +196,11 @@ def _follow_up_ms(
     return longest_ms if plan.probing else None
 
 
-def _carry_out(
-    context: StepContext, carrier: Carrier, plan: Plan, tasks: Mapping[TaskId, Task], held_back: Mapping[TaskId, Movement]
-) -> None:
+def _carry_out(context: StepContext, carrier: Carrier, plan: Plan, tasks: Mapping[TaskId, Task], held_back: Mapping[TaskId, Movement]) -> None:
     """Makes the plan current: what it hands over now belongs to its destination."""
     state = context.state
     handed_over = {
-        movement.task: movement
-        for movement in plan.movements
-        if movement.state is MovementState.REVOKING and movement.task not in held_back
+        movement.task: movement for movement in plan.movements if movement.state is MovementState.REVOKING and movement.task not in held_back
     }
     if carrier.absence_ms:
         plan = copies_of_sources_kept(state, plan, handed_over.values())
@@ -268,9 +260,7 @@ def _carry_out(
             actions.begin_warmup(state, member, task, caught_up=member.is_caught_up(task, acceptable[name]))
 
 
-def _kept_copies(
-    state: GroupState, plan: Plan, tasks: Mapping[TaskId, Task], handed_over: Mapping[TaskId, Movement]
-) -> dict[str, set[TaskId]]:
+def _kept_copies(state: GroupState, plan: Plan, tasks: Mapping[TaskId, Task], handed_over: Mapping[TaskId, Movement]) -> dict[str, set[TaskId]]:
     """Member -> tasks that it gives up and keeps as standbys, because the standby has become the
     owner and no other is assigned.
     """

@@ -306,8 +306,7 @@ class Lost:
 
 @attrs.define
 class Restart:
-    """A member that wants to stop and will be back (docs/protocol.md#m12). Times are group time.
-    """
+    """A member that wants to stop and will be back (docs/protocol.md#m12). Times are group time."""
 
     asked_ms: int
     within_ms: int | None
@@ -635,8 +634,7 @@ class GroupState:
         return restart is not None and restart.left_ms is not None
 
     def is_restarting(self, member_id: str) -> bool:
-        """Returns whether the member keeps its place while it restarts: it is away, or about to go.
-        """
+        """Returns whether the member keeps its place while it restarts: it is away, or about to go."""
         restart = self.restarts.get(member_id)
         return restart is not None and restart.begun and not restart.drains
 
@@ -663,8 +661,7 @@ class GroupState:
         return min(self.now_ms + delay_ms, FURTHEST_MS)
 
     def end_offset(self, task: TaskId, part: Subtopology) -> int:
-        """Records in the task's changelogs, as last observed, at most INT64_MAX; 0: never observed.
-        """
+        """Records in the task's changelogs, as last observed, at most INT64_MAX; 0: never observed."""
         return min(sum(self.end_offsets.get(topic, {}).get(task.partition, 0) for topic in part.changelog_topics), INT64_MAX)
 
     def _part(self, task: TaskId) -> Subtopology | None:

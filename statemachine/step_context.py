@@ -389,9 +389,7 @@ class StepContext:
     def drop_eager_regrant(self, member: MemberState, task: TaskId, reason: str) -> None:
         """Ends an eager regrant: the task goes elsewhere, or reaches the member in another way."""
         source = member.member_id if actions.drop_eager_regrant(member, task) else None
-        self.moves[task, _REGRANT_DROPPED] = Move(
-            task=task, source=source, destination=member.member_id, state="cancelled", reason=reason
-        )  # fmt: skip
+        self.moves[task, _REGRANT_DROPPED] = Move(task=task, source=source, destination=member.member_id, state="cancelled", reason=reason)
 
     def _keeps_for_home(self, task: TaskId) -> bool:
         """The borrower of a task is gone. The task waits for the member that lent it, if that is

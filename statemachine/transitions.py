@@ -177,9 +177,7 @@ def member_joined(context: StepContext, fact: MemberJoined) -> None:
         context.expire(old, "proven_dead" if proven else "superseded", hold_ms=0 if proven else old.session_timeout_ms)
     elif old is not None:
         context.remove_member(old, hold_ms=0)
-    member = actions.join(
-        state, fact, restore_records_per_s=speed, measured_records_per_s=0 if old is None else old.measured_records_per_s
-    )  # fmt: skip
+    member = actions.join(state, fact, restore_records_per_s=speed, measured_records_per_s=0 if old is None else old.measured_records_per_s)
     context.back_off_from_crashes(fact.member_id)
     restarts.give_back(context, member, waited)
     warn_of_racks(context, member)
@@ -364,8 +362,7 @@ def _withdraw(context: StepContext, members: tuple[str, ...]) -> None:
 
 
 def _may_stay(state: GroupState, member_id: str) -> bool:
-    """Returns whether it is asked to leave and not yet released, or would be asked when it returns.
-    """
+    """Returns whether it is asked to leave and not yet released, or would be asked when it returns."""
     return state.is_to_be_asked(member_id) or (state.is_asked(member_id) and not state.members[member_id].released)
 
 
@@ -381,8 +378,7 @@ def member_left(context: StepContext, fact: MemberLeft) -> None:
 
 
 def member_ended(context: StepContext, fact: MemberEnded) -> None:
-    """Removes an incarnation that is proven dead, or stops waiting for it (docs/protocol.md#m11).
-    """
+    """Removes an incarnation that is proven dead, or stops waiting for it (docs/protocol.md#m11)."""
     state = context.state
     member, key = state.members.get(fact.member_id), fenced_key(fact.member_id, fact.incarnation)
     if member is not None and member.incarnation == fact.incarnation and not state.is_away(fact.member_id):

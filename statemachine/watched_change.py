@@ -124,8 +124,7 @@ def watch(context: StepContext, record: FactRecord) -> None:
 
 
 def _watch_measured(context: StepContext, change: WatchedChange, event: Fact) -> None:
-    """Its cost comes as a fact. Without one it ends with other settings, or late, at no known cost.
-    """
+    """Its cost comes as a fact. Without one it ends with other settings, or late, at no known cost."""
     is_refused = any(isinstance(each, EventRejected) for each in context.emitted)
     is_late = context.state.now_ms - change.planned_ms >= change.planned.judge_within_ms
     outcome = "replaced" if isinstance(event, GroupConfigured) and not is_refused else "late" if is_late else ""

@@ -59,8 +59,7 @@ class ChangeCost:
 
     @property
     def looking_rounds(self) -> int:
-        """Number of rounds that checked copies: because one was ready, or in the probing interval.
-        """
+        """Number of rounds that checked copies: because one was ready, or in the probing interval."""
         return sum(self.rounds.get(cause, 0) for cause in LOOKING)
 
 

@@ -22,29 +22,68 @@ from tests.group_logs import EXAMPLE, VERSIONS, unpack
 
 A_PIECE = 1_000
 HOSTILE = (
-    b"\x00", b"\xff\xfe", b"\x1b[31m", b"{", b"}", b'"', b"[" * 50, b"9" * 30, b"\n", b"\r\n", b"(reason: ", b"GROUP  TOPIC  PARTITION\n",
-    b"<script>", b"%s%n", b"|*_",
-)  # fmt: skip
+    b"\x00",
+    b"\xff\xfe",
+    b"\x1b[31m",
+    b"{",
+    b"}",
+    b'"',
+    b"[" * 50,
+    b"9" * 30,
+    b"\n",
+    b"\r\n",
+    b"(reason: ",
+    b"GROUP  TOPIC  PARTITION\n",
+    b"<script>",
+    b"%s%n",
+    b"|*_",
+)
 _TASK = {"id": 0, "state": "FAILED", "worker_id": "w", "trace": "a\nb"}
 _PARTITION = {
-    "topic": "t", "partition": 0, "owner": "/10.0.0.1", "client_id": "a", "status": "STOP", "current_lag": 9,
-    "start": {"offset": 1, "timestamp": 1772359200000, "lag": 5}, "end": {"offset": 1, "timestamp": 1772359260000, "lag": 9},
-}  # fmt: skip
-DOCUMENTS = tuple(json.dumps(each).encode() for each in (
-    {"name": "sink", "connector": {"state": "RUNNING", "worker_id": "10.0.0.1:8083"}, "tasks": [_TASK], "type": "sink"},
-    {"error": False, "status": {"cluster": "c", "group": "g", "status": "ERR", "complete": 1.0, "partitions": [_PARTITION], "totallag": 9}},
-))  # fmt: skip
+    "topic": "t",
+    "partition": 0,
+    "owner": "/10.0.0.1",
+    "client_id": "a",
+    "status": "STOP",
+    "current_lag": 9,
+    "start": {"offset": 1, "timestamp": 1772359200000, "lag": 5},
+    "end": {"offset": 1, "timestamp": 1772359260000, "lag": 9},
+}
+DOCUMENTS = tuple(
+    json.dumps(each).encode()
+    for each in (
+        {"name": "sink", "connector": {"state": "RUNNING", "worker_id": "10.0.0.1:8083"}, "tasks": [_TASK], "type": "sink"},
+        {"error": False, "status": {"cluster": "c", "group": "g", "status": "ERR", "complete": 1.0, "partitions": [_PARTITION], "totallag": 9}},
+    )
+)
 
 
 _KEYS = ({"type": "1", "data": {"group": "g", "topic": "t", "partition": 0}}, {"type": "2", "data": {"group": "g"}})
 _VALUES = (
     {"version": "3", "data": {"offset": 5}},
-    {"version": "3", "data": {"protocolType": "consumer", "generation": 3, "protocol": "range", "leader": "a-1",
-                              "currentStateTimestamp": 1, "members": [
-        {"memberId": "a-1", "groupInstanceId": None, "clientId": "a", "clientHost": "/10.0.0.1", "rebalanceTimeout": 300000, "sessionTimeout": 45000,
-         "subscription": "AAEAAAABAAZvcmRlcnP/////AAAAAA==", "assignment": "AAEAAAABAAZvcmRlcnMAAAACAAAAAAAAAAH/////"},
-    ]}},
-)  # fmt: skip
+    {
+        "version": "3",
+        "data": {
+            "protocolType": "consumer",
+            "generation": 3,
+            "protocol": "range",
+            "leader": "a-1",
+            "currentStateTimestamp": 1,
+            "members": [
+                {
+                    "memberId": "a-1",
+                    "groupInstanceId": None,
+                    "clientId": "a",
+                    "clientHost": "/10.0.0.1",
+                    "rebalanceTimeout": 300000,
+                    "sessionTimeout": 45000,
+                    "subscription": "AAEAAAABAAZvcmRlcnP/////AAAAAA==",
+                    "assignment": "AAEAAAABAAZvcmRlcnMAAAACAAAAAAAAAAH/////",
+                },
+            ],
+        },
+    },
+)
 DUMP = "".join(
     f"| offset: {number} CreateTime: {1_772_359_200_000 + number} keySize: 20 valueSize: 20 sequence: -1 headerKeys: []"
     f" key: {json.dumps(_KEYS[number % 2])} payload: {json.dumps(_VALUES[number % 2])}\n"

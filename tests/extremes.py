@@ -27,9 +27,15 @@ MOST_ITEMS = 5
 USUAL = {"session_timeout_ms": 30_000, "lease_margin_ms": 3_000, "max_step_ms": 1_000}
 """Values with which most joins are accepted."""
 _OFTEN = {
-    facts.LagReported: 20, facts.MemberJoined: 12, facts.PartitionsObserved: 12, facts.ProbingTick: 6, facts.RestartIntended: 6,
-    facts.TopologyDeclared: 2, facts.RoundAsked: 2, facts.GroupRejoined: 2,
-}  # fmt: skip
+    facts.LagReported: 20,
+    facts.MemberJoined: 12,
+    facts.PartitionsObserved: 12,
+    facts.ProbingTick: 6,
+    facts.RestartIntended: 6,
+    facts.TopologyDeclared: 2,
+    facts.RoundAsked: 2,
+    facts.GroupRejoined: 2,
+}
 KINDS = [
     kind
     for code, (_, kind) in codec.KINDS.items()
@@ -61,10 +67,12 @@ class Extremes:
         drawn = {field.name: self.of(fields.validator_of(field), field.name) for field in attrs.fields(GroupSettings) if field.name != "options"}
         kept = {name: value for name, value in drawn.items() if self._dice.random() < 0.3}
         return facts.GroupConfigured(
-            assignor=name, behaviour_version=version, solver=registry.load(name, version).solver,
+            assignor=name,
+            behaviour_version=version,
+            solver=registry.load(name, version).solver,
             led_by="external" if self._dice.random() < 0.1 else "equipoise",
             knobs=GroupSettings(**{**kept, "checkpoint_every_records": 1, "num_standbys": self._dice.choice((0, 1, 2, 1_000))}),
-        )  # fmt: skip
+        )
 
     def step_ms(self) -> int:
         """How far the broker's clock moves until the next fact."""
@@ -83,10 +91,18 @@ class Extremes:
         if member is not None and self._dice.random() < 0.7:  # what a truthful member says
             copies = {task: self._dice.choice((0, self._number())) for task in (*member.standby, *member.warmup)}
             truth = {
-                "incarnation": member.incarnation, "assignment_epoch": member.issued_epoch, "number": member.report_number + 1,
-                "report": member.report_number, "base": None, "held": tuple(sorted(member.active)), "ready": (), "lags": copies, "preparing": {},
-                "failed": (), "tasks": tuple(sorted(member.warmup or member.revoking)),
-            }  # fmt: skip
+                "incarnation": member.incarnation,
+                "assignment_epoch": member.issued_epoch,
+                "number": member.report_number + 1,
+                "report": member.report_number,
+                "base": None,
+                "held": tuple(sorted(member.active)),
+                "ready": (),
+                "lags": copies,
+                "preparing": {},
+                "failed": (),
+                "tasks": tuple(sorted(member.warmup or member.revoking)),
+            }
             drawn |= {name: value for name, value in truth.items() if name in drawn and kind is not facts.MemberJoined}
         return kind(**drawn)
 
@@ -97,9 +113,12 @@ class Extremes:
             return known
         if validator in (fields.boolean, fields.task, fields.task_set, fields.lags, fields.scalar):
             return {
-                fields.boolean: lambda: self._dice.random() < 0.3, fields.task: self._task, fields.task_set: self._tasks, fields.lags: self._lags,
+                fields.boolean: lambda: self._dice.random() < 0.3,
+                fields.task: self._task,
+                fields.task_set: self._tasks,
+                fields.lags: self._lags,
                 fields.scalar: self._number,
-            }[validator]()  # fmt: skip
+            }[validator]()
         given = dict(inspect.getclosurevars(validator).nonlocals)
         match validator.__qualname__.split(".")[0]:
             case "integer":
@@ -159,9 +178,12 @@ class Extremes:
     def _subtopology(self) -> facts.Subtopology:
         topics = [tuple(self._dice.sample(TOPICS, self._dice.choice((0, 1, 3, 3)))) for _ in range(2)]
         return facts.Subtopology(
-            subtopology=self._dice.choice((0, 0, 1, fields.MOST_TASK_NUMBER)), partitions=self._dice.choice((1, 3, 6)),
-            stateful=self._dice.random() < 0.7, source_topics=topics[0], changelog_topics=topics[1],
-        )  # fmt: skip
+            subtopology=self._dice.choice((0, 0, 1, fields.MOST_TASK_NUMBER)),
+            partitions=self._dice.choice((1, 3, 6)),
+            stateful=self._dice.random() < 0.7,
+            source_topics=topics[0],
+            changelog_topics=topics[1],
+        )
 
 
 def _order(item: Any) -> Any:

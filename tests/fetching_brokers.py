@@ -21,8 +21,7 @@ NOT_LEADER, OUT_OF_RANGE, FENCED = 6, 1, 74
 
 
 class Brokers:
-    """`leads`: partition -> broker and epoch. What the consumer has heard of that is another thing.
-    """
+    """`leads`: partition -> broker and epoch. What the consumer has heard of that is another thing."""
 
     def __init__(self, places: Sequence[TopicPartition], nodes: int = 2) -> None:
         self.logs = {place: PartitionLog(*place) for place in places}

@@ -157,7 +157,9 @@ NOT_MET: dict[str, set[Key]] = {
     "timeline": {("timeline#lifeline", "rack")},
     "what-if": {("what-if#fit", "opening_ms"), ("what-if#prediction", "bytes_read")},
     "incident": {
-        ("incident#group_incidents", "unread"), ("incident", "at_once"), ("incident#incident", "restores"),
+        ("incident#group_incidents", "unread"),
+        ("incident", "at_once"),
+        ("incident#incident", "restores"),
         *(("incident#restore", name) for name in ("task", "member", "from_ms", "until_ms", "is_over", "is_stuck")),
         *(("incident#at_once", name) for name in ("begin_ms", "end_ms", "groups", "causes")),
     },

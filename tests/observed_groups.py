@@ -21,9 +21,13 @@ def member(name: str, *partitions: int, **settings: Any) -> ClusterMember:
 
 def group(number: int, *members: ClusterMember, protocol: str = "range") -> ObservedGroup:
     return ObservedGroup(
-        name="g", kind=GroupKind.CLASSIC_CONSUMER, epoch=number, assignment_epoch=number, protocol=protocol,
+        name="g",
+        kind=GroupKind.CLASSIC_CONSUMER,
+        epoch=number,
+        assignment_epoch=number,
+        protocol=protocol,
         members={each.member_id: each for each in members},
-    )  # fmt: skip
+    )
 
 
 BOTH = group(1, member("a", 0, 1), member("b", 2, 3))

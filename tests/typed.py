@@ -60,7 +60,7 @@ def run(commands: str, folder: Path, timeout_s: float = 300, **environment: str)
     """Runs commands in one shell, which goes on after an error, as a reader's does."""
     return subprocess.run(
         ["bash", "-c", commands], cwd=folder, env=environment_of(**environment), capture_output=True, text=True, check=False, timeout=timeout_s
-    )  # fmt: skip
+    )
 
 
 class Terminal:

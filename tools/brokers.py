@@ -42,9 +42,14 @@ _ENDS_WITH_ITS_STARTER = '"$@" </dev/null >&2 & child=$!; echo $child; cat >/dev
 _JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m")
 """Small and soon there: the tests ask nothing of its speed."""
 FAST_JAVA = (
-    "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
-    "-XX:+AlwaysPreTouch", "-Xms1g", "-Xmx1g",
-)  # fmt: skip
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:+AlwaysPreTouch",
+    "-Xms1g",
+    "-Xmx1g",
+)
 """For benchmarks: the options of Kafka's own start script, with all of its memory from the
 beginning. Without a goal for the pauses of its collector, records wait for these.
 """
@@ -138,9 +143,17 @@ class Brokers:
     """
 
     def __init__(
-        self, count: int = 1, listeners: Sequence[Sequence[tuple[int, int]]] = (), /, *, port: str = "", java: Sequence[str] = _JAVA,
-        version: str = "", classpath: str = "", **settings: str,
-    ) -> None:  # fmt: skip
+        self,
+        count: int = 1,
+        listeners: Sequence[Sequence[tuple[int, int]]] = (),
+        /,
+        *,
+        port: str = "",
+        java: Sequence[str] = _JAVA,
+        version: str = "",
+        classpath: str = "",
+        **settings: str,
+    ) -> None:
         self._jars = jars(kafka=version) if version else jars()
         self._classpath = f"{self._jars}/*:{classpath}" if classpath else f"{self._jars}/*"
         self._home = Path(tempfile.mkdtemp(prefix="equipoise-kafka-"))
@@ -185,8 +198,12 @@ class Brokers:
             command = ["java", *self._java, "-cp", self._classpath, "kafka.Kafka", str(self.properties_of(index))]
             process = subprocess.Popen(
                 ["sh", "-c", _ENDS_WITH_ITS_STARTER, "sh", *command],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env={**os.environ, "KAFKA_OPTS": ""},
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "KAFKA_OPTS": ""},
+            )
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         self._running[index] = process, pid

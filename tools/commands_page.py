@@ -95,8 +95,11 @@ def _chapter(shown: click.Command, context: click.Context, shared: Sequence[str]
     usage = " ".join([context.command_path, *shown.collect_usage_pieces(context)])
     lines = [f"{level} `{context.command_path}`\n", f"`{usage}`\n"]
     prose, _, examples = inspect.cleandoc(shown.help or "").partition("\b\nExamples:\n")
-    lines += [f"{textwrap.fill(_markdown(' '.join(paragraph.split())), 100, break_long_words=False, break_on_hyphens=False)}\n"
-              for paragraph in prose.split("\n\n") if paragraph.strip()]  # fmt: skip
+    lines += [
+        f"{textwrap.fill(_markdown(' '.join(paragraph.split())), 100, break_long_words=False, break_on_hyphens=False)}\n"
+        for paragraph in prose.split("\n\n")
+        if paragraph.strip()
+    ]
     if examples:
         lines.append(f"```sh\n{textwrap.dedent(examples).strip()}\n```\n")
     own = _own(shown, context)

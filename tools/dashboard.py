@@ -42,7 +42,7 @@ class Panel:
             defaults["custom"] = {
                 "drawStyle": "line", "lineWidth": 1, "fillOpacity": 20 if self.stacked else 0, "showPoints": "never",
                 "stacking": {"mode": "normal" if self.stacked else "none"},
-            }  # fmt: skip
+            }  # fmt: skip # a table: one row a line
             options = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi", "sort": "desc"}}
         elif self.kind == "stat":
             low, high, limit = (_GREEN, _RED, self.bad_from) if self.bad_below is None else (_RED, _GREEN, self.bad_below)
@@ -55,7 +55,7 @@ class Panel:
                 **({"format": "table", "instant": True} if self.kind == "table" else {}),
             }
             for index, (query, legend) in enumerate(self.queries.items())
-        ]  # fmt: skip
+        ]  # fmt: skip # a table: one row a line
         hidden = {"Time": True, "__name__": True, "instance": True, "job": True}
         return {
             "id": number,
@@ -110,7 +110,7 @@ NOW = (
         description="Workers and members that Prometheus cannot reach.",
         queries={'count(up{job=~"equipoise-.*"} == 0) or vector(0)': "down"},
     ),
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "All groups": (
@@ -429,7 +429,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             },
         ),
     ),
-}  # fmt: skip
+}  # fmt: skip # a table: one row a line
 
 
 def panels() -> Iterator[dict[str, Any]]:
@@ -455,7 +455,7 @@ def render() -> str:
     choices = {
         "name": "group", "label": "Group", "type": "query", "datasource": DATASOURCE, "query": "label_values(equipoise_generation, group)",
         "refresh": 2, "sort": 1, "multi": True, "includeAll": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"},
-    }  # fmt: skip
+    }  # fmt: skip # a table: one row a line
     dashboard = {
         "uid": "equipoise",
         "title": "equipoise",

@@ -71,8 +71,7 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[_Documented, str]]:
 
 
 def _public_functions(tree: ast.Module | ast.ClassDef, around: str) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
-    """Functions and methods that a caller may name, and what module and class say of all of them.
-    """
+    """Functions and methods that a caller may name, and what module and class say of all of them."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield from _public_functions(node, f"{around} {ast.get_docstring(node) or ''}")

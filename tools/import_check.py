@@ -168,8 +168,7 @@ def _sums_difference(
 
 
 def main(arguments: list[str]) -> int:
-    """Prints one line for each folder. Returns 0: all agree; 1: one differs; 2: one cannot be read.
-    """
+    """Prints one line for each folder. Returns 0: all agree; 1: one differs; 2: one cannot be read."""
     if not arguments:
         print("usage: python -m tools.import_check DIR...", file=sys.stderr)
         return 2

@@ -19,41 +19,65 @@ import attrs
 ROOT = Path(__file__).parents[1]
 
 ANYWHERE = {
-    "rooms": "packages", "house": "codebase", "doors": "import contracts", "walls": "import contracts",
-    "haunt": "fence", "haunting": "fenced members", "ghost": "fenced incarnation", "ghosts": "fenced incarnations", "has_waited": "clear_hold",
+    "rooms": "packages",
+    "house": "codebase",
+    "doors": "import contracts",
+    "walls": "import contracts",
+    "haunt": "fence",
+    "haunting": "fenced members",
+    "ghost": "fenced incarnation",
+    "ghosts": "fenced incarnations",
+    "has_waited": "clear_hold",
     "regains": "eager_regrants",
-    "theatre": "session harness", "arena": "cluster harness",
-    "chronicle": "history", "refold": "replayer", "refolds": "replayer",
+    "theatre": "session harness",
+    "arena": "cluster harness",
+    "chronicle": "history",
+    "refold": "replayer",
+    "refolds": "replayer",
     "exogenous": "recorded inputs",
-    "situation": "IndexedProblem", "dislike": "preference cost", "near_hands": "rack-aware bundles", "near_levels": "rack-aware swaps",
-    "wrappedassignor": "DelegatingAssignor", "_listening": "RecordingAssignor",
-    "doubts": "warnings", "endings": "exit codes", "knobs": "settings", "knob": "setting",
-}  # fmt: skip
+    "situation": "IndexedProblem",
+    "dislike": "preference cost",
+    "near_hands": "rack-aware bundles",
+    "near_levels": "rack-aware swaps",
+    "wrappedassignor": "DelegatingAssignor",
+    "_listening": "RecordingAssignor",
+    "doubts": "warnings",
+    "endings": "exit codes",
+    "knobs": "settings",
+    "knob": "setting",
+}
 """Word -> what to write. Found in code and prose, alone or as a part of a name, in any case."""
 
 NAMES = {
     "assignors": {
-        "alike": "equivalence class", "hands": "bundles", "suit": "equivalence class", "grain": "tolerance", "pace": "restore rate",
-        "span": "restore time", "merging": "node aggregation", "home": "previous owner", "guest": "displaced",
+        "alike": "equivalence class",
+        "hands": "bundles",
+        "suit": "equivalence class",
+        "grain": "tolerance",
+        "pace": "restore rate",
+        "span": "restore time",
+        "merging": "node aggregation",
+        "home": "previous owner",
+        "guest": "displaced",
     },
     "equipoise/testing/reference_model": {"books": "reference model", "account": "member record", "heading": "hand-overs in progress"},
     "equipoise/testing/scenarios": {"stage": "single-group harness", "play": "context", "mirror": "shadow replica", "said": "ParsedDirective"},
     "statemachine": {"lay": "unfence", "arrive": "complete_handover", "heading": "hand-overs in progress"},
     "replay": {"front": "pareto_front"},
-}  # fmt: skip
+}
 """Folder -> word -> what to write. Ordinary elsewhere and in a sentence; there not as a whole name.
 """
 
 PHRASES = {
     r"\bdef test_(?:who|nobody)_": "test_<unit>_<condition>_<expected>",
-}  # fmt: skip
+}
 EXCEPTIONS = (
     ("", "knobs", "a stored field name and key, spelled so wherever the bytes or documents are"),
     ("changes/", "exogenous", "names what went"),
     ("changes/", "wrappedassignor", "names what went"),
     ("tests/unit/log/test_log.py", "dislike", "parsers dislike a line"),
     ("equipoise/member/stores.py", "arena", "RocksDB's name of an option"),
-)  # fmt: skip
+)
 """Start of a path, word, reason."""
 SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".txt", ".cfg", ""}
 _PARTS = re.compile(r"[a-z]+(?:_[a-z]+)*", re.IGNORECASE)

@@ -65,8 +65,7 @@ def deals_by_lag(assignor: Assignor) -> bool:
 
 
 def check_settings(assignor: Assignor, settings: GroupSettings) -> None:
-    """Asks the assignor about an empty group. Raises InputError when it does not take the settings.
-    """
+    """Asks the assignor about an empty group. Raises InputError when it does not take the settings."""
     assignor.assign(AssignmentProblem(tasks=(), members=(), settings=settings))
 
 

@@ -111,8 +111,7 @@ class _Offers:
     """Of each place that an arc leads to."""
 
     def open(self, key: _Key, arcs: Sequence[tuple[_Key | _Part, int, int, int]]) -> int:
-        """A new offer's number. `arcs`: place, node, row of costs, and what the last level costs.
-        """
+        """A new offer's number. `arcs`: place, node, row of costs, and what the last level costs."""
         self.key.append(key)
         self.first.append(len(self.head))
         self.arcs.append(len(arcs))
@@ -230,8 +229,7 @@ class AssignmentNetwork:
         arcs.member.append(member)
 
     def pooled(self, task: TaskId, offer: Offer, more: int = 0) -> None:
-        """Gives the task this offer, at `more` on the last level of costs. `offer` is of its lane.
-        """
+        """Gives the task this offer, at `more` on the last level of costs. `offer` is of its lane."""
         offers = self._offers
         node = self._task_node.get(task)
         offers.node.append(self._source(task) if node is None else node)

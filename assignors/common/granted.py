@@ -1,5 +1,4 @@
-"""Why a task that nobody ran goes to its owner of now: codes whose sentences claim only what holds.
-"""
+"""Why a task that nobody ran goes to its owner of now: codes whose sentences claim only what holds."""
 
 from __future__ import annotations
 

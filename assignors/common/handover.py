@@ -70,8 +70,7 @@ def hand_over(indexed: IndexedProblem, balance: Balance) -> Plan:
 
 
 def _stands(indexed: IndexedProblem, task: TaskId) -> bool:
-    """Returns whether the task's movement is REVOKING: the grant holds while the destination lives.
-    """
+    """Returns whether the task's movement is REVOKING: the grant holds while the destination lives."""
     movement = indexed.in_flight.get(task)
     return movement is not None and movement.state is MovementState.REVOKING
 
@@ -113,8 +112,7 @@ def _overdue(indexed: IndexedProblem) -> dict[TaskId, Candidates]:
 
 
 def _leave_now(balance: Balance, overdue: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
-    """Overdue tasks -> their next owner: the target if it is a candidate, else another candidate.
-    """
+    """Overdue tasks -> their next owner: the target if it is a candidate, else another candidate."""
     straight = {task: target[task] for task, candidates in overdue.items() if target[task] in candidates}
     others = {task: candidates for task, candidates in overdue.items() if task not in straight}
     running = {task: member for task, member in target.items() if task not in others}
@@ -180,9 +178,7 @@ def _plan(
     )
 
 
-def _reasons(
-    indexed: IndexedProblem, grants: Grants, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys
-) -> dict[TaskId, Reason]:
+def _reasons(indexed: IndexedProblem, grants: Grants, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys) -> dict[TaskId, Reason]:
     """The reason of each task that moves, waits, is placed, or gets a copy."""
     reasons: dict[TaskId, Reason] = dict.fromkeys(standbys.placed, Reason(code="standby", lag_records=None))
     granted = _Granted()

@@ -1,5 +1,4 @@
-"""The problem sorted, checked and indexed, so that no later step depends on the order of its input.
-"""
+"""The problem sorted, checked and indexed, so that no later step depends on the order of its input."""
 
 from __future__ import annotations
 
@@ -389,8 +388,7 @@ class IndexedProblem:
         return whole(self.tasks[task]) if copy is None else copy.records
 
     def restore_time(self, member: str, task: TaskId) -> int:
-        """Restore time of the member's copy (see `restore_rate`); 0: it could run the task at once.
-        """
+        """Restore time of the member's copy (see `restore_rate`); 0: it could run the task at once."""
         return 0 if self.is_ready(member, task) else self.restore_rates.restore_time(member, self.records(member, task))
 
     def lag(self, member: str, task: TaskId) -> int | None:

@@ -11,8 +11,7 @@ from equipoise.events.settings import GroupSettings
 
 
 def known_only(settings: GroupSettings, assignor: str, known: Iterable[str] = ()) -> None:
-    """Raises FieldError for an option that is not `known`: an ignored name is most likely a typo.
-    """
+    """Raises FieldError for an option that is not `known`: an ignored name is most likely a typo."""
     unknown = sorted(settings.options.keys() - set(known))
     if unknown:
         raise FieldError(f"config.options.{unknown[0]}", f"{assignor} has no such option; it has {', '.join(sorted(known)) or 'none'}")

@@ -204,9 +204,7 @@ def _lag_of_offsets(offsets: Mapping[str, Any], reset: str) -> int:
     """KIP-169 "Lag". A `committed` of null: the group has committed nothing."""
     if "end" not in offsets:
         refuse("is missing; the lag is the records up to it", ".end")
-    beginning, end, committed = (
-        None if offsets.get(key) is None else read_at(f".{key}", read_whole, offsets[key]) for key in OFFSETS
-    )
+    beginning, end, committed = (None if offsets.get(key) is None else read_at(f".{key}", read_whole, offsets[key]) for key in OFFSETS)
     if committed is None and reset != "latest" and beginning is None:
         refuse('is missing; nothing is committed, and config.options.auto_offset_reset is not "latest"', ".beginning")
     return partition_lag(beginning=beginning, end=end, committed=committed, auto_offset_reset=reset)

@@ -161,8 +161,7 @@ class _Exchange:
         )
 
     def _worth(self, member: str, wished: tuple[str, ...], task: TaskId) -> tuple[bool, bool, int, str]:
-        """Most first: copies that stay; then those of staying members, with the least to restore.
-        """
+        """Most first: copies that stay; then those of staying members, with the least to restore."""
         return member not in wished, self.indexed.members[member].leaving, self.indexed.records(member, task), member
 
 

@@ -141,8 +141,7 @@ class _Face:
         return (combined >> excess if excess > 0 else combined), level, excess <= 0
 
     def minimise(self, cost: Ints) -> bool:
-        """Narrows the face to the cheapest flows by `cost` (>= 0). Returns whether that is proven.
-        """
+        """Narrows the face to the cheapest flows by `cost` (>= 0). Returns whether that is proven."""
         self._solve(cost)
         potential = self._potentials(cost)
         if potential is None:

@@ -145,8 +145,7 @@ class _PlanChecker:
         return all(map(self.tasks.__contains__, tasks))
 
     def ownership(self) -> Iterator[str]:
-        """1: a task is active only where it is free or owned and kept; what is not kept is revoked.
-        """
+        """1: a task is active only where it is free or owned and kept; what is not kept is revoked."""
         for task, names in self._in_several({name: part.active for name, part in self.plan.members.items()}):
             for name in names[1:]:
                 yield f"{task} is active on {names[0]} and {name}"
@@ -283,9 +282,7 @@ class _PlanChecker:
         is one. Earlier decisions hold.
         """
         granted = {task for task in self.open if task not in self.owner and self.tasks[task].stateful}
-        revoking = [
-            movement for movement in self.plan.movements if movement.state is MovementState.REVOKING and self.tasks[movement.task].stateful
-        ]
+        revoking = [movement for movement in self.plan.movements if movement.state is MovementState.REVOKING and self.tasks[movement.task].stateful]
         caught_up = self.caught_up(granted.union(movement.task for movement in revoking))
         granted.intersection_update(caught_up)
         for name, part in self.changing.items():

@@ -236,8 +236,7 @@ def _plan(problem: AssignmentProblem, indexed: IndexedProblem, reported: Mapping
 
 
 def _may_hold(indexed: IndexedProblem, name: str, task: TaskId) -> bool:
-    """Returns whether the plan may name the task: not one that is gone without the leader knowing.
-    """
+    """Returns whether the plan may name the task: not one that is gone without the leader knowing."""
     return task in indexed.tasks and (indexed.owner.get(task) == name or indexed.may_run(name, task))
 
 

@@ -72,8 +72,7 @@ class RoundResult:
 
 @attrs.define
 class _Round:
-    """State of a round. `next`: worker -> its work afterwards; `revoked`: worker -> work to stop.
-    """
+    """State of a round. `next`: worker -> its work afterwards; `revoked`: worker -> work to stop."""
 
     workers: tuple[str, ...]
     configured: Mapping[int, Sequence[TaskId]]
@@ -175,8 +174,7 @@ def _nothing() -> Work:
 
 
 def _handle_lost(state: _Round, lost: Work) -> Work:
-    """Lost work to hand out in this round, without work that waits or goes straight to candidates.
-    """
+    """Lost work to hand out in this round, without work that waits or goes straight to candidates."""
     if not any(lost.values()) and not state.has_revoked:
         state.candidates, state.scheduled_ms, state.delay_ms = [], 0, 0
         return _nothing()

@@ -46,8 +46,7 @@ class RackOptimizer:
         return traffic * remote + (0 if task in getattr(client, kind) else non_overlap)
 
     def optimize_active(self, tasks: Sequence[TaskId], traffic: int, non_overlap: int) -> None:
-        """Optimises some of the active tasks, each assigned to one client; `tasks` in rising order.
-        """
+        """Optimises some of the active tasks, each assigned to one client; `tasks` in rising order."""
         if not tasks:
             return
         if self._balance_subtopology:

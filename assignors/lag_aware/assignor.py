@@ -77,8 +77,7 @@ class LagAware1(LagAware):
 
 
 def task_lags(indexed: IndexedProblem) -> dict[TaskId, int]:
-    """Task -> records of its source that the group has not processed; an unknown lag counts as 0.
-    """
+    """Task -> records of its source that the group has not processed; an unknown lag counts as 0."""
     return {task.id: task.lag or 0 for task in indexed.tasks.values()}
 
 
@@ -142,8 +141,7 @@ def _staying(topics: Iterable[Topic], heading: Mapping[TaskId, str]) -> dict[Tas
 
 
 def _is_even_in_the_whole(topics: Sequence[Topic], heading: Mapping[TaskId, str]) -> bool:
-    """Returns whether the total counts of members with equal subscriptions differ by at most one.
-    """
+    """Returns whether the total counts of members with equal subscriptions differ by at most one."""
     loads = loads_of(topics, _staying(topics, heading))
     return all(
         max(loads[name].count for name in members) - min(loads[name].count for name in members) <= 1 for members in subscriptions(topics).values()

@@ -108,9 +108,7 @@ def deal_topic(indexed: IndexedProblem, topic: Topic, tolerance: int = 0) -> Dea
     return _given(indexed, hand_out(topic, {}, loads_of([topic], {})), [topic], _lag_classes([topic], tolerance))
 
 
-def hand_out(
-    topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, DealtLoad], rank: Mapping[str, int] | None = None
-) -> dict[TaskId, str]:
+def hand_out(topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, DealtLoad], rank: Mapping[str, int] | None = None) -> dict[TaskId, str]:
     """Partition -> member, given those that are `fixed`. `loads`: of the subscribers, `fixed`
     included; updated. `rank`: of the subscribers; among equals the lowest comes first, before the
     first by id.

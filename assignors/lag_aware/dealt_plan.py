@@ -89,9 +89,7 @@ def _member_plans(
     return {member: MemberPlan(active=tuple(active[member]), revoke=tuple(sorted(revoke[member]))) for member in indexed.members}
 
 
-def _reasons(
-    indexed: IndexedProblem, target: Mapping[TaskId, str], lags: Mapping[TaskId, int], dealt: Dealt
-) -> dict[TaskId, Reason]:
+def _reasons(indexed: IndexedProblem, target: Mapping[TaskId, str], lags: Mapping[TaskId, int], dealt: Dealt) -> dict[TaskId, Reason]:
     """The reason of each task that moves or is placed, with its lag, or the lag of its new owner if
     it has state; and of tasks that a leaving member gives up without a successor.
     """

@@ -67,8 +67,7 @@ def _cost(indexed: IndexedProblem, owner: Mapping[TaskId, str]) -> int:
 
 
 def _one_class(indexed: IndexedProblem, tasks: Sequence[TaskId], counts: Mapping[str, int]) -> Dealt:
-    """All tasks are interchangeable: counts and tasks are settled together, so one stage is exact.
-    """
+    """All tasks are interchangeable: counts and tasks are settled together, so one stage is exact."""
     placed, flow = _placed(indexed, tasks, dict.fromkeys(sorted(counts), min(counts.values())), more=max(counts.values()) - min(counts.values()))
     return Dealt(placed, flow.unique, _cost(indexed, placed) if flow.optimal else 0)
 

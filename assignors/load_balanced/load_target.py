@@ -120,8 +120,7 @@ class LoadTarget:
         return self.owners_for_now(candidates, running)
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
-        """Gain of the best single move, in thousandths of a fair share; 0: it is not worth a move.
-        """
+        """Gain of the best single move, in thousandths of a fair share; 0: it is not worth a move."""
         gain = self._utilisation(owner).gain()
         return 0 if gain <= self.thresholds.high else -(-gain // (FAIR_SHARE // 1_000))
 

@@ -140,9 +140,14 @@ def start(key: str, bootstrap: str, folder: Path) -> subprocess.Popen[bytes]:
     if key == "streams":
         libraries = f"{brokers.jars(JAVA / 'pom.xml')}/*"
         settings = {
-            "bootstrap.servers": bootstrap, "application.id": "ks", "state.dir": str(state), "auto.offset.reset": "earliest",
-            "processing.guarantee": "exactly_once_v2", "commit.interval.ms": "100", "statestore.cache.max.bytes": "0",
-        }  # fmt: skip
+            "bootstrap.servers": bootstrap,
+            "application.id": "ks",
+            "state.dir": str(state),
+            "auto.offset.reset": "earliest",
+            "processing.guarantee": "exactly_once_v2",
+            "commit.interval.ms": "100",
+            "statestore.cache.max.bytes": "0",
+        }
         (folder / "settings").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         path = f"{brokers.classes(HERE / 'PageViews.java', libraries)}:{libraries}"
         command = ["java", "-XX:+UseSerialGC", "-Xmx512m", "-cp", path, "PageViews", str(folder / "settings")]
@@ -234,7 +239,7 @@ def main(clicks: int, systems: str) -> None:
                 f"| {SYSTEMS[key].label} | {lines_of(SYSTEMS[key].files)} | {found.per_s:,.0f} | {found.cpu_s / clicks * 100_000:.2f} | "
                 f"{found.state_bytes / 1e6:.1f} | {'equal' if same else 'WRONG'} | {f'{missing} MISSING' if missing else 'equal'} |",
                 flush=True,
-            )  # fmt: skip
+            )
     sys.exit(wrong)
 
 

@@ -7,9 +7,14 @@ from quixstreams.dataframe.windows import Count, Reduce
 
 bootstrap, folder = sys.argv[1:]
 app = Application(
-    broker_address=bootstrap, consumer_group="qx", state_dir=folder, auto_offset_reset="earliest", commit_interval=0.1,
-    processing_guarantee="exactly-once", loglevel="WARNING",
-)  # fmt: skip
+    broker_address=bootstrap,
+    consumer_group="qx",
+    state_dir=folder,
+    auto_offset_reset="earliest",
+    commit_interval=0.1,
+    processing_guarantee="exactly-once",
+    loglevel="WARNING",
+)
 clicks, users = (app.dataframe(app.topic(name, key_deserializer="str")) for name in ("clicks", "users"))
 last_pages = Reduce(
     initializer=lambda click: [click["page"]],

@@ -68,8 +68,21 @@ def one_broker(bootstrap: str | None) -> Iterator[str]:
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; default: they are removed.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File for all measurements, as JSON.")
 @click.option("--beside", multiple=True, type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Earlier --out file for the table.")
-def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | None, keep: Path | None, out: Path | None, beside: tuple[Path, ...],
-          most_s: float, rest_s: float, warm_s: float, members: int, standbys: int, **load: Any) -> None:  # fmt: skip
+def peers(
+    screen: Screen,
+    only: list[str],
+    actions: list[str],
+    bootstrap: str | None,
+    keep: Path | None,
+    out: Path | None,
+    beside: tuple[Path, ...],
+    most_s: float,
+    rest_s: float,
+    warm_s: float,
+    members: int,
+    standbys: int,
+    **load: Any,
+) -> None:
     """Runs the same application, a count per key with a changelog, on four systems in turn on one
     broker. Members are restarted one by one, one joins, one leaves, one is killed, while every task
     receives records. Measures how long the records wait.

@@ -180,7 +180,7 @@ class Application:
 
 async def run(
     system: System, load: Load, actions: Sequence[str], *, members: int, rest_s: float, most_s: float, warm_s: float, report: Callable[[str], None]
-) -> Run:  # fmt: skip
+) -> Run:
     """Measures one system, from creating its topics to its end. `report` gets a line per step."""
     connection = Connection(bootstrap=system.bootstrap)
     begun_s = time.monotonic()
@@ -203,9 +203,18 @@ async def run(
 
 
 async def _measure(
-    application: Application, outside: Outside, system: System, actions: Sequence[str], *, members: int, rest_s: float, warm_s: float, keys: int,
-    loaded_s: float, report: Callable[[str], None],
-) -> Run:  # fmt: skip
+    application: Application,
+    outside: Outside,
+    system: System,
+    actions: Sequence[str],
+    *,
+    members: int,
+    rest_s: float,
+    warm_s: float,
+    keys: int,
+    loaded_s: float,
+    report: Callable[[str], None],
+) -> Run:
     started_ms = _now_ms()
     await application.start([f"m{number + 1}" for number in range(members)])
     rest_ms = _now_ms()
@@ -222,11 +231,17 @@ async def _measure(
     steps = [each.step(outside) for each in marks]
     quiet = sorted(until - asked for task in outside.tasks for asked, until in task.waits(rest_ms - int(rest_s * 1_000), rest_ms))
     return Run(
-        system=system.label, settings=system.settings, keys=keys, loaded_s=round(loaded_s, 1), started_s=round((rest_ms - started_ms) / 1_000, 1),
-        steps=steps, unanswered=sum(task.unanswered(started_ms, end_ms - STILL_MS) for task in outside.tasks),
+        system=system.label,
+        settings=system.settings,
+        keys=keys,
+        loaded_s=round(loaded_s, 1),
+        started_s=round((rest_ms - started_ms) / 1_000, 1),
+        steps=steps,
+        unanswered=sum(task.unanswered(started_ms, end_ms - STILL_MS) for task in outside.tasks),
         unanswered_later=sum(task.unanswered(rest_ms, end_ms - STILL_MS) for task in outside.tasks),
-        wait_median_ms=quiet[len(quiet) // 2], wait_p99_ms=quiet[len(quiet) * 99 // 100],
-    )  # fmt: skip
+        wait_median_ms=quiet[len(quiet) // 2],
+        wait_p99_ms=quiet[len(quiet) * 99 // 100],
+    )
 
 
 def _now_ms() -> int:

@@ -64,7 +64,6 @@ async def load_state(connection: Connection, load: Load, changelog: str) -> int:
 
     noise = random.Random(1).randbytes(1 << 16)
 
-
     def record(partition: int, number: int) -> Unsent:
         start = number * 31 % (len(noise) - VALUE_BYTES)
         return key_of(partition, number), bytes(COUNT_BYTES) + noise[start : start + VALUE_BYTES - COUNT_BYTES], [], None
@@ -130,8 +129,7 @@ async def feeding(connection: Connection, load: Load, *, input: str, output: str
 
 
 async def _feed(producer: Any, load: Load, topic: str, outside: Outside) -> None:
-    """Sends each task's records at even intervals, tasks in turn.
-    """
+    """Sends each task's records at even intervals, tasks in turn."""
     begun_s, number, apart_s = time.monotonic(), 0, 1 / (load.per_s * load.tasks)
     sent: Any = None
     while True:

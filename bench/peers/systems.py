@@ -62,9 +62,17 @@ class System:
     """Counts by key and window: see `given.WINDOW_MS`."""
 
     def __init__(
-        self, bootstrap: str, name: str, folder: Path, load: Load, standbys: int, *, exactly_once: bool = False, handler_ms: int = 0,
+        self,
+        bootstrap: str,
+        name: str,
+        folder: Path,
+        load: Load,
+        standbys: int,
+        *,
+        exactly_once: bool = False,
+        handler_ms: int = 0,
         initial_delay_ms: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.bootstrap, self.name, self.folder, self.load, self.standbys = bootstrap, name, folder, load, standbys
         self.exactly_once, self.handler_ms, self.initial_delay_ms = exactly_once, handler_ms, initial_delay_ms
         self.input, self.output = f"{name}-in", f"{name}-out"
@@ -87,11 +95,24 @@ class System:
     def given(self, instance: str) -> Given:
         assignor = registry.latest("high_availability")
         return Given(
-            bootstrap=self.bootstrap, name=self.name, instance=instance, input=self.input, output=self.output, changelog=self.changelog,
-            tasks=self.load.tasks, folder=str(self.folder / "state"), standbys=self.standbys, session_timeout_ms=SESSION_TIMEOUT_MS,
-            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS, exactly_once=self.exactly_once, handler_ms=self.handler_ms, in_batches=self.in_batches,
-            in_windows=self.in_windows, initial_delay_ms=self.initial_delay_ms, assignor=(assignor.name, assignor.version, assignor.solver),
-        )  # fmt: skip
+            bootstrap=self.bootstrap,
+            name=self.name,
+            instance=instance,
+            input=self.input,
+            output=self.output,
+            changelog=self.changelog,
+            tasks=self.load.tasks,
+            folder=str(self.folder / "state"),
+            standbys=self.standbys,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+            exactly_once=self.exactly_once,
+            handler_ms=self.handler_ms,
+            in_batches=self.in_batches,
+            in_windows=self.in_windows,
+            initial_delay_ms=self.initial_delay_ms,
+            assignor=(assignor.name, assignor.version, assignor.solver),
+        )
 
 
 class PythonInstance:
@@ -257,4 +278,3 @@ class Ceiling(System):
 SYSTEMS: dict[str, type[System]] = {"equipoise": Equipoise, "streams": KafkaStreams, "faust": Faust, "group": PlainGroup}
 RESTARTS: dict[str, type[System]] = {"restarts": EquipoiseRestarts, "static": StaticKafkaStreams}
 """Other ways to restart, for ``--only``."""
-

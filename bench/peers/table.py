@@ -6,9 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 COLUMNS = (
-    "system", "action", "task-s", "unavailable tasks", "longest, s", "owners changed", "longest wait, moved, ms",
-    "not moved, ms", "at rest after, s", "repeated", "unanswered",
-)  # fmt: skip
+    "system",
+    "action",
+    "task-s",
+    "unavailable tasks",
+    "longest, s",
+    "owners changed",
+    "longest wait, moved, ms",
+    "not moved, ms",
+    "at rest after, s",
+    "repeated",
+    "unanswered",
+)
 NAMES = {"restart": "rolling restart", "join": "one joins", "leave": "one leaves", "kill": "kill -9"}
 
 Cell = str | int | float | None
@@ -52,7 +61,8 @@ def _row(system: str, action: str, costs: list[dict[str, Any]]) -> list[Cell]:
     settled = all(cost["settled"] for cost in costs)
     lasts = f"{sum(cost['lasts_ms'] for cost in costs) / 1_000:.0f}"
     return [
-        system, action,
+        system,
+        action,
         round(sum(cost["unavailable_ms"] for cost in costs) / 1_000, 1),
         sum(cost["tasks_still"] for cost in costs),
         round(max(cost["longest_still_ms"] for cost in costs) / 1_000, 1),
@@ -62,7 +72,7 @@ def _row(system: str, action: str, costs: list[dict[str, Any]]) -> list[Cell]:
         lasts if settled else f"over {lasts}",
         sum(cost["repeated"] for cost in costs),
         sum(cost["unanswered"] for cost in costs),
-    ]  # fmt: skip
+    ]
 
 
 def _largest(costs: list[dict[str, Any]], name: str) -> int | None:

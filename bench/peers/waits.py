@@ -91,8 +91,7 @@ class TaskWaits:
         return found[::-1]
 
     def still(self, begin_ms: int, end_ms: int) -> list[tuple[int, int]]:
-        """Periods of unavailability between the two times, as disjoint (from, to) in order.
-        """
+        """Periods of unavailability between the two times, as disjoint (from, to) in order."""
         found: list[tuple[int, int]] = []
         for asked_ms, until_ms in self.waits(begin_ms, end_ms):
             if until_ms - asked_ms <= STILL_MS:

@@ -60,12 +60,25 @@ class Run:
         if not keeps:
             shutil.rmtree(state, ignore_errors=True)
         written = {
-            "bootstrap.servers": self.bootstrap, "application.id": "orders", "client.id": name, "state.dir": str(state),
-            "prefix": "orders", "instance": name, "samples": str(self.folder / f"{name}.samples"),
-            "num.stream.threads": 2, "num.standby.replicas": self.standbys, "acceptable.recovery.lag": 1000, "max.warmup.replicas": 2,
-            "probing.rebalance.interval.ms": 60000, "commit.interval.ms": 1000, "statestore.cache.max.bytes": 1048576,
-            "session.timeout.ms": 10000, "heartbeat.interval.ms": 3000, "auto.offset.reset": "earliest", "replication.factor": 1,
-        }  # fmt: skip
+            "bootstrap.servers": self.bootstrap,
+            "application.id": "orders",
+            "client.id": name,
+            "state.dir": str(state),
+            "prefix": "orders",
+            "instance": name,
+            "samples": str(self.folder / f"{name}.samples"),
+            "num.stream.threads": 2,
+            "num.standby.replicas": self.standbys,
+            "acceptable.recovery.lag": 1000,
+            "max.warmup.replicas": 2,
+            "probing.rebalance.interval.ms": 60000,
+            "commit.interval.ms": 1000,
+            "statestore.cache.max.bytes": 1048576,
+            "session.timeout.ms": 10000,
+            "heartbeat.interval.ms": 3000,
+            "auto.offset.reset": "earliest",
+            "replication.factor": 1,
+        }
         if self.leader == "equipoise":
             written |= {"task.assignor.class": "io.equipoise.streams.EquipoiseTaskAssignor", "equipoise.url": f"http://127.0.0.1:{self.port}"}
         file = self.folder / f"{name}.properties"
@@ -270,9 +283,15 @@ def main() -> None:
     with brokers.Brokers(**settings) as started:
         standbys = 1 if given.scenario == "rolling" else 0
         run = Run(
-            given.leader, standbys, given.preload, given.step_s, folder, started.bootstrap,
-            kills_worker=given.kill_worker, supervised=given.supervised,
-        )  # fmt: skip
+            given.leader,
+            standbys,
+            given.preload,
+            given.step_s,
+            folder,
+            started.bootstrap,
+            kills_worker=given.kill_worker,
+            supervised=given.supervised,
+        )
         found = asyncio.run(play(run, given.scenario, given.record))
     print(table(found, f"{given.scenario}, {given.leader}"))
     print(f"load average {os.getloadavg()[0]:.1f}")

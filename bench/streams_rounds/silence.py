@@ -34,8 +34,7 @@ class Window:
 
 
 def read_spans(files: Iterable[Path]) -> list[Span]:
-    """The samples of all instances, by time. An instance that was killed may have left half a line.
-    """
+    """The samples of all instances, by time. An instance that was killed may have left half a line."""
     spans = []
     for file in files:
         for line in file.read_text().splitlines():

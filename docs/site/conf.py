@@ -26,11 +26,11 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "docs/index"
 include_patterns = [
     "*.md", "docs/*.md", "docs/decisions/*.md", "examples/README.md", "model/README.md", "replay/data/README.md", "tests/kafka_cases.md",
-]  # fmt: skip
+]  # fmt: skip # a list of pairs
 exclude_patterns = [
     ".*", "CODE_OF_CONDUCT.md", "assignors", "bench", "build", "changes", "dist", "docs/site", "equipoise", "events",
     "java", "out", "statemachine",
-]  # fmt: skip
+]  # fmt: skip # a list of pairs
 nitpicky = True
 default_role = "py:obj"  # `Name` in a docstring is a link where that is documented, and code elsewhere
 highlight_language = "text"

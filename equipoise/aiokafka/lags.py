@@ -1,5 +1,4 @@
-"""Lags of a consumer group, from the brokers (KIP-169 "Lag", "Obtaining Consumer Group Offsets").
-"""
+"""Lags of a consumer group, from the brokers (KIP-169 "Lag", "Obtaining Consumer Group Offsets")."""
 
 from __future__ import annotations
 

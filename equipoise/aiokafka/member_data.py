@@ -28,8 +28,7 @@ NO_GENERATION = -1
 
 @attrs.frozen(kw_only=True)
 class MemberData:
-    """`owned`: what it had. `deal`: number of the deal that gave it that; NO_DEAL: it does not say.
-    """
+    """`owned`: what it had. `deal`: number of the deal that gave it that; NO_DEAL: it does not say."""
 
     owned: frozenset[Place] = frozenset()
     deal: int = NO_DEAL

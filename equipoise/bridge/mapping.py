@@ -96,14 +96,11 @@ def configuration(question: Question) -> GroupConfigured:
     except FieldError as error:
         raise FieldError(f"$.settings: {error.name}", error.problem) from None
     assignor = registry.latest("high_availability")
-    return GroupConfigured(
-        assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, led_by="external", knobs=settings
-    )
+    return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, led_by="external", knobs=settings)
 
 
 def with_own_warmups(settings: GroupSettings) -> GroupSettings:
-    """The settings with as many warm-ups at once as an application wants that has Kafka's default.
-    """
+    """The settings with as many warm-ups at once as an application wants that has Kafka's default."""
     most = ALL_AT_ONCE if settings.max_warmups == KAFKAS_WARMUPS else settings.max_warmups
     return attrs.evolve(settings, max_warmups=most, max_warmups_per_member=most)
 

@@ -195,9 +195,7 @@ def _lag(value: Any, _: Any = None) -> Lag:
 
 
 def _lags(value: Any, _: Any = None) -> dict[TaskId, Lag]:
-    return {
-        read_at(path_of(key), _task_id, key): read_at(path_of(key), _lag, lag) for key, lag in as_object(value).items()
-    }
+    return {read_at(path_of(key), _task_id, key): read_at(path_of(key), _lag, lag) for key, lag in as_object(value).items()}
 
 
 def _texts(value: Any, _: Any = None) -> dict[str, str]:

@@ -48,9 +48,16 @@ class Decided:
 
 
 def decide(
-    log: SeatLog, settings: SeatSettings, group: DescribedConsumers, asked: TopicsAsked, topics: Mapping[str, tuple[str, ...]],
-    *, protocol: str, lags: Mapping[TopicPartition, int], before: list[JoinedClient],
-) -> Decided:  # fmt: skip
+    log: SeatLog,
+    settings: SeatSettings,
+    group: DescribedConsumers,
+    asked: TopicsAsked,
+    topics: Mapping[str, tuple[str, ...]],
+    *,
+    protocol: str,
+    lags: Mapping[TopicPartition, int],
+    before: list[JoinedClient],
+) -> Decided:
     """Appends a generation of the group to the log, and returns what was decided. Raises
     EquipoiseError when the log cannot be written or the machine halts.
     """
@@ -210,9 +217,15 @@ class BrokerSeat:
         if self._tries == MOST_TRIES:
             _LOG.warning("group %s: plans have no effect: is the assignor of this version on every broker?", self.group)
         decided = decide(
-            self._log, self._settings, group, asked, topics, protocol=TOGETHER if self._together else CONSUMER,
-            lags=await self._source_lags(asked), before=self._before,
-        )  # fmt: skip
+            self._log,
+            self._settings,
+            group,
+            asked,
+            topics,
+            protocol=TOGETHER if self._together else CONSUMER,
+            lags=await self._source_lags(asked),
+            before=self._before,
+        )
         self._before, self._wanted, self._led = [], decided.wanted, led
         await self._carry(group, topics, asked, decided)
 
@@ -228,8 +241,14 @@ class BrokerSeat:
         waits = f"; waiting for {', '.join(decided.waiting)}" if decided.waiting else ""
         _LOG.info(
             "group %s: epoch %d, %d consumers, assigned in %.0f ms: %d of %d partitions move%s",
-            self.group, group.epoch, len(group.consumers), (self._runtime.monotonic_s() - began_s) * 1_000, decided.moves, len(decided.wanted), waits,
-        )  # fmt: skip
+            self.group,
+            group.epoch,
+            len(group.consumers),
+            (self._runtime.monotonic_s() - began_s) * 1_000,
+            decided.moves,
+            len(decided.wanted),
+            waits,
+        )
 
     async def _source_lags(self, asked: TopicsAsked) -> Mapping[TopicPartition, int]:
         if not self._log.deals_by_lag:

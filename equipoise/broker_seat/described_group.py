@@ -80,17 +80,26 @@ def described(group: Mapping[str, Any]) -> DescribedConsumers:
     """Reads one group of the answer."""
     members = [
         DescribedConsumer(
-            member_id=each["member_id"], instance_id=each["instance_id"], client_id=each["client_id"], rack=each["rack_id"] or "",
-            topics=tuple(sorted(each["subscribed_topic_names"] or ())), pattern=each["subscribed_topic_regex"] or "",
-            target=_places(each["target_assignment"]), has=_places(each["assignment"]), epoch=each["member_epoch"],
+            member_id=each["member_id"],
+            instance_id=each["instance_id"],
+            client_id=each["client_id"],
+            rack=each["rack_id"] or "",
+            topics=tuple(sorted(each["subscribed_topic_names"] or ())),
+            pattern=each["subscribed_topic_regex"] or "",
+            target=_places(each["target_assignment"]),
+            has=_places(each["assignment"]),
+            epoch=each["member_epoch"],
             is_classic=each.get("member_type") == CLASSIC_MEMBER,
         )
         for each in group["members"]
-    ]  # fmt: skip
+    ]
     return DescribedConsumers(
-        epoch=group["group_epoch"], assigned_epoch=group["assignment_epoch"], assignor=group["assignor"] or "",
-        consumers=tuple(each for each in members if not each.carries), carriers=tuple(each for each in members if each.carries),
-    )  # fmt: skip
+        epoch=group["group_epoch"],
+        assigned_epoch=group["assignment_epoch"],
+        assignor=group["assignor"] or "",
+        consumers=tuple(each for each in members if not each.carries),
+        carriers=tuple(each for each in members if each.carries),
+    )
 
 
 def _places(assignment: Mapping[str, Any]) -> frozenset[TopicPartition]:
@@ -130,9 +139,16 @@ def joined_clients(consumers: Sequence[DescribedConsumer], topics: Mapping[str, 
 
 
 def plan_for(
-    group: DescribedConsumers, wanted: Mapping[TopicPartition, str], ids: Mapping[str, bytes], metadata: SeatTopicMetadata,
-    topics: Mapping[str, tuple[str, ...]], *, number: int, holds: bool, together: bool,
-) -> BrokerPlan:  # fmt: skip
+    group: DescribedConsumers,
+    wanted: Mapping[TopicPartition, str],
+    ids: Mapping[str, bytes],
+    metadata: SeatTopicMetadata,
+    topics: Mapping[str, tuple[str, ...]],
+    *,
+    number: int,
+    holds: bool,
+    together: bool,
+) -> BrokerPlan:
     """The plan that makes `wanted` (partition -> member id) of what the group has. `ids`: of its
     topics. `topics`: by member, as `subscriptions` returns them.
     """

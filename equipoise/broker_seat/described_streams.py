@@ -30,9 +30,14 @@ def _sources(part: DescribedSubtopology) -> tuple[str, ...]:
 
 
 def question_of(
-    group: DescribedStreamsGroup, metadata: SeatTopicMetadata, ends: Mapping[tuple[str, int], int], settings: Mapping[str, object], round_id: str,
-    *, acceptable_lag: int = 0,
-) -> Question:  # fmt: skip
+    group: DescribedStreamsGroup,
+    metadata: SeatTopicMetadata,
+    ends: Mapping[tuple[str, int], int],
+    settings: Mapping[str, object],
+    round_id: str,
+    *,
+    acceptable_lag: int = 0,
+) -> Question:
     """The state of the application. `ends`: end offsets of changelogs. `acceptable_lag`: up to
     which copies count as caught up; those on a disk that nobody keeps up do not, however near,
     while the task runs and leaves them behind.
@@ -51,9 +56,11 @@ def question_of(
     records = {each.id: each.records for each in tasks if each.stateful}
     running = {task for each in group.members for task in _tasks(each.target_assignment.active_tasks)}
     return Question(
-        round_id=round_id, settings=settings, tasks=tuple(sorted(tasks, key=lambda each: each.id)),
+        round_id=round_id,
+        settings=settings,
+        tasks=tuple(sorted(tasks, key=lambda each: each.id)),
         processes=tuple(_process(name, of, known, records, running, acceptable_lag + 1) for name, of in sorted(processes_of(group).items())),
-    )  # fmt: skip
+    )
 
 
 def _task(part: DescribedSubtopology, number: int, metadata: SeatTopicMetadata, ends: Mapping[tuple[str, int], int]) -> AskedTask:
@@ -66,9 +73,12 @@ def _task(part: DescribedSubtopology, number: int, metadata: SeatTopicMetadata, 
 
     changelogs = places(each.name for each in part.state_changelog_topics)
     return AskedTask(
-        id=TaskId(int(part.subtopology_id), number), stateful=bool(part.state_changelog_topics), source=places(_sources(part)), changelog=changelogs,
+        id=TaskId(int(part.subtopology_id), number),
+        stateful=bool(part.state_changelog_topics),
+        source=places(_sources(part)),
+        changelog=changelogs,
         records=sum(ends.get((each.topic, each.partition), 0) for each in changelogs),
-    )  # fmt: skip
+    )
 
 
 def processes_of(group: DescribedStreamsGroup) -> dict[str, list[DescribedStreamsMember]]:
@@ -101,9 +111,7 @@ def is_at_rest(group: DescribedStreamsGroup) -> bool:
     return group.assignment_epoch >= group.group_epoch and all(each.assignment == each.target_assignment for each in group.members)
 
 
-def _process(
-    name: str, threads: Process, known: set[TaskId], records: Mapping[TaskId, int], running: set[TaskId], unkept_lag: int
-) -> AskedProcess:
+def _process(name: str, threads: Process, known: set[TaskId], records: Mapping[TaskId, int], running: set[TaskId], unkept_lag: int) -> AskedProcess:
     """`records`: of tasks with state. `running`: tasks that somebody runs. `unkept_lag`: the least
     of a copy of these that nobody keeps up.
     """
@@ -122,9 +130,15 @@ def _process(
     first = threads[0]
     consumers = tuple(sorted({each.client_id for each in threads}))
     return AskedProcess(
-        id=name, consumers=consumers, threads=len(consumers), rack=first.rack_id or None,
-        tags={each.key: each.value for each in first.client_tags}, active=tuple(sorted(active)), standby=tuple(sorted(standby)), lags=lags,
-    )  # fmt: skip
+        id=name,
+        consumers=consumers,
+        threads=len(consumers),
+        rack=first.rack_id or None,
+        tags={each.key: each.value for each in first.client_tags},
+        active=tuple(sorted(active)),
+        standby=tuple(sorted(standby)),
+        lags=lags,
+    )
 
 
 def caught_up_copies(group: DescribedStreamsGroup, acceptable_lag: int) -> frozenset[tuple[str, TaskId]]:

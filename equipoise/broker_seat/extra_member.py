@@ -84,10 +84,15 @@ class ExtraMember:
         topics = OWN_TOPICS[: 1 + self._both] if joins or begins else None
         answer = await self._group.send(
             ConsumerGroupHeartbeat(
-                self.group, self.member_id, self.epoch, rack=rack, topics=topics, assignor=self._assignor if joins else None,
+                self.group,
+                self.member_id,
+                self.epoch,
+                rack=rack,
+                topics=topics,
+                assignor=self._assignor if joins else None,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if joins else -1,
             )
-        )  # fmt: skip
+        )
         self._check(answer)
         self.epoch, self.heartbeat_interval_ms = answer.member_epoch, answer.heartbeat_interval_ms
 

@@ -68,9 +68,7 @@ class FirstPlan:
             return ()
         if way.name != "seat":
             interval_ms = CLASSIC_HEARTBEAT_MS if self.is_classic else way.heartbeat_ms or BROKER_HEARTBEAT_MS
-            settings = ConsumerSettings(
-                session_timeout_ms=SESSION_MS, is_broker_led=True, heartbeat_interval_ms=interval_ms, in_step=self.is_classic
-            )
+            settings = ConsumerSettings(session_timeout_ms=SESSION_MS, is_broker_led=True, heartbeat_interval_ms=interval_ms, in_step=self.is_classic)
             expected = predict_deal(self.has, self.wanted, settings, idle=self.idle)
             return tuple(each for each in expected if each.metric != "rest_ms" or not self.waits)
         settings = ConsumerSettings(session_timeout_ms=SESSION_MS, assignor=self.strategy, in_step=True)  # each rebalance has them so
@@ -109,8 +107,10 @@ async def first_plan(connection: Connection, group: str, way: Way, settings: Sea
         wanted={f"{topic}-{number}": who for (topic, number), who in sorted(decided.wanted.items())},
         idle=tuple(sorted({each.member_id for each in found.consumers} - set(has.values()))),
         names={each.member_id: each.client().base for each in found.consumers},
-        is_led=bool(found.carriers), is_classic=is_classic, strategy=found.assignor if is_classic else "",
-    )  # fmt: skip
+        is_led=bool(found.carriers),
+        is_classic=is_classic,
+        strategy=found.assignor if is_classic else "",
+    )
 
 
 async def _classic(connection: Connection, group: str) -> DescribedConsumers | None:
@@ -139,9 +139,15 @@ def _classic_member(each: GroupMember) -> DescribedConsumer | None:
         return None
     base = client_of(each.member_id, each.instance_id).base
     return DescribedConsumer(
-        member_id=each.member_id, instance_id=each.instance_id, client_id=base, rack=subscription.rack or "", topics=subscription.topics, pattern="",
-        target=held, has=held,
-    )  # fmt: skip
+        member_id=each.member_id,
+        instance_id=each.instance_id,
+        client_id=base,
+        rack=subscription.rack or "",
+        topics=subscription.topics,
+        pattern="",
+        target=held,
+        has=held,
+    )
 
 
 def _of_streams(first: FirstRound) -> FirstPlan:
@@ -160,7 +166,11 @@ def _of_streams(first: FirstRound) -> FirstPlan:
         if (task, process_of[each.member_id]) not in kept
     ]
     return FirstPlan(
-        has=has, wanted=dict(sorted(wanted.items())), idle=tuple(sorted({each.id for each in processes} - set(has.values()))),
-        names={process: name for name, process in process_of.items()}, copies=tuple(copies), is_led=first.is_led,
+        has=has,
+        wanted=dict(sorted(wanted.items())),
+        idle=tuple(sorted({each.id for each in processes} - set(has.values()))),
+        names={process: name for name, process in process_of.items()},
+        copies=tuple(copies),
+        is_led=first.is_led,
         waits=any(each.warmup for each in members),
-    )  # fmt: skip
+    )

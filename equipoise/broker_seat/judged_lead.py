@@ -57,9 +57,7 @@ class PlannedLead:
     first: FirstPlan
 
 
-async def planned_lead(
-    group: str, log: SeatLog, way: Way, plan: Callable[[], Awaitable[FirstPlan | None]], *, evicts: bool
-) -> PlannedLead | None:
+async def planned_lead(group: str, log: SeatLog, way: Way, plan: Callable[[], Awaitable[FirstPlan | None]], *, evicts: bool) -> PlannedLead | None:
     """Appends that the group is going to be led, and what that is expected to cost. None: nobody is
     in the group, equipoise is in it already, or it cannot be asked.
     """

@@ -244,6 +244,11 @@ class StreamsSeat:
         counts = {kind: sum(each.last - each.first + 1 for each in plan.entries if each.kind == kind) for kind in ("move", "copy", "drop")}
         _LOG.info(
             "group %s: epoch %d, %d processes, assigned in %.0f ms: %d tasks move, %d copies begin, %d end",
-            self.group, group.group_epoch, len(processes_of(group)), (self._runtime.monotonic_s() - began_s) * 1_000,
-            counts["move"], counts["copy"], counts["drop"],
-        )  # fmt: skip
+            self.group,
+            group.group_epoch,
+            len(processes_of(group)),
+            (self._runtime.monotonic_s() - began_s) * 1_000,
+            counts["move"],
+            counts["copy"],
+            counts["drop"],
+        )

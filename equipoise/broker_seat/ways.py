@@ -25,7 +25,7 @@ STREAMS_CLASS = "io.equipoise.broker.EquipoiseStreamsAssignor"
 _INSIDE = {
     "brokers": (SETTING, CLASS, "group.consumer.heartbeat.interval.ms"),
     "streams": (STREAMS_SETTING, STREAMS_CLASS, "group.streams.heartbeat.interval.ms"),
-}  # fmt: skip
+}
 """Way -> the brokers' setting that names the assignor, its class, and that of their heartbeats."""
 
 
@@ -117,8 +117,7 @@ async def look_inside(asking: Asking, way: Way) -> Way:
 
 
 def check_way(way: Way, group: str) -> None:
-    """Raises NoBrokerSeatError where brokers do not have the assignor, or do not convert the group.
-    """
+    """Raises NoBrokerSeatError where brokers do not have the assignor, or do not convert the group."""
     if way.refused:
         raise NoBrokerSeatError(f"--group {group}: {way.refused}")
     if way.without_jar:

@@ -104,13 +104,17 @@ def _show(screen: Screen, group: ObservedGroup, seen: _Seen) -> None:
         columns=("partition", "member", "committed", "end", "lag", "silent"),
         rows=[
             (
-                each.partition, names.get(each.member or "", ""), each.committed, each.end, each.lag,
+                each.partition,
+                names.get(each.member or "", ""),
+                each.committed,
+                each.end,
+                each.lag,
                 span_text(each.silent_ms) if each.silent_ms else "",
             )
             for each in lags
         ],
         title=counted(len(lags), "partition"),
-    )  # fmt: skip
+    )
     unread = [f"not read: {each}" for each in seen.observed.unread]
     said = [_led(row), *_waiting(group, names), *_uneven(group, names)]
     document = {"groups": [row], "unread": seen.observed.unread, "members": members, "partitions": partitions}

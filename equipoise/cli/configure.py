@@ -192,10 +192,17 @@ class _Configure:
             parts.append(f"{counted(found.planned_movements, 'movement')} until the new target is reached")
         plays = found.rejection is None and changes and seeds
         simulated, predicted, said = self._simulated(before, after, state, seeds) if plays else (None, None, [])
-        document = settings_document(self._group,
-            "dry run", before, changes, rejection=found.rejection, moves=[_move(each) for each in found.moves],
-            planned_movements=found.planned_movements, simulated=simulated, predicted=predicted,
-        )  # fmt: skip
+        document = settings_document(
+            self._group,
+            "dry run",
+            before,
+            changes,
+            rejection=found.rejection,
+            moves=[_move(each) for each in found.moves],
+            planned_movements=found.planned_movements,
+            simulated=simulated,
+            predicted=predicted,
+        )
         self._screen.answer(document, *parts, *said)
         return EXIT_NOT_IN_FORCE if found.rejection is not None else 0
 
@@ -289,9 +296,7 @@ class _Configure:
             return None
         if rejection is not None:
             others = [attrs.asdict(each) for each in meanwhile]
-            document = settings_document(
-                self._group, "rejected", in_force, changes, offset=live.offset, rejection=rejection, meanwhile=others
-            )
+            document = settings_document(self._group, "rejected", in_force, changes, offset=live.offset, rejection=rejection, meanwhile=others)
             fix = ["to make your change to these settings, run it again; --rebase does that by itself"] * live.is_outdated
             stay = "other" if live.is_outdated else "the earlier"
             self._screen.answer(document, f"{self._group}: rejected; {stay} settings stay in force: {rejection}", *said, *fix)

@@ -111,5 +111,11 @@ def _document(group: str, outcome: str, found: Preview, shown: list[Behind], rej
     moves = [
         {"task": str(move.task), "source": move.source, "destination": move.destination, "lag_records": move.lag_records} for move in found.moves
     ]
-    return {"group": group, "outcome": outcome, "rejection": rejection, "moves": moves, "members": [attrs.asdict(each) for each in shown],
-            "change_id": change_id}  # fmt: skip
+    return {
+        "group": group,
+        "outcome": outcome,
+        "rejection": rejection,
+        "moves": moves,
+        "members": [attrs.asdict(each) for each in shown],
+        "change_id": change_id,
+    }

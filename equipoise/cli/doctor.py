@@ -67,9 +67,7 @@ def doctor(
     except ModuleNotFoundError:
         raise InputError(MISSING) from None
 
-    examined = Examined(
-        settings=settings, role=role, group=group, sources=sources, changelogs=changelogs, outputs=outputs, state_directories=folders
-    )
+    examined = Examined(settings=settings, role=role, group=group, sources=sources, changelogs=changelogs, outputs=outputs, state_directories=folders)
     logger = logging.getLogger("aiokafka")
     level = logger.level
     logger.setLevel(logging.CRITICAL)  # a finding says in one line what failed

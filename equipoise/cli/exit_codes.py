@@ -62,8 +62,7 @@ class ExitCodeCommand(click.Command):
     """
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **settings: Any) -> Never:  # type: ignore[override]
-        """Runs one command line (None: the process's own) and ends the process with its exit code.
-        """
+        """Runs one command line (None: the process's own) and ends the process with its exit code."""
         _open_what_is_closed()
         with _ended_by_sigterm():
             sys.exit(self._code(args, prog_name or self.name, settings))
@@ -173,8 +172,7 @@ def _open_what_is_closed() -> None:
 
 
 def _let_go_of_stdout() -> None:
-    """Points stdout to the null device, so that the interpreter's flush at exit does not fail too.
-    """
+    """Points stdout to the null device, so that the interpreter's flush at exit does not fail too."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

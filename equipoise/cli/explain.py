@@ -1,5 +1,4 @@
-"""`equipoise explain LOG --task 0_3`: why a task is on its member, how it moved, what it waits for.
-"""
+"""`equipoise explain LOG --task 0_3`: why a task is on its member, how it moved, what it waits for."""
 
 from __future__ import annotations
 

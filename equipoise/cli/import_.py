@@ -1,5 +1,4 @@
-"""`equipoise import kafka-streams SOURCE --to LOG`: reads the history of a real group into facts.
-"""
+"""`equipoise import kafka-streams SOURCE --to LOG`: reads the history of a real group into facts."""
 
 from __future__ import annotations
 

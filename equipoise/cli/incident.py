@@ -45,9 +45,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--until", "to", metavar="TIME", type=TIME, help="Leave out what began later.")
 @click.option("--redact", is_flag=True, help="Replace names of groups, topics, members and hosts, to show it to others.")
 def incident(
-    screen: Screen, files: tuple[str, ...], group: str | None, html_path: Path | None, from_: int | None, to: int | None,
-    *, every: bool, is_markdown: bool, redact: bool,
-) -> None:  # fmt: skip
+    screen: Screen,
+    files: tuple[str, ...],
+    group: str | None,
+    html_path: Path | None,
+    from_: int | None,
+    to: int | None,
+    *,
+    every: bool,
+    is_markdown: bool,
+    redact: bool,
+) -> None:
     """Read FILES, in any mix, and show for each incident of a group what began it, who, the
     rebalances that followed, how long nobody could read, and what would have avoided it.
 
@@ -71,7 +79,7 @@ def incident(
       equipoise incident cluster.db server.log --group orders --html incident.html
       equipoise incident cluster.db kafka://127.0.0.1:9092 --group orders
       equipoise incident cluster.db --all --json | jq '.groups[].incidents[].cause'
-    """  # fmt: skip
+    """
     from equipoise.cli.incident_text import (
         at_once_document,
         document,
@@ -135,10 +143,17 @@ def incident(
     for number, (history, mine) in enumerate(found):
         kind = history.states[-1].group.kind.value
         shown = [document(each, otherwise.get(each)) for each in mine] if screen.json else []
-        documents.append({
-            "group": history.group, "kind": kind, "has_records": history.has_records, "incidents": shown, "unread": list(history.unread),
-            "notes": list(history.notes), "missing": list(history.missing),
-        })  # fmt: skip
+        documents.append(
+            {
+                "group": history.group,
+                "kind": kind,
+                "has_records": history.has_records,
+                "incidents": shown,
+                "unread": list(history.unread),
+                "notes": list(history.notes),
+                "missing": list(history.missing),
+            }
+        )
         what = "adopted by members of equipoise, who commit elsewhere" if history.states[-1].group.is_adopted else kind
         is_told = number < _MOST_TOLD or len(found) <= _FEW_GROUPS
         if not is_told and number >= _MOST_LISTED:
@@ -153,9 +168,11 @@ def incident(
     read = [] if evidence is None else evidence.files
     parts += ["", *file_parts(read)] if read else []
     answer: Any = {
-        "recording": places[0] if places else None, "files": [file_document(each) for each in read],
-        "at_once": [at_once_document(each) for each in all_at_once], "groups": documents,
-    }  # fmt: skip
+        "recording": places[0] if places else None,
+        "files": [file_document(each) for each in read],
+        "at_once": [at_once_document(each) for each in all_at_once],
+        "groups": documents,
+    }
     if replace is not None:
         answer, parts = redacted(answer, replace), [redacted(part, replace) for part in parts]
     if html_path is not None and not is_markdown:

@@ -65,22 +65,37 @@ def _cost(each: Incident) -> tuple[int, int, int]:
 def _table(history: GroupHistory, rows: Sequence[Incident]) -> Table:
     if not history.has_records:
         columns: tuple[str, ...] = ("when", "what began it", "members", "rebalances", "rebalancing", "line")
-        return Table(columns=columns, rows=[
+        return Table(
+            columns=columns,
+            rows=[
+                (
+                    _when(each.begin_ms),
+                    each.cause.value,
+                    _few(each.members),
+                    len(each.chain),
+                    span_text(each.rebalancing_ms),
+                    each.places[0] if each.places else "",
+                )
+                for each in rows
+            ],
+        )
+    columns = ("when", "what began it", "members", "rebalances", "moves", "partitions", "longest", "unavailable")
+    return Table(
+        columns=columns,
+        rows=[
             (
-                _when(each.begin_ms), each.cause.value, _few(each.members), len(each.chain), span_text(each.rebalancing_ms),
-                each.places[0] if each.places else "",
+                _when(each.begin_ms),
+                each.cause.value,
+                _few(each.members),
+                len(each.chain),
+                each.moves,
+                len({gap.partition for gap in each.gaps}),
+                span_text(max((gap.unavailable_ms for gap in each.gaps), default=0)),
+                span_text(each.unavailable_ms),
             )
             for each in rows
-        ])  # fmt: skip
-    columns = ("when", "what began it", "members", "rebalances", "moves", "partitions", "longest", "unavailable")
-    return Table(columns=columns, rows=[
-        (
-            _when(each.begin_ms), each.cause.value, _few(each.members), len(each.chain), each.moves,
-            len({gap.partition for gap in each.gaps}), span_text(max((gap.unavailable_ms for gap in each.gaps), default=0)),
-            span_text(each.unavailable_ms),
-        )
-        for each in rows
-    ])  # fmt: skip
+        ],
+    )
 
 
 def _few(names: Sequence[str]) -> str:
@@ -224,8 +239,12 @@ def document(incident: Incident, simulated: Counterfactual | None) -> dict[str, 
         "rebalancing_ms": incident.rebalancing_ms,
         "moved": incident.moves,
         "places": list(incident.places),
-        "loop": None if loop is None else {
-            "times": loop.times, "period_ms": loop.period_ms, "causes": {cause.name.lower(): count for cause, count in loop.causes},
+        "loop": None
+        if loop is None
+        else {
+            "times": loop.times,
+            "period_ms": loop.period_ms,
+            "causes": {cause.name.lower(): count for cause, count in loop.causes},
         },
         "rebalances": [
             {**attrs.asdict(each, filter=_is_shown), "cause": each.cause.name.lower(), "may_be": [cause.name.lower() for cause in each.may_be]}
@@ -236,16 +255,21 @@ def document(incident: Incident, simulated: Counterfactual | None) -> dict[str, 
         "changes": [{"change": each.change.as_json(), "is_cause": each.is_cause} for each in incident.changes],
         "advice": list(incident.advice),
         "simulated": None if simulated is None else {**attrs.asdict(simulated), "error": round(simulated.error, 3)},
-    }  # fmt: skip
+    }
 
 
 def file_document(each: ReadFile) -> dict[str, Any]:
     """A file that was read, as JSON."""
     return {
-        "file": each.name, "kind": each.kind, "lines": each.lines, "understood": each.understood, "not_understood": each.unknown,
+        "file": each.name,
+        "kind": each.kind,
+        "lines": each.lines,
+        "understood": each.understood,
+        "not_understood": each.unknown,
         "examples": [{"line": line, "times": times, "form": shape} for shape, times, line in each.shapes],
-        "clock_ahead_ms": each.shift_ms, "problem": each.problem,
-    }  # fmt: skip
+        "clock_ahead_ms": each.shift_ms,
+        "problem": each.problem,
+    }
 
 
 def markdown(parts: Sequence[Part]) -> list[Part]:
@@ -270,8 +294,10 @@ def escaped(text: str) -> str:
 
 # -- without names
 
-_ADDRESS = re.compile(r"/?\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?::[0-9]{2,5})?\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
-                      r"|\b(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}:[0-9]{2,5}\b")  # fmt: skip
+_ADDRESS = re.compile(
+    r"/?\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?::[0-9]{2,5})?\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+    r"|\b(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}:[0-9]{2,5}\b"
+)
 
 
 def redactor(histories: Sequence[GroupHistory], found: Mapping[str, Sequence[Incident]]) -> Callable[[str], str]:
@@ -330,8 +356,10 @@ def redacted(value: Any, replace: Callable[[str], str]) -> Any:
         )
     if isinstance(value, Table):
         return Table(
-            columns=value.columns, rows=[[replace(cell) if isinstance(cell, str) else cell for cell in row] for row in value.rows], title=value.title,
-        )  # fmt: skip
+            columns=value.columns,
+            rows=[[replace(cell) if isinstance(cell, str) else cell for cell in row] for row in value.rows],
+            title=value.title,
+        )
     if isinstance(value, dict):
         return {key: redacted(each, replace) for key, each in value.items()}
     if isinstance(value, list | tuple):

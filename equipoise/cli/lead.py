@@ -38,15 +38,15 @@ are handed over, so near ones are worth the wait.
 
 @command("lead", json=False, short_help="Lead a consumer group of any clients of Kafka.")
 @click.option(
-    "--group", required=True, metavar="GROUP",
+    "--group",
+    required=True,
+    metavar="GROUP",
     help="Consumer group (classic or KIP-848), or one of Kafka Streams (KIP-1071). With * or ?: each that fits and has members.",
-)  # fmt: skip
+)
 @click.option(
     "--to", "place", type=click.Path(path_type=Path), metavar="LOG", help="Log of the group to write, or to continue; of several: their folder."
-)  # fmt: skip
-@click.option(
-    "--hold", "hold_s", type=Number(0, 240), default=0.0, metavar="S", help="How many seconds partitions of a gone member wait for it."
-)  # fmt: skip
+)
+@click.option("--hold", "hold_s", type=Number(0, 240), default=0.0, metavar="S", help="How many seconds partitions of a gone member wait for it.")
 @click.option("--capacity", "capacities", multiple=True, metavar="CLIENT_ID=N", help="Clients with this id (with * and ?) get N times as much.")
 @click.option("--evict", is_flag=True, help="Take the present leader out of the group once, so that equipoise leads now.")
 @click.option("--convert", is_flag=True, help="Lead a classic group from inside the brokers, which take it over to KIP-848 meanwhile.")

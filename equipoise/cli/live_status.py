@@ -115,9 +115,7 @@ class _Section:
             numbers = [cell_len(cell) for cell in (row[index] for row in rows) if isinstance(cell, str)]
             side: Literal["left", "right"] = "right" if name.startswith(">") else "left"
             least, most_cells = max(numbers, default=None), max(8, width // 3)
-            table.add_column(
-                Text(name.lstrip(">")), justify=side, no_wrap=True, overflow="ellipsis", min_width=least, max_width=most_cells
-            )
+            table.add_column(Text(name.lstrip(">")), justify=side, no_wrap=True, overflow="ellipsis", min_width=least, max_width=most_cells)
         for row in rows:
             table.add_row(*row)
         yield from (Text(""), Text(self.title, style="bold"), table)
@@ -215,10 +213,15 @@ def _restores(group: Seen, now_s: float) -> _Section:
         for row in group.restores:
             then = "runs again" if row.stands_still else f"taken from {_safe(row.source)}" if row.source else "runs"
             yield (
-                str(row.task), Text(_safe(row.member_id)),
+                str(row.task),
+                Text(_safe(row.member_id)),
                 ProgressBar(total=1.0, completed=row.done, width=_BAR_CELLS, complete_style="red" if row.stands_still else "cyan"),
-                f"{100 * row.done:.0f} %", row.lag_records, row.records_per_s, _expected(row, now_s - group.at_s), Text(then),
-            )  # fmt: skip
+                f"{100 * row.done:.0f} %",
+                row.lag_records,
+                row.records_per_s,
+                _expected(row, now_s - group.at_s),
+                Text(then),
+            )
 
     columns = ("task", "at", "", ">done", ">records left", ">records/s", "expected", "then")
     return _Section(counted(len(group.restores), "restore"), columns, len(group.restores), cells())
@@ -239,9 +242,13 @@ def _members(members: Sequence[GroupMemberRow]) -> _Section:
         for member in sorted(members, key=lambda each: (not late(each), each.member_id)):
             style = "yellow" if late(member) else ""
             yield (
-                Text(_safe(member.member_id)), Text(_safe(member_state(member))), len(member.active), len(member.standby),
-                len(member.warmup), Text(span_text(member.silent_ms), style=style),
-            )  # fmt: skip
+                Text(_safe(member.member_id)),
+                Text(_safe(member_state(member))),
+                len(member.active),
+                len(member.standby),
+                len(member.warmup),
+                Text(span_text(member.silent_ms), style=style),
+            )
 
     return _Section(counted(len(members), "member"), ("member", "state", ">runs", ">standbys", ">warm-ups", ">silent"), len(members), cells())
 

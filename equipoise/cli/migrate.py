@@ -40,9 +40,11 @@ _TO_APPLY = ("yes", "taken over")
 @click.option("--to", "to", type=click.Choice(("consumer", "members")), default="consumer", show_default=True, help="KIP-848, or members.")
 @click.option("--consumers", metavar="CONSUMERS", help="With --to members: the consumer group that they adopt.")
 @click.option(
-    "--logs", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+    "--logs",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
     help="With --apply: write what it is expected to cost, and what it has cost, to a log of each group.",
-)  # fmt: skip
+)
 @click.option("--timeout", "timeout_s", type=Number(min=0), metavar="SECONDS", help="Stop waiting after this time. Default: 120 with --apply.")
 @settings_options(LiveSettings)
 def migrate(
@@ -229,9 +231,7 @@ def _details(each: JudgedGroup, cost: Sequence[ActionCost]) -> list[Part]:
         parts.append(Table(columns=columns, rows=rows))
     if cost:
         columns = ("simulated", "s without a reader now", "taken over", "new protocol", "moves now", "taken over", "new protocol")
-        rows = [
-            (one.action, *(round(of.unavailable_ms / 1_000, 1) for of in _ways(one)), *(of.moves for of in _ways(one))) for one in cost
-        ]  # fmt: skip
+        rows = [(one.action, *(round(of.unavailable_ms / 1_000, 1) for of in _ways(one)), *(of.moves for of in _ways(one))) for one in cost]
         parts.append(Table(columns=columns, rows=rows))
     return parts
 
@@ -241,20 +241,37 @@ def _ways(cost: ActionCost) -> tuple[Any, ...]:
 
 
 def _document(
-    found: Sequence[JudgedGroup], *, cost: dict[str, list[ActionCost]] | None = None, applied: Sequence[TakenOver] | None = None,
+    found: Sequence[JudgedGroup],
+    *,
+    cost: dict[str, list[ActionCost]] | None = None,
+    applied: Sequence[TakenOver] | None = None,
     given: Sequence[GivenBack] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     return {
         "groups": [
             {
-                "group": each.group.name, "type": each.group_type, "state": each.group.state, "strategy": each.group.protocol,
-                "verdict": each.verdict.takes, "why": each.verdict.why, "to_do": each.verdict.to_do or None,
+                "group": each.group.name,
+                "type": each.group_type,
+                "state": each.group.state,
+                "strategy": each.group.protocol,
+                "verdict": each.verdict.takes,
+                "why": each.verdict.why,
+                "to_do": each.verdict.to_do or None,
                 "coordinator": attrs.asdict(each.coordinator),
                 "clients": [
                     {
-                        "client": one.client_id, "member": one.member_id, "host": one.host, "instance_id": one.instance_id, "library": one.library,
-                        "library_version": one.version or None, "protocol_version": one.protocol_version, "topics": one.topics,
-                        "user_data_sent": one.sends, "user_data_given": one.given, "partitions": len(one.held), "problem": one.problem or None,
+                        "client": one.client_id,
+                        "member": one.member_id,
+                        "host": one.host,
+                        "instance_id": one.instance_id,
+                        "library": one.library,
+                        "library_version": one.version or None,
+                        "protocol_version": one.protocol_version,
+                        "topics": one.topics,
+                        "user_data_sent": one.sends,
+                        "user_data_given": one.given,
+                        "partitions": len(one.held),
+                        "problem": one.problem or None,
                     }
                     for one in each.group.clients
                 ],
@@ -264,4 +281,4 @@ def _document(
         ],
         "applied": None if applied is None else [{**attrs.asdict(each), "problem": each.problem or None} for each in applied],
         "given_back": None if given is None else [attrs.asdict(each) for each in given],
-    }  # fmt: skip
+    }

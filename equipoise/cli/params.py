@@ -132,8 +132,7 @@ class _Brokers(click.ParamType):
 
 
 def brokers_argument(name: str, metavar: str) -> Callable[[F], F]:
-    """Decorator: an argument that names brokers. Left out, they are those of EQUIPOISE_BOOTSTRAP.
-    """
+    """Decorator: an argument that names brokers. Left out, they are those of EQUIPOISE_BOOTSTRAP."""
     return click.argument(name, metavar=f"[{metavar}]", type=_Brokers(), default=_its_brokers, required=False, callback=_given)
 
 
@@ -293,5 +292,3 @@ def check_live_settings(settings: GroupSettings, before: GroupSettings | None = 
     found = [each for each in settings.warnings() if before is None or each not in before.warnings()]
     if found:
         raise InputError(f"--set {found[0]}; write {LEAST_PROBING_INTERVAL_MS} or more")
-
-

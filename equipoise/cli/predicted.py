@@ -83,11 +83,8 @@ def not_answered(failed: Mapping[str, str]) -> str:
     return f"{failed['group']} could not be answered: {failed['error']}"
 
 
-def _predict_group(
-    screen: Screen, log: Log, group: str, texts: Sequence[str], runs: int, restore_speed: int | None
-) -> list[tuple[str, Prediction]]:
-    """Returns the costs of each change of one group. Raises InputError for one that it cannot have.
-    """
+def _predict_group(screen: Screen, log: Log, group: str, texts: Sequence[str], runs: int, restore_speed: int | None) -> list[tuple[str, Prediction]]:
+    """Returns the costs of each change of one group. Raises InputError for one that it cannot have."""
     from equipoise.log.kafka.kafka_log import KafkaLog
     from equipoise.replay.prediction.planned_change import check_change
     from equipoise.replay.prediction.predict import predict  # loads the solver
@@ -122,9 +119,15 @@ def read_to_end(screen: Screen, log: Log, group: str) -> tuple[Iterator[Entry], 
 
 
 def predict_dry(
-    screen: Screen, state: GroupState, habits: Habits | None, change: PlannedChange, what: str, *, runs: int = DRY_RUNS,
+    screen: Screen,
+    state: GroupState,
+    habits: Habits | None,
+    change: PlannedChange,
+    what: str,
+    *,
+    runs: int = DRY_RUNS,
     connection: Connection | None = None,
-) -> tuple[dict[str, Any] | None, list[Part]]:  # fmt: skip
+) -> tuple[dict[str, Any] | None, list[Part]]:
     """Returns the prediction of a change that a dry run shows, as a document and as parts; with the
     reason instead where nothing can be said. `habits` None: only what members measured last.
     `connection`: to the brokers of its changelogs; None: none is known.
@@ -208,5 +211,3 @@ def interval_text(interval: PredictedInterval) -> str:
 
 def _amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
-
-

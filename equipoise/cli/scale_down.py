@@ -68,9 +68,7 @@ class _KeepType(click.ParamType):
     help="Stop following after this time. Default: follow until all are gone.",
 )
 @click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"With a LOG: the group after this fact, {AT_HELP}")
-@click.option(
-    "--runs", type=WholeNumber(0, 10_000), default=40, show_default=True, help="Simulated runs that predict the cost; 0: none."
-)
+@click.option("--runs", type=WholeNumber(0, 10_000), default=40, show_default=True, help="Simulated runs that predict the cost; 0: none.")
 @settings_options(LiveSettings)
 def scale_down(
     screen: Screen,
@@ -268,8 +266,7 @@ class _ScaleDown:
             return await self._follow(leaving, picked, timeout_s)
 
     def _confirm(self, found: ScaleDown, drain: Drain) -> None:
-        """Asks before more than half of the members go. Raises InputError when nobody answers yes.
-        """
+        """Asks before more than half of the members go. Raises InputError when nobody answers yes."""
         going = f"{len(found.asked)} of {counted(found.keep + len(found.asked), 'member')} would leave, and do not come back by themselves"
         if self._screen.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise InputError(f"--keep: {going}; look with --dry-run, and add --yes if that is meant")
@@ -280,9 +277,13 @@ class _ScaleDown:
     def _live_document(self, outcome: str, members: dict[str, str], picked: dict[str, Any] | None, began_s: float) -> dict[str, Any]:
         seconds = round(time.monotonic() - began_s, 1)
         return {
-            "group": self._group, "outcome": outcome, "members": dict(sorted(members.items())), "seconds": seconds, "picked": picked,
+            "group": self._group,
+            "outcome": outcome,
+            "members": dict(sorted(members.items())),
+            "seconds": seconds,
+            "picked": picked,
             "change_id": None if self._planned is None else self._planned.change_id,
-        }  # fmt: skip
+        }
 
     async def _cancel(self, leaving: LeavingMembers) -> int:
         began_s = time.monotonic()
@@ -347,8 +348,7 @@ class _ScaleDown:
 
     @contextlib.contextmanager
     def _display(self) -> Iterator[Callable[[list[LeavingMember]], None]]:
-        """On a terminal a table that is redrawn, else a line on stderr for each change of a member.
-        """
+        """On a terminal a table that is redrawn, else a line on stderr for each change of a member."""
         if self._screen.json or self._screen.quiet:
             yield lambda going: None
         elif HAS_RICH and sys.stderr.isatty():

@@ -79,11 +79,17 @@ def _parts(group: str, rounds: list[ShadowRound]) -> list[Part]:
     columns = ("generation", "when", "because", "members", "leader moved", "to nobody", "equipoise would move", "copying first")
     rows = [
         (
-            each.generation, day_text(each.at_ms), cause_text(each.cause), len(each.members), len(each.moved), len(each.unassigned), len(each.target),
+            each.generation,
+            day_text(each.at_ms),
+            cause_text(each.cause),
+            len(each.members),
+            len(each.moved),
+            len(each.unassigned),
+            len(each.target),
             len(each.warming),
         )
         for each in rounds
-    ]  # fmt: skip
+    ]
     moved, ours = sum(len(each.moved) for each in rounds), sum(len(each.target) for each in rounds)
     head = Line(bold(group), f"  {counted(len(rounds), 'generation')}: its leader moved {counted(moved, 'task')}, equipoise would {ours}")
     return [head, "", Table(columns=columns, rows=rows)]

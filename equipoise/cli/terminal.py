@@ -37,9 +37,7 @@ def draw(table: Table) -> None:
         _draw_rows(console, table)
         return
     title = Text(visible(table.title)) if table.title else None
-    drawn = rich.table.Table(
-        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_style="bold"
-    )
+    drawn = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_style="bold")
     for index, (name, width) in enumerate(zip(table.columns, widths, strict=True)):
         drawn.add_column(Text(name), justify="right" if table.stands_right(index) else "left", overflow="fold", width=width)
     for row in table.cells():

@@ -34,9 +34,15 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--group", metavar="GROUP", help="Group to show; required if LOG holds several, but for --changes.")
 @click.option("--all", "everything", is_flag=True, help="Show every row of every table.")
 def timeline(
-    screen: Screen, log: Log, html_path: Path | None, svg_path: Path | None, shows_changes: bool, until_offset: int | Moment | None,
-    group: str | None, everything: bool,
-) -> None:  # fmt: skip
+    screen: Screen,
+    log: Log,
+    html_path: Path | None,
+    svg_path: Path | None,
+    shows_changes: bool,
+    until_offset: int | Moment | None,
+    group: str | None,
+    everything: bool,
+) -> None:
     """Show the history of LOG: the cost of each marked window, every move with how long it took,
     every round with its cause, each task's time without a running owner, and when each member was
     in the group.

@@ -14,9 +14,7 @@ from equipoise.live_settings import LiveSettings
 EXIT_NOT_DONE = 1
 
 
-def move(
-    screen: Screen, settings: LiveSettings, group: str, consumers: str, timeout_s: float | None, words: tuple[str, ...], *, back: bool
-) -> int:
+def move(screen: Screen, settings: LiveSettings, group: str, consumers: str, timeout_s: float | None, words: tuple[str, ...], *, back: bool) -> int:
     """Moves the application from CONSUMERS to the members of `group`, or back. `words`: a command
     that stops or starts the consumers; (): the operator is asked to. Raises InputError.
     """

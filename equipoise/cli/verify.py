@@ -1,5 +1,4 @@
-"""`equipoise verify LOG`: recomputes every decision of a log and compares it with the stored one.
-"""
+"""`equipoise verify LOG`: recomputes every decision of a log and compares it with the stored one."""
 
 from __future__ import annotations
 

@@ -137,9 +137,16 @@ def what_if(
         if files or dimensions or svg_path is not None:
             raise click.UsageError("--to: writes one simulation; name its settings with --set, and leave out --config, --sweep and --svg")
         write_simulation(
-            screen, log, location, group=group, settings=settings_given, seed=seed, restarts_within_s=restarts_within, restore_speed=restore_speed,
+            screen,
+            log,
+            location,
+            group=group,
+            settings=settings_given,
+            seed=seed,
+            restarts_within_s=restarts_within,
+            restore_speed=restore_speed,
             force=force,
-        )  # fmt: skip
+        )
         return 0
     if force or restarts_within is not None:
         raise click.UsageError(f"--{'force' if force else 'restarts-within'}: needs --to")

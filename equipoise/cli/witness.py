@@ -76,9 +76,7 @@ def witness(
     if ended:
         if words or path is not None or group is None or settings is None:
             raise click.UsageError("--ended: name the --group of the member, and no command or --socket")
-        return remove_ended(
-            screen, settings, group, instance_id=instance_id, client_id=client_id, host=host, member_id=member_id, yes=yes
-        )  # fmt: skip
+        return remove_ended(screen, settings, group, instance_id=instance_id, client_id=client_id, host=host, member_id=member_id, yes=yes)
     for given, name in ((host, "--host"), (member_id, "--member-id"), (yes, "--yes"), (screen.json, "--json")):
         if given:
             raise click.UsageError(f"{name}: needs --ended")

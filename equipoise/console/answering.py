@@ -85,8 +85,13 @@ def what_if(question: WhatIfQuestion) -> dict[str, Any]:
     waited_ms = _wait_for_round(machine, base.group, offset, base.append_ms, decisions)
     call = next((each.last_call for each in reversed(recording) if each.last_call is not None), None)
     if call is None:
-        return {"problem": "", "remarks": [*remarks, "nothing would follow: the leader would not be asked for another plan"], "moves": [],
-                "members": [], "warmups": 0}  # fmt: skip
+        return {
+            "problem": "",
+            "remarks": [*remarks, "nothing would follow: the leader would not be asked for another plan"],
+            "moves": [],
+            "members": [],
+            "warmups": 0,
+        }
     return {"problem": "", "remarks": remarks, "waited_ms": waited_ms, **_outcome(machine.state, call.plan, before, decisions)}
 
 
@@ -114,9 +119,14 @@ def _facts(question: WhatIfQuestion, state: GroupState, remarks: list[str]) -> I
     for number in range(question.join):
         name = NEW_MEMBER if not number else f"{NEW_MEMBER} {number + 1}"
         yield MemberJoined(
-            member_id=name, incarnation=1, capacity=capacity, rack=rack, tags=tags, join_nonce=f"what-if-{number}",
+            member_id=name,
+            incarnation=1,
+            capacity=capacity,
+            rack=rack,
+            tags=tags,
+            join_nonce=f"what-if-{number}",
             topology_epoch=0 if state.topology is None else state.topology.epoch,
-        )  # fmt: skip
+        )
 
 
 def _wait_for_round(machine: GroupMachine, group: str, offset: int, append_ms: int, decisions: list[DecisionRecord]) -> int:
@@ -141,8 +151,9 @@ def _loads(state: GroupState) -> dict[str, int]:
 
 def _outcome(state: GroupState, plan: Plan, before: dict[str, int], decisions: Sequence[DecisionRecord]) -> dict[str, Any]:
     after = {name: len(tasks) for name, tasks in plan.target.items()}
-    owner_before = {task: move.source for each in decisions if isinstance(each.decision, AssignmentIssued) for move in each.decision.moves
-                    for task in [move.task]}  # fmt: skip
+    owner_before = {
+        task: move.source for each in decisions if isinstance(each.decision, AssignmentIssued) for move in each.decision.moves for task in [move.task]
+    }
     moves = []
     for movement in plan.movements:
         reason = plan.reasons.get(movement.task)
@@ -150,10 +161,16 @@ def _outcome(state: GroupState, plan: Plan, before: dict[str, int], decisions: S
         code = "" if reason is None else reason.because or reason.code
         source = movement.source if movement.source is not None else owner_before.get(movement.task)
         text = reason_text(code, source=source, destination=movement.destination, lag_records=lag) if code else ""
-        moves.append({
-            "task": str(movement.task), "source": source, "destination": movement.destination, "state": movement.state.value, "why": text,
-            "lag_records": lag,
-        })  # fmt: skip
+        moves.append(
+            {
+                "task": str(movement.task),
+                "source": source,
+                "destination": movement.destination,
+                "state": movement.state.value,
+                "why": text,
+                "lag_records": lag,
+            }
+        )
     rates = [member.restore_records_per_s for member in state.members.values() if member.restore_records_per_s]
     records = plan.cost.restore_records
     return {

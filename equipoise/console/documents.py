@@ -46,7 +46,6 @@ def brief(partition: int, lead: GroupLead, recent: GroupRecent | None) -> dict[s
 def in_order_of_trouble(briefs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The worst first, then those in which something moves, then by name."""
 
-
     def key(each: dict[str, Any]) -> tuple[Any, ...]:
         wrong = [trouble for trouble in each["troubles"] if trouble["level"] >= WARNING]
         return -each["level"] if wrong else 0, -len(wrong), each["moving"] == 0, each["members"] == 0, each["group"]
@@ -134,8 +133,15 @@ def _member(state: GroupState, member: MemberState, recent: GroupRecent) -> dict
         "capacity": member.capacity,
         "rack": member.rack,
         "tags": dict(member.tags),
-        "state": "away" if state.is_away(member.member_id) else "restarts" if restart is not None and restart.begun
-        else "released" if member.released else "leaving" if member.leaving else state.member_phase(member).value.lower(),
+        "state": "away"
+        if state.is_away(member.member_id)
+        else "restarts"
+        if restart is not None and restart.begun
+        else "released"
+        if member.released
+        else "leaving"
+        if member.leaving
+        else state.member_phase(member).value.lower(),
         "active": len(member.active),
         "standby": len(member.standby),
         "warmup": len(member.warmup),
@@ -148,7 +154,7 @@ def _member(state: GroupState, member: MemberState, recent: GroupRecent) -> dict
         "applied_epoch": member.applied_epoch,
         "advertised": member.advertised,
         "crashes": 0 if crashes is None else crashes.times,
-    }  # fmt: skip
+    }
 
 
 def _task(state: GroupState, task: TaskId, index: dict[str, int], not_running: dict[TaskId, Any]) -> list[Any]:

@@ -251,9 +251,13 @@ class Console:
         if len(state.tasks()) > MOST_ASKED_TASKS:
             raise BusyError(f"the group has more than {MOST_ASKED_TASKS:,} tasks; ask its log (equipoise explain, equipoise configure --dry-run)")
         return BaseState(
-            group=lead.name, offset=state.last_offset, number=state.number, begins_offset=state.last_offset, append_ms=state.last_append_ms or 0,
+            group=lead.name,
+            offset=state.last_offset,
+            number=state.number,
+            begins_offset=state.last_offset,
+            append_ms=state.last_append_ms or 0,
             state=lead.machine.snapshot(),
-        )  # fmt: skip
+        )
 
     async def _explain(self, request: web.Request) -> web.StreamResponse:
         _, lead, recent = self._led(request)
@@ -263,9 +267,12 @@ class Console:
             task = parse_task(request.query.get("task", ""))
             stopped = recent.builder.not_running().get(task)
             return Explain(
-                base=self._base(lead), task=task, moves=tuple(recent.builder.moves_of(task)), stopped=() if stopped is None else (stopped,),
+                base=self._base(lead),
+                task=task,
+                moves=tuple(recent.builder.moves_of(task)),
+                stopped=() if stopped is None else (stopped,),
                 unknown_before=f", since before {since} UTC, where the memory of this worker begins; `equipoise explain` on the log has why",
-            )  # fmt: skip
+            )
 
         return await self._asked(ask)
 
@@ -276,9 +283,11 @@ class Console:
         def ask() -> WhatIfQuestion:
             join = query.get("join", "0")
             return WhatIfQuestion(
-                base=self._base(lead), join=int(join) if len(join) < MOST_DIGITS and join.isascii() and join.isdigit() else -1,
-                without=tuple(query.getall("without", [])), settings=tuple(query.getall("set", [])),
-            )  # fmt: skip
+                base=self._base(lead),
+                join=int(join) if len(join) < MOST_DIGITS and join.isascii() and join.isdigit() else -1,
+                without=tuple(query.getall("without", [])),
+                settings=tuple(query.getall("set", [])),
+            )
 
         return await self._asked(ask)
 

@@ -103,22 +103,31 @@ def _movements(state: GroupState, recent: GroupRecent, expected: Mapping[str, Ma
         destination = state.members.get(movement.destination)
         story = recent.builder.under_way(task)
         known = None if story is None else story.began_ms
-        text = "" if story is None else reason_text(
-            story.reason, source=story.source, destination=story.destination, lag_records=story.steps[0].lag_records
-        )  # fmt: skip
+        text = (
+            ""
+            if story is None
+            else reason_text(story.reason, source=story.source, destination=story.destination, lag_records=story.steps[0].lag_records)
+        )
         if movement.state is MovementState.REVOKING and source is not None and task in source.revoking:
             left_ms = max(0, source.revoking[task][1] + state.settings.revocation_timeout_ms - state.now_ms)
             yield Wait(
                 kind="revoking", task=task, source=movement.source, destination=movement.destination, since_ms=known, left_ms=left_ms, why=text
-            )  # fmt: skip
+            )
         elif movement.state is MovementState.WARMING and destination is not None:
             warmup = destination.warmup.get(task)
             stall_ms = None if warmup is None else max(0, warmup.improved_ms + state.settings.warmup_stall_ms - state.now_ms)
             yield Wait(
-                kind="warming", task=task, source=movement.source, destination=movement.destination,
-                lag_records=known_lag(destination.lags.get(task)), first_lag_records=recent.builder.first_lag(task, movement.destination),
-                expected_ms=expected[movement.destination].get(task), since_ms=known, left_ms=stall_ms, why=text,
-            )  # fmt: skip
+                kind="warming",
+                task=task,
+                source=movement.source,
+                destination=movement.destination,
+                lag_records=known_lag(destination.lags.get(task)),
+                first_lag_records=recent.builder.first_lag(task, movement.destination),
+                expected_ms=expected[movement.destination].get(task),
+                since_ms=known,
+                left_ms=stall_ms,
+                why=text,
+            )
 
 
 def _queued(state: GroupState) -> Iterable[Wait]:
@@ -139,8 +148,12 @@ def _others(
             starting = task in not_running
             if starting or (task in member.standby and (name, task) not in moving):
                 yield Wait(
-                    kind="starting" if starting else "standby", task=task, source=None, destination=name,
+                    kind="starting" if starting else "standby",
+                    task=task,
+                    source=None,
+                    destination=name,
                     lag_records=known_lag(member.lags.get(task)),
-                    first_lag_records=recent.builder.first_lag(task, name), expected_ms=expected[name].get(task),
+                    first_lag_records=recent.builder.first_lag(task, name),
+                    expected_ms=expected[name].get(task),
                     since_ms=not_running[task].from_ms if starting else None,
-                )  # fmt: skip
+                )

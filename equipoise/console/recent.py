@@ -219,9 +219,7 @@ class Recent:
                 self.changed(group, [])
         self._bound()
 
-    def note(
-        self, partition: int, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine, sentences: Sequence[Sentence]
-    ) -> None:
+    def note(self, partition: int, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine, sentences: Sequence[Sentence]) -> None:
         """Takes a fact that was folded, with its decisions and what is told of them."""
         event = record.event
         known = self.groups.get(record.group)

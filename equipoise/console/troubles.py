@@ -85,17 +85,19 @@ def _of_movements(state: GroupState) -> Iterator[ConsoleTrouble]:
     settings = state.settings
     for name, member in sorted(state.members.items()):
         stuck = [
-            task for task, warmup in sorted(member.warmup.items())
+            task
+            for task, warmup in sorted(member.warmup.items())
             if not warmup.caught_up and (state.now_ms - warmup.improved_ms) * _STALL_PART > settings.warmup_stall_ms
-        ]  # fmt: skip
+        ]
         if stuck:
             since_ms = state.now_ms - member.warmup[stuck[0]].improved_ms
             text = f"{counted(len(stuck), 'warm-up')} on {name} got no nearer for {span_text(since_ms)}: {_named(stuck)}"
             yield ConsoleTrouble(WARNING, text, stuck[0], name)
         slow = [
-            task for task, (_, since_ms) in sorted(member.revoking.items())
+            task
+            for task, (_, since_ms) in sorted(member.revoking.items())
             if (state.now_ms - since_ms) * _REVOKE_PART > settings.revocation_timeout_ms
-        ]  # fmt: skip
+        ]
         if slow:
             since_ms = state.now_ms - member.revoking[slow[0]][1]
             yield ConsoleTrouble(WARNING, f"{name} was told {span_text(since_ms)} ago to give up {_named(slow)}, and still holds it", slow[0], name)

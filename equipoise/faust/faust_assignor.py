@@ -174,9 +174,12 @@ class FaustAssignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no 
         assigned = self._in_fausts_form(answered, layout)
         self._answer, self._answered_s = answered, now_s
         _LOG.info(
-            "decided for %d workers in %.0f ms: %d tasks move, %d copies are restored first", len(workers), (time.monotonic() - now_s) * 1_000,
-            answered.moves, sum(len(dealt.warmups) for dealt in answered.dealt.values()),
-        )  # fmt: skip
+            "decided for %d workers in %.0f ms: %d tasks move, %d copies are restored first",
+            len(workers),
+            (time.monotonic() - now_s) * 1_000,
+            answered.moves,
+            sum(len(dealt.warmups) for dealt in answered.dealt.values()),
+        )
         return assigned
 
     def _opened_log(self) -> GroupLog:

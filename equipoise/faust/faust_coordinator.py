@@ -65,8 +65,7 @@ class FaustCoordinator:
         return {(place.topic, place.partition): int(end) for place, end in found.items()}
 
     def highwater(self, topic: str, partition: int) -> int | None:
-        """The end of a partition that is being read, as of the last fetch; None: not fetched yet.
-        """
+        """The end of a partition that is being read, as of the last fetch; None: not fetched yet."""
         try:
             found: int | None = self.consumer.highwater(TopicPartition(topic, partition))
         except (KafkaError, AssertionError):

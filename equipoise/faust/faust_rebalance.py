@@ -65,9 +65,13 @@ class FaustAnswer:
 def configuration(standbys: int, acceptable_lag: int) -> GroupConfigured:
     assignor = registry.latest("high_availability")
     settings = GroupSettings(
-        num_standbys=standbys, acceptable_recovery_lag=acceptable_lag, max_warmups=ALL_AT_ONCE, max_warmups_per_member=ALL_AT_ONCE,
-        probing_interval_ms=PROBING_MS, max_step_ms=_HOUR_MS,
-    )  # fmt: skip
+        num_standbys=standbys,
+        acceptable_recovery_lag=acceptable_lag,
+        max_warmups=ALL_AT_ONCE,
+        max_warmups_per_member=ALL_AT_ONCE,
+        probing_interval_ms=PROBING_MS,
+        max_step_ms=_HOUR_MS,
+    )
     return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, led_by="external", knobs=settings)
 
 
@@ -167,12 +171,16 @@ def _gone_before(log: GroupLog, named: Mapping[str, FaustWorker], round_id: str)
     known = {*named, *log.state.members, *absent_members(log.state)}
     return [
         MemberJoined(
-            member_id=name, incarnation=log.state.generation + 1, session_timeout_ms=2 * _HOUR_MS, lease_margin_ms=_HOUR_MS, topology_epoch=0,
+            member_id=name,
+            incarnation=log.state.generation + 1,
+            session_timeout_ms=2 * _HOUR_MS,
+            lease_margin_ms=_HOUR_MS,
+            topology_epoch=0,
             join_nonce=f"{name}@{round_id}",
         )
         for name in newest.group
         if name not in known
-    ]  # fmt: skip
+    ]
 
 
 def _planned(log: GroupLog, facts: Iterable[Fact]) -> RoundPlanned:

@@ -65,14 +65,17 @@ def report_in(metadata: bytes | None) -> Report | None:
     offsets = {str(topic): {int(number): int(offset) for number, offset in of.items()} for topic, of in found["offsets"].items()}
     group = tuple(map(str, found["group"]))
     return Report(
-        worker=str(found["worker"]), generation=int(found["generation"]), group=group, asked=int(found["asked"]),
-        is_current=bool(found["is_current"]), offsets=offsets,
-    )  # fmt: skip
+        worker=str(found["worker"]),
+        generation=int(found["generation"]),
+        group=group,
+        asked=int(found["asked"]),
+        is_current=bool(found["is_current"]),
+        offsets=offsets,
+    )
 
 
 def told_in(metadata: bytes | None) -> Told | None:
-    """Returns what the leader told; None: the leader has another assignor. Raises as `report_in`.
-    """
+    """Returns what the leader told; None: the leader has another assignor. Raises as `report_in`."""
     found = _found(metadata)
     if found is None:
         return None

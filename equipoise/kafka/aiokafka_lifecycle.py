@@ -43,8 +43,7 @@ async def start_client(client: AIOKafkaClient, close: Callable[[], Awaitable[Non
 
 
 async def _bootstrap(client: AIOKafkaClient) -> None:
-    """aiokafka forgets the connection over which it asks for brokers if it is cancelled meanwhile.
-    """
+    """aiokafka forgets the connection over which it asks for brokers if it is cancelled meanwhile."""
     try:
         await client.bootstrap()
     except BaseException as error:

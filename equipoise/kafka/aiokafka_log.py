@@ -53,10 +53,16 @@ group of a new broker has no coordinator for a moment.
 LOGGERS = tuple(
     logging.getLogger(name)
     for name in (
-        "aiokafka", "aiokafka.cluster", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator", "aiokafka.producer.sender",
-        "equipoise.kafka.group_coordinators", "equipoise.kafka.consumer.shell", "equipoise.kafka.producer.producer_shell",
+        "aiokafka",
+        "aiokafka.cluster",
+        "aiokafka.consumer.fetcher",
+        "aiokafka.consumer.group_coordinator",
+        "aiokafka.producer.sender",
+        "equipoise.kafka.group_coordinators",
+        "equipoise.kafka.consumer.shell",
+        "equipoise.kafka.producer.producer_shell",
     )
-)  # fmt: skip
+)
 AGAIN_S = 10.0
 _MOST_REMEMBERED = 1_000
 _LOG = logging.getLogger(__name__)

@@ -23,8 +23,7 @@ Write = Callable[[Any, list[bytes]], None]
 
 @cache
 def quick(request: type[Any]) -> type[Any]:
-    """A subclass of a request's struct of aiokafka that encodes and decodes the same in less time.
-    """
+    """A subclass of a request's struct of aiokafka that encodes and decodes the same in less time."""
     read, write = _reader(request.RESPONSE_TYPE.SCHEMA), _writer(request.SCHEMA)
     names = request.SCHEMA.names
 

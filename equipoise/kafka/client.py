@@ -238,8 +238,7 @@ class Consumer(DataClient, Protocol):
         ...
 
     def take(self, partitions: Sequence[TopicPartition], most: int) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
-        """At most so many records of those that were fetched of `partitions`. Raises as `getmany`.
-        """
+        """At most so many records of those that were fetched of `partitions`. Raises as `getmany`."""
         ...
 
     def hold_fetches(self, wait_ms: int) -> None:
@@ -394,7 +393,7 @@ class Producer(DataClient, Protocol):
 
     async def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int], group: str, notes: Mapping[TopicPartition, str] | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`notes`: metadata of the offsets, where they have some. Raises KafkaError."""
         ...
 

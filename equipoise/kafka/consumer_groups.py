@@ -270,20 +270,28 @@ def classic_groups(answer: Any) -> list[ClassicDescription]:
     """Reads an answer to DescribeGroups."""
     return [
         ClassicDescription(
-            name=each["group"], error_code=each["error_code"], state=each["state"], protocol_type=each["protocol_type"], protocol=each["protocol"],
+            name=each["group"],
+            error_code=each["error_code"],
+            state=each["state"],
+            protocol_type=each["protocol_type"],
+            protocol=each["protocol"],
             members=tuple(_classic_member(member, settled=each["state"] == "Stable") for member in each["members"]),
             operations=each["authorized_operations"],
         )
         for each in answer.to_object()["groups"]
-    ]  # fmt: skip
+    ]
 
 
 def _classic_member(found: dict[str, Any], *, settled: bool) -> GroupMember:
     return GroupMember(
-        member_id=found["member_id"], instance_id=found["group_instance_id"], client_id=found["client_id"], host=normalised(found["client_host"]),
-        protocol="classic", subscription=(found["member_metadata"] or b"") if settled else b"",
+        member_id=found["member_id"],
+        instance_id=found["group_instance_id"],
+        client_id=found["client_id"],
+        host=normalised(found["client_host"]),
+        protocol="classic",
+        subscription=(found["member_metadata"] or b"") if settled else b"",
         assignment=(found["member_assignment"] or b"") if settled else b"",
-    )  # fmt: skip
+    )
 
 
 def _consumer_member(found: dict[str, Any]) -> GroupMember:

@@ -34,7 +34,7 @@ class DescribeGroups(
                 ("authorized_operations", Int32)))),
         )
     )
-):  # fmt: skip
+):  # fmt: skip # a table: one row a line
     """Members of groups of the classic protocol that have one coordinator. Of another group the
     state is ``Dead``. `operations`: with what the user may do (KIP-430).
     """
@@ -50,7 +50,7 @@ _LEAVE_V3 = declared(
     13, 3,
     Schema(("group", TEXT), ("members", Array(("member_id", TEXT), ("group_instance_id", TEXT)))),
     Schema(_THROTTLE, _ERROR, ("members", Array(("member_id", TEXT), ("group_instance_id", TEXT), _ERROR))),
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 _LEAVE_V5 = declared(
     13, 5,
     Schema(("group", COMPACT_TEXT), ("members", CompactArray(
@@ -58,7 +58,7 @@ _LEAVE_V5 = declared(
     Schema(_THROTTLE, _ERROR, ("members", CompactArray(
         ("member_id", COMPACT_TEXT), ("group_instance_id", COMPACT_TEXT), _ERROR, TAGS)), TAGS),
     flexible=True,
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 
 
 class LeaveGroup(in_versions(_LEAVE_V3, _LEAVE_V5)):  # type: ignore[misc]  # aiokafka ships no types
@@ -82,7 +82,7 @@ _LIST_V5 = declared(
     Schema(_THROTTLE, _ERROR, ("groups", CompactArray(
         ("group", COMPACT_TEXT), ("protocol_type", COMPACT_TEXT), ("group_state", COMPACT_TEXT), ("group_type", COMPACT_TEXT), TAGS)), TAGS),
     flexible=True,
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 
 
 class ListGroups(in_versions(ListGroupsRequest_v1, _LIST_V5)):  # type: ignore[misc]  # aiokafka ships no types
@@ -109,14 +109,14 @@ _MEMBER = (
     ("member_id", COMPACT_TEXT), ("instance_id", COMPACT_TEXT), ("rack_id", COMPACT_TEXT), ("member_epoch", Int32), ("client_id", COMPACT_TEXT),
     ("client_host", COMPACT_TEXT), ("subscribed_topic_names", CompactArray(COMPACT_TEXT)), ("subscribed_topic_regex", COMPACT_TEXT),
     ("assignment", _ASSIGNMENT), ("target_assignment", _ASSIGNMENT),
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 _NAMED_GROUPS = Schema(("groups", CompactArray(COMPACT_TEXT)), ("include_authorized_operations", Boolean), TAGS)
 
 
 def _described(*members: tuple[str, Any]) -> Schema:
     return Schema(_THROTTLE, ("groups", CompactArray(
         _ERROR, _MESSAGE, ("group", COMPACT_TEXT), ("state", COMPACT_TEXT), ("group_epoch", Int32), ("assignment_epoch", Int32),
-        ("assignor", COMPACT_TEXT), ("members", CompactArray(*members)), ("authorized_operations", Int32), TAGS)), TAGS)  # fmt: skip
+        ("assignor", COMPACT_TEXT), ("members", CompactArray(*members)), ("authorized_operations", Int32), TAGS)), TAGS)  # fmt: skip # a table
 
 
 class _OfGroups:
@@ -165,7 +165,7 @@ class ConsumerGroupHeartbeat(
             flexible=True,
         )
     )
-):  # fmt: skip
+):  # fmt: skip # a table: one row a line
     """Joins (`epoch` JOINS) or stays in a group of KIP-848, or takes one member out of it as the
     member itself would (LEAVES). What is None is as it was. `rack`: the member's rack id.
     `assignor`: the one that it wishes for its group. `owned`: none, where it joins. The answer's
@@ -175,7 +175,7 @@ class ConsumerGroupHeartbeat(
     def __init__(
         self, group: str, member_id: str, epoch: int, *, instance_id: str | None = None, rack: str | None = None, rebalance_timeout_ms: int = -1,
         topics: Sequence[str] | None = None, assignor: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:  # fmt: skip # a table: one row a line
         owned: list[Any] | None = [] if epoch == JOINS else None
         wanted = None if topics is None else list(topics)
         self._fields: tuple[Any, ...] = (group, member_id, epoch, instance_id, rack, rebalance_timeout_ms, wanted, assignor, owned, {})
@@ -199,7 +199,7 @@ class SetGroupSettings(
             flexible=True,
         )
     )
-):  # fmt: skip
+):  # fmt: skip # a table: one row a line
     """Changes settings of a group (IncrementalAlterConfigs). None: the setting is taken away."""
 
     def __init__(self, group: str, settings: Mapping[str, str | None]) -> None:

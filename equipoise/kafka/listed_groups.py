@@ -52,4 +52,4 @@ async def groups_of(admin: Admin, node_id: int, *, typed: bool = True) -> list[L
             name=each["group"], protocol_type=each["protocol_type"], group_type=each.get("group_type", "").lower(), state=each.get("group_state", "")
         )
         for each in answer["groups"]
-    ]  # fmt: skip
+    ]

@@ -44,7 +44,7 @@ METADATA_V11 = declared(
         TAGS,
     ),
     flexible=True,
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 """From Kafka 2.8 on."""
 
 
@@ -110,7 +110,7 @@ class DescribeLogDirs(
                     ("partition", Int32), ("size_bytes", Int64), ("offset_lag", Int64), ("is_future", Boolean)))))))),
         )
     )
-):  # fmt: skip
+):  # fmt: skip # a table: one row a line
     """Bytes of the replicas of these partitions that a broker has (KIP-113). Without the right to
     describe the cluster the answer names none.
     """

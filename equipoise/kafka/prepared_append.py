@@ -47,6 +47,10 @@ def prepared_append(
     topics = [(place.topic, [(place.partition, bytes(builder.build()))])]
     before_the_error = 4 + 4 + 2 + len(place.topic.encode()) + 4 + 4  # correlation id, one topic, its name, one partition, its number
     return PreparedAppend(
-        host=leader[0], port=leader[1], ask=topic_ids_request([place.topic]), topic_id=bytes.fromhex(topic_id),
-        append=request_bytes(ProduceRequest_v3(None, _ALL_REPLICAS, timeout_ms, topics)), error_at=before_the_error,
-    )  # fmt: skip
+        host=leader[0],
+        port=leader[1],
+        ask=topic_ids_request([place.topic]),
+        topic_id=bytes.fromhex(topic_id),
+        append=request_bytes(ProduceRequest_v3(None, _ALL_REPLICAS, timeout_ms, topics)),
+        error_at=before_the_error,
+    )

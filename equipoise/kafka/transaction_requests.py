@@ -12,7 +12,7 @@ from equipoise.kafka.declared_requests import COMPACT_TEXT, TAGS, declared, in_v
 _PRODUCER = (
     ("producer_id", Int64), ("producer_epoch", Int32), ("last_sequence", Int32), ("last_timestamp", Int64),
     ("coordinator_epoch", Int32), ("current_txn_start_offset", Int64), TAGS,
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 
 
 class DescribeProducers(
@@ -26,7 +26,7 @@ class DescribeProducers(
             flexible=True,
         )
     )
-):  # fmt: skip
+):  # fmt: skip # a table: one row a line
     """The producers of a partition, which its leader knows (from Kafka 2.8 on)."""
 
     def __init__(self, topic: str, partition: int) -> None:
@@ -47,9 +47,8 @@ class ListTransactions(
             flexible=True,
         )
     )
-):  # fmt: skip
-    """The transactions of these producers that one coordinator shows the user (from Kafka 3.0 on).
-    """
+):  # fmt: skip # a table: one row a line
+    """The transactions of these producers that one coordinator shows the user (from Kafka 3.0 on)."""
 
     def __init__(self, producer_ids: Sequence[int]) -> None:
         self._producer_ids = producer_ids

@@ -42,9 +42,15 @@ class WireClients:
         """See `client.Clients`."""
         wire = self._wire(request_timeout_ms=request_timeout_ms, connections_max_idle_ms=connections_max_idle_ms)
         options = FetchOptions(
-            max_wait_ms=fetch_max_wait_ms, partition_bytes=max_partition_fetch_bytes, answer_bytes=fetch_max_bytes, read_committed=read_committed,
-            reset=auto_offset_reset, has_group=group is not None, rack=rack or "", as_rows=as_rows,
-        )  # fmt: skip
+            max_wait_ms=fetch_max_wait_ms,
+            partition_bytes=max_partition_fetch_bytes,
+            answer_bytes=fetch_max_bytes,
+            read_committed=read_committed,
+            reset=auto_offset_reset,
+            has_group=group is not None,
+            rack=rack or "",
+            as_rows=as_rows,
+        )
         return WireConsumer(wire, options, group=group, most_records=max_poll_records, request_timeout_s=request_timeout_ms / 1_000)
 
     def producer(
@@ -60,9 +66,13 @@ class WireClients:
     ) -> WireProducer:
         """See `client.Clients`."""
         options = ProducerOptions(
-            transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms, timeout_ms=request_timeout_ms,
-            retry_ms=retry_backoff_ms, batch_bytes=max_batch_size, compression=compression_type,
-        )  # fmt: skip
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            timeout_ms=request_timeout_ms,
+            retry_ms=retry_backoff_ms,
+            batch_bytes=max_batch_size,
+            compression=compression_type,
+        )
         return WireProducer(self._wire(request_timeout_ms=request_timeout_ms, connections_max_idle_ms=connections_max_idle_ms), options)
 
     def admin(self, *, request_timeout_ms: int = 40_000, client_id: str | None = None) -> WireAdmin:

@@ -100,9 +100,7 @@ class BaseRow:
             number = begins_offset = state = None
         if not (is_count(number) and is_count(begins_offset) and begins_offset > 0 and state.__class__ is bytes):
             raise DamagedError(self.offset, f"the state of group {self.group!r} at which the log begins is damaged; restore the log from a copy")
-        return BaseState(
-            group=self.group, offset=self.offset, number=number, begins_offset=begins_offset, append_ms=self.append_ms, state=state
-        )
+        return BaseState(group=self.group, offset=self.offset, number=number, begins_offset=begins_offset, append_ms=self.append_ms, state=state)
 
 
 def _base_checksum(group: str, offset: int, append_ms: int, payload: bytes) -> int:

@@ -1,5 +1,4 @@
-"""What all stores of logs share: reasons of failed writes, and a lock that leaves no file behind.
-"""
+"""What all stores of logs share: reasons of failed writes, and a lock that leaves no file behind."""
 
 from __future__ import annotations
 

@@ -31,9 +31,16 @@ class Adoption:
     """
 
     def __init__(
-        self, connection: Connection, adopted: str, partitions: Sequence[TopicPartition], *,
-        session_ms: int, boot_ms: Callable[[], int], released: Callable[[], None], who: str,
-    ) -> None:  # fmt: skip
+        self,
+        connection: Connection,
+        adopted: str,
+        partitions: Sequence[TopicPartition],
+        *,
+        session_ms: int,
+        boot_ms: Callable[[], int],
+        released: Callable[[], None],
+        who: str,
+    ) -> None:
         self.adopted = adopted
         self._connection, self._partitions, self._boot_ms, self._released, self._who = connection, partitions, boot_ms, released, who
         self._held = HeldGroup(connection, adopted, MEMBER, boot_ms, session_ms=session_ms, quiet=False)

@@ -61,8 +61,7 @@ class ApartPartitions:
         return bool(self._apart) or now_s < self._each_until_s
 
     def put(self, failed: Mapping[TopicPartition, Exception]) -> set[TopicPartition]:
-        """Leaves partitions alone for a while. Returns those that the member has no right to read.
-        """
+        """Leaves partitions alone for a while. Returns those that the member has no right to read."""
         said: dict[tuple[str, str], list[int]] = {}
         now_s, forbidden = self._monotonic_s(), set()
         for tp, error in failed.items():
@@ -79,8 +78,11 @@ class ApartPartitions:
             _LOG.error(
                 "changelog %s/%s cannot be read: %s. Its tasks and copies wait, others go on; it is tried again at least every %.0f s. See that "
                 "the topic exists, that this member may read it, and that it can read its compression and records",
-                topic, number_ranges(partitions), text, MOST_APART_S,
-            )  # fmt: skip
+                topic,
+                number_ranges(partitions),
+                text,
+                MOST_APART_S,
+            )
         return forbidden
 
     def put_right(self, read: Iterable[TopicPartition]) -> None:

@@ -42,7 +42,7 @@ def topology_of(processors: Sequence[Processor], partitions: Sequence[int], epoc
             )
             for index, (each, count) in enumerate(zip(processors, partitions, strict=True))
         ),
-    )  # fmt: skip
+    )
 
 
 async def source_partitions(connection: Connection, processors: Sequence[Processor], others: Sequence[str], make: int) -> list[int]:
@@ -191,8 +191,9 @@ async def _make(admin: Admin, processors: Sequence[Processor], others: Iterable[
     if aging:
         _LOG.warning(
             "made %s with the brokers' retention, which counts from the times of records: outputs of records that are older are deleted "
-            "within minutes; set retention.ms before old records are processed", ", ".join(aging),
-        )  # fmt: skip
+            "within minutes; set retention.ms before old records are processed",
+            ", ".join(aging),
+        )
 
 
 def wanted_partitions(processors: Sequence[Processor], counts: Mapping[str, int], partitions: int) -> dict[str, int]:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 
 class LoopBeat:
-    """Watches an event loop. It is asked at each look, so that an idle loop has nothing to do.
-    """
+    """Watches an event loop. It is asked at each look, so that an idle loop has nothing to do."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, monotonic_s: Callable[[], float]) -> None:
         self._loop, self._monotonic_s = loop, monotonic_s

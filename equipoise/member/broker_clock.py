@@ -92,8 +92,10 @@ class BrokerClock:
         if not self._waiting:
             _LOG.error(
                 "the brokers refuse records for %s with the time of this machine's clock: %s. Set the clock, or the topic's message.timestamp.* "
-                "settings. No record is left out: the tasks wait", topic or "a topic", self._ahead(),
-            )  # fmt: skip
+                "settings. No record is left out: the tasks wait",
+                topic or "a topic",
+                self._ahead(),
+            )
         self._waiting.add(task)
 
     def over(self, task: TaskId, *, is_committed: bool) -> None:

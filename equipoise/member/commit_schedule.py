@@ -159,8 +159,7 @@ class CommitSchedule:
         self.send_by_s = now_s + SEND_S
 
     def wait_s(self, now_s: float) -> float | None:
-        """Returns how long to wait for records at most (s); None: whatever is waited for wakes it.
-        """
+        """Returns how long to wait for records at most (s); None: whatever is waited for wakes it."""
         return max(0.0, self.commit_by_s - now_s) if self.expects_more and not self.is_committing else None
 
     def come(self, now_s: float) -> None:
@@ -386,19 +385,19 @@ _NOTHING, _WAKE, _AWAIT_END = CommitOrder.NOTHING, CommitOrder.WAKE, CommitOrder
 _IDLE: Mapping[CommitInput, Cell] = {
     _I.PROCESSED: count, _I.LOOKED: begin_interval, _I.BATCH_OVER: commit_if_due, _I.NOTHING_TO_READ: _NOTHING, _I.WAITS: wait,
     _I.TURN: _WAKE, _I.ASKED_DUE: leave, _I.LEFT: close_task,
-}  # fmt: skip
+}  # fmt: skip # a table: one row a line
 _FILLING: Mapping[CommitInput, Cell] = {
     _I.PROCESSED: count, _I.LOOKED: _NOTHING, _I.ASKED_DUE: await_turn, _I.READY: CommitOrder.BEGIN, _I.BEGUN_DUE: closing_commit,
     _I.LEFT: close_task,
-}  # fmt: skip
+}  # fmt: skip # a table: one row a line
 _CLOSING: Mapping[CommitInput, Cell] = {
     _I.PROCESSED: count, _I.LOOKED: _NOTHING, _I.BATCH_OVER: _NOTHING, _I.TURN: _WAKE, _I.ASKED_DUE: _AWAIT_END,
     _I.ENDED: end, _I.FAILED: fail, _I.LEFT: close_task,
-}  # fmt: skip
+}  # fmt: skip # a table: one row a line
 _FAILED: Mapping[CommitInput, Cell] = {
     _I.PROCESSED: count, _I.LOOKED: _NOTHING, _I.BATCH_OVER: _AWAIT_END, _I.NOTHING_TO_READ: _AWAIT_END, _I.WAITS: wait,
     _I.TURN: _WAKE, _I.ASKED_DUE: _AWAIT_END, _I.LEFT: close_task,
-}  # fmt: skip
+}  # fmt: skip # a table: one row a line
 _CLOSED: Mapping[CommitInput, Cell] = {_I.TURN: _NOTHING, _I.ENDED: _NOTHING, _I.FAILED: _NOTHING, _I.LEFT: _NOTHING}
 
 AT_LEAST_ONCE: Table = {
@@ -410,7 +409,7 @@ AT_LEAST_ONCE: Table = {
     CommitState.COMMITTING_CLOSING: {**_CLOSING, _I.NOTHING_TO_READ: expect_more, _I.WAITS: wait_for_turn, _I.ACKNOWLEDGED: _NOTHING},
     CommitState.FAILED: {**_FAILED, _I.ACKNOWLEDGED: _NOTHING},
     CommitState.CLOSED: {**_CLOSED, _I.ACKNOWLEDGED: _NOTHING},
-}  # fmt: skip
+}  # fmt: skip # a table: one row a line
 EXACTLY_ONCE: Table = {
     CommitState.IDLE: _IDLE,
     CommitState.FILLING: {
@@ -426,7 +425,7 @@ EXACTLY_ONCE: Table = {
     },
     CommitState.FAILED: {**_FAILED, _I.ASKED: _AWAIT_END, _I.READY: _AWAIT_END},
     CommitState.CLOSED: {**_CLOSED, _I.TRANSACTION_CLOSES: _NOTHING},
-}  # fmt: skip
+}  # fmt: skip # a table: one row a line
 
 
 LONGEST_S = 0.1

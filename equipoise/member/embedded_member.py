@@ -1,5 +1,4 @@
-"""`Member`: one member of a group that equipoise leads. `equipoise.member` has a complete example.
-"""
+"""`Member`: one member of a group that equipoise leads. `equipoise.member` has a complete example."""
 
 from __future__ import annotations
 
@@ -402,10 +401,19 @@ class Member:
         return await host.owner((first.key_serde or self._options.key_serde).serialize(key), subtopology, partitioner)
 
     async def query(
-        self, key: Any, *, of: View | None = None, at_ms: int = 0, state: str | None = None, task: TaskId | None = None,
-        subtopology: int | None = None, partitioner: Partitioner = partition_of_key, newest: bool = False, max_lag: int | None = None,
+        self,
+        key: Any,
+        *,
+        of: View | None = None,
+        at_ms: int = 0,
+        state: str | None = None,
+        task: TaskId | None = None,
+        subtopology: int | None = None,
+        partitioner: Partitioner = partition_of_key,
+        newest: bool = False,
+        max_lag: int | None = None,
         timeout_s: float = ASK_S,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """The value that the state of `key` has, wherever its task runs; None: there is none.
 
         `of`: a table, or windows, of `equipoise.streams`; of fixed windows the one that begins at
@@ -419,14 +427,32 @@ class Member:
         QueryError when there is no answer (its `reason` says why), and what `owner` raises.
         """
         return await self._asking().one(
-            key, of=of, at_ms=at_ms, state=state, task=task, subtopology=subtopology, partitioner=partitioner, newest=newest, max_lag=max_lag,
+            key,
+            of=of,
+            at_ms=at_ms,
+            state=state,
+            task=task,
+            subtopology=subtopology,
+            partitioner=partitioner,
+            newest=newest,
+            max_lag=max_lag,
             timeout_s=timeout_s,
-        )  # fmt: skip
+        )
 
     async def query_range(
-        self, start: Any = None, end: Any = None, *, of: View | None = None, state: str | None = None, task: TaskId | None = None,
-        subtopology: int | None = None, newest: bool = False, max_lag: int | None = None, limit: int = MOST_ROWS, timeout_s: float = ASK_S,
-    ) -> list[Any]:  # fmt: skip
+        self,
+        start: Any = None,
+        end: Any = None,
+        *,
+        of: View | None = None,
+        state: str | None = None,
+        task: TaskId | None = None,
+        subtopology: int | None = None,
+        newest: bool = False,
+        max_lag: int | None = None,
+        limit: int = MOST_ROWS,
+        timeout_s: float = ASK_S,
+    ) -> list[Any]:
         """Keys from `start` to before `end` with their values, at most `limit`, in rising order of
         the keys' bytes, of `task` or of all tasks of `subtopology`. None: from the first, to the
         last. `of` fixed windows: those that begin from `start` to before `end`, in ms, as

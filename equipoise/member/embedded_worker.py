@@ -72,8 +72,10 @@ class EmbeddedWorker:
                 self._told |= others
                 _LOG.info(
                     "lead=True of group %s leads %s, too: they are in the same log, %s. A prefix of its own keeps a group apart",
-                    self._group, names_text(others), self._settings.prefix,
-                )  # fmt: skip
+                    self._group,
+                    names_text(others),
+                    self._settings.prefix,
+                )
 
     async def _give_up(self) -> None:
         """Stops whatever a cancelled start has started: a thread of Faust that still runs would

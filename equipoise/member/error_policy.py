@@ -101,8 +101,14 @@ def error_text(error: BaseException) -> str:
 def dead_letter(record: ConsumedRecord, group: str, task: TaskId, error: BaseException, headers: SentHeaders) -> Unsent:
     """The record as it was, with its place and the error in headers."""
     said = {
-        "topic": record.topic, "partition": str(record.partition), "offset": str(record.offset), "timestamp": str(record.timestamp_ms),
-        "group": group, "task": str(task), "class": f"{type(error).__module__}.{type(error).__qualname__}", "message": error_text(error),
-    }  # fmt: skip
+        "topic": record.topic,
+        "partition": str(record.partition),
+        "offset": str(record.offset),
+        "timestamp": str(record.timestamp_ms),
+        "group": group,
+        "task": str(task),
+        "class": f"{type(error).__module__}.{type(error).__qualname__}",
+        "message": error_text(error),
+    }
     own = [(f"equipoise.error.{name}", text.encode(errors="backslashreplace")) for name, text in said.items()]
     return record.key, record.value, [*record.headers, *own, *headers], None

@@ -51,12 +51,12 @@ class HeldSources:
 
     @property
     def troubles(self) -> list[str]:
-        """Returns a sentence about each partition that is held for so long. Any thread may call it.
-        """
+        """Returns a sentence about each partition that is held for so long. Any thread may call it."""
         return [
             f"source {tp.topic}/{tp.partition}: records from offset {hold.offset} on wait for an open transaction; `equipoise doctor` names it"
-            for tp, hold in sorted(self._holds.copy().items()) if hold.is_logged
-        ]  # fmt: skip
+            for tp, hold in sorted(self._holds.copy().items())
+            if hold.is_logged
+        ]
 
     def look(self, now_s: float, partitions: Mapping[TopicPartition, ReadTo]) -> None:
         """Compares with the last look. `now_s`: of a clock that never goes back. `partitions`: all
@@ -79,5 +79,11 @@ class HeldSources:
                 _LOG.warning(
                     "source %s/%d: records from offset %d to %d wait for a transaction that has been open for %.0f s; "
                     "`kafka-transactions.sh describe-producers --topic %s --partition %d` names its producer, `abort` ends a hanging one",
-                    tp.topic, tp.partition, offset, (read.end or 0) - 1, now_s - known.since_s, tp.topic, tp.partition,
-                )  # fmt: skip
+                    tp.topic,
+                    tp.partition,
+                    offset,
+                    (read.end or 0) - 1,
+                    now_s - known.since_s,
+                    tp.topic,
+                    tp.partition,
+                )

@@ -217,9 +217,7 @@ class Link:
                 await client.stop()
 
     async def _new_producer(self) -> None:
-        self._producer = self._connection.clients.producer(
-            request_timeout_ms=self._options.request_timeout_ms, compression_type=LOG_COMPRESSION
-        )  # fmt: skip
+        self._producer = self._connection.clients.producer(request_timeout_ms=self._options.request_timeout_ms, compression_type=LOG_COMPRESSION)
         await self._producer.start()
 
     async def leader_ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:

@@ -114,8 +114,10 @@ class MemberHost:
         if self._directory is not None and self._directory.unproven:
             _LOG.info(
                 "member %s: no proof that incarnation %d is dead (%s); if the leader still lists it, its tasks wait for one session timeout",
-                member_id, self._last_incarnation, self._directory.unproven,
-            )  # fmt: skip
+                member_id,
+                self._last_incarnation,
+                self._directory.unproven,
+            )
         self._witness = runtime.witness() if options.witness else None
         self._begun: list[int] = []
         """Incarnations of this process that may be members, or waited for."""
@@ -142,13 +144,26 @@ class MemberHost:
         self._unused_config_logged = False
         self._locations: GroupLocations | None = None
         self._link = Link(
-            connection, group, options, runtime, received=self._received, read_up_to_end=self._read_up_to_end, went_back=self._went_back,
-            replaced=self._replaced, acknowledged=self._acknowledged, brokers=brokers, waits=lambda: self._story.waits(options.prefix),
-        )  # fmt: skip
+            connection,
+            group,
+            options,
+            runtime,
+            received=self._received,
+            read_up_to_end=self._read_up_to_end,
+            went_back=self._went_back,
+            replaced=self._replaced,
+            acknowledged=self._acknowledged,
+            brokers=brokers,
+            waits=lambda: self._story.waits(options.prefix),
+        )
         self._restorer = ChangelogRestorer(
             connection,
-            {TaskId(part.subtopology, partition): part.changelog_topics
-             for part in topology.subtopologies if part.stateful and part.changelog_topics for partition in range(part.partitions)},
+            {
+                TaskId(part.subtopology, partition): part.changelog_topics
+                for part in topology.subtopologies
+                if part.stateful and part.changelog_topics
+                for partition in range(part.partitions)
+            },
             options.stores,
             self._directory,
             runtime=runtime,
@@ -160,7 +175,7 @@ class MemberHost:
             brokers=brokers,
             ask_owned=self._leader_ends,
             now_ms=self._link.brokers_ms,
-        )  # fmt: skip
+        )
         self.shared = SharedSession(self._new_session())
         clients = MemberClients(connection, group, options, lambda: f"{member_id}/{self.shared.session.incarnation}")
         clients.clock = self._link.broker_clock
@@ -170,16 +185,31 @@ class MemberHost:
             parts = topology.subtopologies
             sources = {TopicPartition(topic, each) for part in parts for topic in part.source_topics for each in range(part.partitions)}
             clients.adoption = Adoption(
-                connection, options.adopts, sorted(sources), session_ms=options.session_timeout_ms, boot_ms=runtime.boot_ms,
-                released=self.close, who=f"group {group}: member {member_id}",
-            )  # fmt: skip
+                connection,
+                options.adopts,
+                sorted(sources),
+                session_ms=options.session_timeout_ms,
+                boot_ms=runtime.boot_ms,
+                released=self.close,
+                who=f"group {group}: member {member_id}",
+            )
         self._adoption = clients.adoption
         runners = RunnerFactory(clients, runtime, group, topology, options, processors, on_assigned, on_revoked, lambda: self._link.log_id)
         self.work = Work(
-            self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked, prepare,
-            None if self._directory is None else self._directory.folder, wake=self.wake, fail=self.fail, call=self._call,
-            send=self._link.queue, brokers=brokers,
-        )  # fmt: skip
+            self.shared,
+            self._restorer,
+            self._restore_thread,
+            runners,
+            on_standby,
+            on_asked,
+            prepare,
+            None if self._directory is None else self._directory.folder,
+            wake=self.wake,
+            fail=self.fail,
+            call=self._call,
+            send=self._link.queue,
+            brokers=brokers,
+        )
 
     # Begin and end, in the application's loop
 
@@ -426,8 +456,11 @@ class MemberHost:
         if session.ended is End.UNREADABLE:
             _LOG.error(
                 "group %s: member %s has stopped its tasks and left, because it cannot read its assignment: %s. It joins again in %.1f s",
-                self._group, self._member_id, self._failure, wait_s,
-            )  # fmt: skip
+                self._group,
+                self._member_id,
+                self._failure,
+                wait_s,
+            )
         elif session.ended is End.FAILED:
             _LOG.error("group %s: member %s failed: %s. It joins again in %.1f s", self._group, self._member_id, self._failure, wait_s)
         elif session.ended in (End.LOG_REPLACED, End.LOG_WENT_BACK):
@@ -437,8 +470,12 @@ class MemberHost:
             why = " ".join(filter(None, (session.ended and session.ended.value, session.end_cause)))
             _LOG.warning(
                 "group %s: member %s: incarnation %d has ended (%s), the next one joins in %.1f s",
-                self._group, self._member_id, session.incarnation, why, wait_s,
-            )  # fmt: skip
+                self._group,
+                self._member_id,
+                session.incarnation,
+                why,
+                wait_s,
+            )
 
     def _new_session(self) -> MemberSession:
         given = self._options
@@ -486,17 +523,19 @@ class MemberHost:
                 placed = await self._link.place()
                 with self.shared.lock:
                     now_ms = self._runtime.boot_ms()
-                    self.session.reader_placed(
-                        log_id=placed.log_id, last_number=placed.last_number, sent_ms=placed.asked_ms, answered_ms=now_ms
-                    )  # fmt: skip
+                    self.session.reader_placed(log_id=placed.log_id, last_number=placed.last_number, sent_ms=placed.asked_ms, answered_ms=now_ms)
                     waits_s = (self.session.join_from_ms - now_ms) / 1_000
                 if waits_s > 0:
                     if logged != placed.log_id:
                         logged = placed.log_id
                         _LOG.warning(
                             "group %s: log %s has replaced log %s; member %s joins it in %.1f s, when the members of the former log have stopped",
-                            self._group, placed.log_id, self._log_id, self._member_id, waits_s,
-                        )  # fmt: skip
+                            self._group,
+                            placed.log_id,
+                            self._log_id,
+                            self._member_id,
+                            waits_s,
+                        )
                     await self._wait(waits_s)
                     continue
                 if self._directory is not None:
@@ -536,11 +575,18 @@ class MemberHost:
         self._begun = [*self._begun[-1:], self.session.incarnation]
         self._witness.watch(
             MemberProof(
-                connection=self._connection, topic=self._link.facts.topic, partition=self._link.facts.partition, group=self._group,
-                member_id=self._member_id, incarnations=self._begun, lock=None if self._directory is None else self._directory.lock,
-                within_s=self._options.session_timeout_ms / 1_000, leader=self._link.leader_of_facts, topic_id=self._link.id_of_facts,
+                connection=self._connection,
+                topic=self._link.facts.topic,
+                partition=self._link.facts.partition,
+                group=self._group,
+                member_id=self._member_id,
+                incarnations=self._begun,
+                lock=None if self._directory is None else self._directory.lock,
+                within_s=self._options.session_timeout_ms / 1_000,
+                leader=self._link.leader_of_facts,
+                topic_id=self._link.id_of_facts,
             )
-        )  # fmt: skip
+        )
 
     async def _until_lags_are_known(self) -> None:
         """Waits until the ends of changelogs of tasks that ran here are known. A member that joins
@@ -595,8 +641,10 @@ class MemberHost:
         if not self.work.is_over:
             _LOG.error(
                 "group %s: member %s: cancelling handlers that have not returned for %.0f s after it was closed; their records are handled elsewhere",
-                self._group, self._member_id, self._options.session_timeout_ms / 1_000,
-            )  # fmt: skip
+                self._group,
+                self._member_id,
+                self._options.session_timeout_ms / 1_000,
+            )
             self.work.abandon()
 
     def _final_facts(self) -> list[Fact]:
@@ -645,8 +693,10 @@ class MemberHost:
             _LOG.info(
                 "group %s already has a configuration: group_config of member %s is not used; "
                 "`equipoise configure --group %s` shows and changes the configuration",
-                self._group, self._member_id, self._group,
-            )  # fmt: skip
+                self._group,
+                self._member_id,
+                self._group,
+            )
 
     # Callbacks of the link
 
@@ -670,8 +720,10 @@ class MemberHost:
             _LOG.error(
                 "member %s was assigned %s, which its topology (epoch %d) lacks, and does not run them: upgrade the worker, "
                 "or give each topology an epoch of its own",
-                self._member_id, tasks_text(sorted(unknown)), self._topology.epoch,
-            )  # fmt: skip
+                self._member_id,
+                tasks_text(sorted(unknown)),
+                self._topology.epoch,
+            )
         if asked != before:
             _LOG.info("member %s is asked to %s", self._member_id, "leave" if asked else "stay")
             self.work.call_on_asked(asked)

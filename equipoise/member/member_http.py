@@ -36,9 +36,14 @@ class MemberServer(HttpServer):
     """
 
     def __init__(
-        self, group: str, member_id: str, options: MemberOptions, runtime: Runtime, host: Callable[[], MemberHost | None],
+        self,
+        group: str,
+        member_id: str,
+        options: MemberOptions,
+        runtime: Runtime,
+        host: Callable[[], MemberHost | None],
         answer: Callable[[StateQuestion], Awaitable[StateRows]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         registry = CollectorRegistry()
         registry.register(MemberCollector(group, member_id, lambda: None if (host := self._host_of()) is None else host.work.figures()))
         own = () if options.advertised is None or not options.queries else (options.advertised.rpartition(":")[0],)

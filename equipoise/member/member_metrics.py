@@ -38,17 +38,20 @@ class MemberCollector(Collector):
         }
         of_member = {name: CounterMetricFamily(f"equipoise_member_{name}", text, labels=["group", "member"]) for name, text in counters.items()}
         failures = CounterMetricFamily(
-            "equipoise_member_failures", "Failures of handlers, serdes and timers, by source topic and what was done then.",
+            "equipoise_member_failures",
+            "Failures of handlers, serdes and timers, by source topic and what was done then.",
             labels=["group", "member", "topic", "outcome"],
-        )  # fmt: skip
+        )
         drops = CounterMetricFamily(
-            "equipoise_member_dropped_records", "Records that were dropped, by processor, who did, and why: again when a task has to repeat them.",
+            "equipoise_member_dropped_records",
+            "Records that were dropped, by processor, who did, and why: again when a task has to repeat them.",
             labels=["group", "member", "processor", "by", "reason"],
-        )  # fmt: skip
+        )
         times = HistogramMetricFamily(
-            "equipoise_member_handler_seconds", "Calls of handlers: the first of those that a task makes one after the other.",
+            "equipoise_member_handler_seconds",
+            "Calls of handlers: the first of those that a task makes one after the other.",
             labels=["group", "member"],
-        )  # fmt: skip
+        )
         tasks = GaugeMetricFamily(
             "equipoise_member_tasks", "Tasks here, by role; opening: granted, and not running yet.", labels=["group", "member", "role"]
         )
@@ -67,8 +70,15 @@ class MemberCollector(Collector):
         if figures is not None:
             done = figures.done
             values = (
-                done.records, done.busy_s, done.out_of_order, done.commits, figures.fenced, figures.restored, figures.throttled_s, figures.damaged,
-            )  # fmt: skip
+                done.records,
+                done.busy_s,
+                done.out_of_order,
+                done.commits,
+                figures.fenced,
+                figures.restored,
+                figures.throttled_s,
+                figures.damaged,
+            )
             for metric, value in zip(of_member.values(), values, strict=True):
                 metric.add_metric(self._labels, value)
             for (topic, outcome), count in sorted(figures.failures.items()):

@@ -40,9 +40,19 @@ class MemberQueries:
         return await answer_here(self._host.work, question, self._member_id)
 
     async def one(
-        self, key: Any, *, of: View | None, at_ms: int, state: str | None, task: TaskId | None, subtopology: int | None,
-        partitioner: Partitioner, newest: bool, max_lag: int | None, timeout_s: float,
-    ) -> Any:  # fmt: skip
+        self,
+        key: Any,
+        *,
+        of: View | None,
+        at_ms: int,
+        state: str | None,
+        task: TaskId | None,
+        subtopology: int | None,
+        partitioner: Partitioner,
+        newest: bool,
+        max_lag: int | None,
+        timeout_s: float,
+    ) -> Any:
         """The value of a key; None: there is none."""
         number = task.subtopology if task is not None else self._number(subtopology)
         if task is None:
@@ -58,9 +68,19 @@ class MemberQueries:
         return self._values.deserialize(rows[0][1]) if of is None else of.query_value(rows[0][1])
 
     async def range(
-        self, start: Any, end: Any, *, of: View | None, state: str | None, task: TaskId | None, subtopology: int | None, newest: bool,
-        max_lag: int | None, limit: int, timeout_s: float,
-    ) -> list[Any]:  # fmt: skip
+        self,
+        start: Any,
+        end: Any,
+        *,
+        of: View | None,
+        state: str | None,
+        task: TaskId | None,
+        subtopology: int | None,
+        newest: bool,
+        max_lag: int | None,
+        limit: int,
+        timeout_s: float,
+    ) -> list[Any]:
         """The first `limit` rows of a task, or of all of a sub-topology."""
         tasks = list(self._host.tasks_of(self._number(subtopology))) if task is None else [task]
         topics = {each: self._topic(each, of, state) for each in tasks}

@@ -136,9 +136,14 @@ class OpenTask:
         commit = Commit(sent, {topic: state.begin_commit(own) for topic, state in self.context.states.items()}, dict(self.positions))
         if self._transactional:
             part = commit.part = TransactionPart(
-                self._task, _number(outputs, commit.changes), self._queue_outputs, partial(self._queue_changes, commit), partial(self._check, commit),
-                offsets={} if commit.changes else commit.positions, is_due=is_due,
-            )  # fmt: skip
+                self._task,
+                _number(outputs, commit.changes),
+                self._queue_outputs,
+                partial(self._queue_changes, commit),
+                partial(self._check, commit),
+                offsets={} if commit.changes else commit.positions,
+                is_due=is_due,
+            )
             part.outputs = outputs
             part.changes = {topic: changes if is_due else dict(changes) for topic, changes in commit.changes.items()}
             self._note_place(commit, part)
@@ -188,9 +193,7 @@ class OpenTask:
     def _records(self, positions: Mapping[TopicPartition, int], transactional_id: str) -> list[Unsent]:
         return self._placing.records(positions, self.reading.epochs, transactional_id)
 
-    def write(
-        self, commit: Commit, ended: Callable[[BaseException | None], None], closes: Callable[[], None] = lambda: None
-    ) -> asyncio.Future[None]:
+    def write(self, commit: Commit, ended: Callable[[BaseException | None], None], closes: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
         """Writes the commit. The future ends when that is acknowledged and in the stores; it raises
         KafkaError, InputError, OvertakenError. `ended` is called with the error, or None, right
         before the end; `closes` when its transaction takes no more.

@@ -36,10 +36,16 @@ class ParkedReports:
         for task, (token, parked) in self._unsaid.items():
             self._send(
                 TaskParked(
-                    member_id=session.member_id, incarnation=session.incarnation, task=task, token=token,
-                    topic=parked.topic, partition=max(0, parked.partition), offset=max(0, parked.offset), error=parked.error,
+                    member_id=session.member_id,
+                    incarnation=session.incarnation,
+                    task=task,
+                    token=token,
+                    topic=parked.topic,
+                    partition=max(0, parked.partition),
+                    offset=max(0, parked.offset),
+                    error=parked.error,
                 )
-            )  # fmt: skip
+            )
 
     def acknowledged(self, fact: TaskParked) -> None:
         """Notes that the brokers have appended it."""

@@ -43,7 +43,7 @@ class SourcePlacing:
 
     def __init__(
         self, group: str, task: TaskId, origin: Origin, options: MemberOptions, *, processor: str, is_shared: bool, topic_ids: Mapping[str, str]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._group, self._task, self._options, self._processor = group, task, options, processor
         self._topic_ids = topic_ids
         self._counts_committed = not processor or not is_shared
@@ -130,7 +130,7 @@ class SourcePlacing:
 
     def _last(
         self, source: TopicPartition, stored: StoredPosition | None, positions: Positions, committed: StoredPosition | None
-    ) -> StoredPosition | None:  # fmt: skip
+    ) -> StoredPosition | None:
         """Returns the last position that anybody knows: the topic may have lost what was written
         behind the one that is stored.
         """
@@ -142,9 +142,15 @@ class SourcePlacing:
                 last, says = each, who
         if last is not None and says and (stored is None or stored.position.offset != last.position.offset):
             _LOG.error(
-                "task %s%s: topic %s has lost records: %s/%d is read on at offset %s, which %s knows; the topic says %s", self._task, self._named,
-                self._place.topic, *source, last.position.offset, says, "nothing" if stored is None else stored.position.offset,
-            )  # fmt: skip
+                "task %s%s: topic %s has lost records: %s/%d is read on at offset %s, which %s knows; the topic says %s",
+                self._task,
+                self._named,
+                self._place.topic,
+                *source,
+                last.position.offset,
+                says,
+                "nothing" if stored is None else stored.position.offset,
+            )
         return last
 
     def _missed(self, known: StoredPosition | None, now: StoredPosition | None) -> StoredPosition | None:
@@ -192,15 +198,11 @@ class SourcePlacing:
 
     def notes(self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
         """Returns what is committed beside these positions with the group's offsets."""
-        return {
-            source: pack_note(self._processor, self._position(source, offset, epochs), self._origin) for source, offset in positions.items()
-        }
+        return {source: pack_note(self._processor, self._position(source, offset, epochs), self._origin) for source, offset in positions.items()}
 
     def keep(self, clients: TaskClients, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> None:
         """These positions are committed: the member knows them, should the topic lose them."""
-        committed = {
-            source: StoredPosition(self._position(source, offset, epochs), self._origin, ELSEWHERE) for source, offset in positions.items()
-        }
+        committed = {source: StoredPosition(self._position(source, offset, epochs), self._origin, ELSEWHERE) for source, offset in positions.items()}
         clients.keep_positions(self._processor, committed)
 
     def _position(self, source: TopicPartition, offset: int, epochs: Mapping[TopicPartition, int], transactional_id: str = "") -> Position:
@@ -236,9 +238,14 @@ class SourcePlacing:
         return positions
 
     async def _look_at_topics(
-        self, clients: TaskClients, states: Mapping[str, State], stored: Mapping[str, dict[TopicPartition, int]],
-        epochs: Mapping[str, dict[TopicPartition, int]], *, is_stale: bool,
-    ) -> None:  # fmt: skip
+        self,
+        clients: TaskClients,
+        states: Mapping[str, State],
+        stored: Mapping[str, dict[TopicPartition, int]],
+        epochs: Mapping[str, dict[TopicPartition, int]],
+        *,
+        is_stale: bool,
+    ) -> None:
         """Replaces positions in topics that were deleted meanwhile, and notes what the first commit
         has to write.
         """
@@ -294,19 +301,19 @@ class SourcePlacing:
         states: Collection[str],
         known: Mapping[TopicPartition, StoredPosition | None] | None = None,
     ) -> dict[tuple[str, TopicPartition], tuple[Position, Origin]]:
-        """Returns what says that the positions are in `states` from now on, where `known` does not.
-        """
+        """Returns what says that the positions are in `states` from now on, where `known` does not."""
         changelogs = tuple(sorted(states))
         return {
             (self._processor, source): (
-                Position(offset, changelogs, "", self._topic_ids.get(source.topic, ""), self.epochs.get(source, NO_EPOCH)), self._grant,
+                Position(offset, changelogs, "", self._topic_ids.get(source.topic, ""), self.epochs.get(source, NO_EPOCH)),
+                self._grant,
             )
             for source, offset in positions.items()
             if known is None
             or (each := known[source]) is None
             or each.position.changelogs != changelogs
             or self._is_of_another(source, each.position.topic_id)
-        }  # fmt: skip
+        }
 
     # Both
 
@@ -353,8 +360,14 @@ class SourcePlacing:
         begin = await self._beginning(clients, source)
         _LOG.error(
             "task %s%s: source topic %s was deleted and made again (its id was %s, and is %s): reading all of it, from offset %d of partition %d on",
-            self._task, self._named, source.topic, former, self._topic_ids[source.topic], begin, source.partition,
-        )  # fmt: skip
+            self._task,
+            self._named,
+            source.topic,
+            former,
+            self._topic_ids[source.topic],
+            begin,
+            source.partition,
+        )
         return begin
 
     async def _beginning(self, clients: TaskClients, source: TopicPartition) -> int:

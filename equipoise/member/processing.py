@@ -339,8 +339,14 @@ class Processing:
             self._failures.note(record.topic, "retried")
             _LOG.warning(
                 "task %s: attempt %d of %d failed for %s: %s; the next in %.1f s",
-                task, self._attempts, policy.retries + 1, place, text, self.retry_in_s, exc_info=self._failures.traceback_of(error),
-            )  # fmt: skip
+                task,
+                self._attempts,
+                policy.retries + 1,
+                place,
+                text,
+                self.retry_in_s,
+                exc_info=self._failures.traceback_of(error),
+            )
             return 0
         if policy.action == "stop":
             self.park(record.topic, record.partition, record.offset, error, is_unreadable=is_unreadable)
@@ -358,8 +364,14 @@ class Processing:
         is_first, traced = self._failures.drops.note(self._label, record.topic, reason), self._failures.traceback_of(error)
         _LOG.log(
             logging.WARNING if is_first or traced is not None else logging.DEBUG,
-            "task %s: %s was %s: %s (%s counts the others)", task, place, what, text, COUNTED, exc_info=traced,
-        )  # fmt: skip
+            "task %s: %s was %s: %s (%s counts the others)",
+            task,
+            place,
+            what,
+            text,
+            COUNTED,
+            exc_info=traced,
+        )
         self._attempts = self._suspects = 0
         return 1
 
@@ -373,13 +385,19 @@ class Processing:
                 key = records[0].key if key is None and len(records) == 1 else key
                 _LOG.warning(
                     "task %s: %s left out a record as %s: %s%s, key %.60r, time %s ms. This is logged once, %s counts the others",
-                    self._context.task, what, reason, "batch from " if len(records) > 1 else "", place, key, at_ms, COUNTED,
-                )  # fmt: skip
+                    self._context.task,
+                    what,
+                    reason,
+                    "batch from " if len(records) > 1 else "",
+                    place,
+                    key,
+                    at_ms,
+                    COUNTED,
+                )
         self._context.dropped.clear()
 
     def park(self, topic: str, partition: int, offset: int, error: BaseException, *, is_unreadable: bool = False) -> None:
-        """Handles nothing more, unless it is parked already. `is_unreadable`: a serde has raised.
-        """
+        """Handles nothing more, unless it is parked already. `is_unreadable`: a serde has raised."""
         if self.parked is not None:
             return
         self.error = error
@@ -446,7 +464,8 @@ def parked(
         what = f"{says} {made.place}: {made.error}. Mend the handler, and restart the member"
     _LOG.error(
         "task %s is parked, other tasks go on: %s, or give Member on_error=ErrorPolicy.skip() or dead_letter(topic)",
-        task, what, exc_info=failures.traceback_of(error),
-    )  # fmt: skip
+        task,
+        what,
+        exc_info=failures.traceback_of(error),
+    )
     return made
-

@@ -97,9 +97,12 @@ class QueryRoutes:
     """
 
     def __init__(
-        self, member_id: str, here: Callable[[StateQuestion], Awaitable[StateRows]], locate: Callable[[TaskId], Awaitable[KeyLocation]],
+        self,
+        member_id: str,
+        here: Callable[[StateQuestion], Awaitable[StateRows]],
+        locate: Callable[[TaskId], Awaitable[KeyLocation]],
         monotonic_s: Callable[[], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._member_id, self._here, self._locate, self._monotonic_s = member_id, here, locate, monotonic_s
         self._client: aiohttp.ClientSession | None = None
 

@@ -13,8 +13,7 @@ from equipoise.events.errors import EquipoiseError
 
 
 class ApplicationError(EquipoiseError):
-    """Application code has raised what a future, or a coroutine, cannot pass on. Its cause is that.
-    """
+    """Application code has raised what a future, or a coroutine, cannot pass on. Its cause is that."""
 
     exit_code = 1
 

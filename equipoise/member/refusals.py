@@ -68,12 +68,15 @@ SORTED: dict[str, ForGood] = {
 
 _RIGHTS = "allow its user {allow} (`equipoise doctor` names all ACLs)"
 _RESOURCES = {
-    "GroupAuthorizationFailedError": "the group of its name", "ClusterAuthorizationFailedError": "the cluster",
+    "GroupAuthorizationFailedError": "the group of its name",
+    "ClusterAuthorizationFailedError": "the cluster",
     "TransactionalIdAuthorizationFailed": "transactional ids that begin with the group's name and /",
-}  # fmt: skip
+}
 _OPERATIONS = {
-    "GroupAuthorizationFailedError": "Read", "ClusterAuthorizationFailedError": "IdempotentWrite", "TransactionalIdAuthorizationFailed": "Write",
-}  # fmt: skip
+    "GroupAuthorizationFailedError": "Read",
+    "ClusterAuthorizationFailedError": "IdempotentWrite",
+    "TransactionalIdAuthorizationFailed": "Write",
+}
 """Error -> what an ACL has to allow, where the error alone says it."""
 _SENTENCES = {
     "MessageSizeTooLargeError": "a record{to} is larger than the topic takes (max.message.bytes), or than 1 MiB: make it smaller",
@@ -99,10 +102,15 @@ _SENTENCES = {
 
 MISSING_RIGHTS = frozenset(
     {
-        "TopicAuthorizationFailedError", "GroupAuthorizationFailedError", "ClusterAuthorizationFailedError", "TransactionalIdAuthorizationFailed",
-        "DelegationTokenAuthorizationFailed", "AuthenticationFailedError", "SaslAuthenticationFailed",
+        "TopicAuthorizationFailedError",
+        "GroupAuthorizationFailedError",
+        "ClusterAuthorizationFailedError",
+        "TransactionalIdAuthorizationFailed",
+        "DelegationTokenAuthorizationFailed",
+        "AuthenticationFailedError",
+        "SaslAuthenticationFailed",
     }
-)  # fmt: skip
+)
 """Errors which pass when somebody gives this process's user a right, or a password that fits."""
 
 
@@ -119,16 +127,14 @@ class RefusedByBrokersError(EquipoiseError):
 
 
 def refused_by(error: BaseException) -> ForGood:
-    """Returns what `error` refuses. A class that nobody has sorted counts as its base class does.
-    """
+    """Returns what `error` refuses. A class that nobody has sorted counts as its base class does."""
     if isinstance(error, InputError):
         return ForGood.RECORD
     return next((SORTED[each.__name__] for each in type(error).__mro__ if each.__name__ in SORTED), ForGood.NOTHING)
 
 
 def blame_record(error: BaseException) -> None:
-    """Notes that `error` refuses what was written for source records: only then is it a record's.
-    """
+    """Notes that `error` refuses what was written for source records: only then is it a record's."""
     vars(error)["is_of_record"] = True
 
 
@@ -188,9 +194,11 @@ def sentence(error: BaseException) -> str:
     operation = vars(error).get("operation", "")
     resource, allowed = _RESOURCES.get(name, "the topic"), operation or _OPERATIONS.get(name, "Read or Write")
     return f"{name}: " + text.format(
-        to=f" for {topic}" if topic else "", of=f" ({topic})" if topic else "", name=f" {topic}" if topic else "",
+        to=f" for {topic}" if topic else "",
+        of=f" ({topic})" if topic else "",
+        name=f" {topic}" if topic else "",
         allow=f"{allowed} on {f'topic {topic}' if topic and resource == 'the topic' else resource}",
-    )  # fmt: skip
+    )
 
 
 @attrs.define

@@ -172,8 +172,7 @@ class ChangelogRestorer:
 
     @property
     def damaged_copies(self) -> int:
-        """Returns how many copies were given up because they were damaged. Any thread may call it.
-        """
+        """Returns how many copies were given up because they were damaged. Any thread may call it."""
         return self._stores.damaged_copies
 
     @property
@@ -188,8 +187,12 @@ class ChangelogRestorer:
         with reaching(self._connection):
             clients = self._connection.clients
             self._consumer = clients.consumer(
-                read_committed=True, rack=self._rack, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS,
-                connections_max_idle_ms=MAX_IDLE_MS, as_rows=True,
+                read_committed=True,
+                rack=self._rack,
+                max_partition_fetch_bytes=FETCH_BYTES,
+                fetch_max_wait_ms=FETCH_WAIT_MS,
+                connections_max_idle_ms=MAX_IDLE_MS,
+                as_rows=True,
             )
             self._asker = clients.consumer(read_committed=True, connections_max_idle_ms=MAX_IDLE_MS)
             self._checks = CopyChecks(self._asker, self._now_ms)
@@ -552,9 +555,12 @@ class ChangelogRestorer:
         except (KafkaError, TimeoutError):
             return  # looked for again with the next ends
         again = [
-            tp for task, copy in self._copies.items() if copy.placed for tp, store in self._partitions(task, copy).items()
+            tp
+            for task, copy in self._copies.items()
+            if copy.placed
+            for tp, store in self._partitions(task, copy).items()
             if (known := store.copied) is not None and CopiedTopic(ids.get(tp.topic, ""), known.begin).differs(known)
-        ]  # fmt: skip
+        ]
         if again:
             self._check_again(*again)
             self._woken.set()
@@ -611,8 +617,7 @@ class ChangelogRestorer:
             self._report(now=behind)
 
     async def _forked_by(self, served: Mapping[TopicPartition, tuple[TaskId, _RestoredCopy]]) -> dict[TopicPartition, int]:
-        """Does what `CopyChecks.forked` does, for stores of which a later leader epoch was fetched.
-        """
+        """Does what `CopyChecks.forked` does, for stores of which a later leader epoch was fetched."""
         stores = {tp: copy.stores[tp.topic] for tp, (_, copy) in served.items()}
         later = {tp: store for tp, store in stores.items() if self._consumer.fetched_epoch(tp) > store.leader_epoch}
         if not later:

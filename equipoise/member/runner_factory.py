@@ -68,17 +68,29 @@ class RunnerFactory:
         return new_ticks(self.runtime.monotonic_s, self.options.commit_interval_s, parts=1 if self.options.transactional else COMMIT_PARTS)
 
     def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
-        """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead.
-        """
+        """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead."""
         part = self._part(task)
         stateful = part.stateful and self.has_changelogs(task)
         ticks = self._ticks if stateful or not self.options.transactional else self._new_ticks()
         return TaskRunner(
-            permit, self.runtime, self.log_id(), self.group, task, token,
-            ticks=ticks, uncommitted=self._uncommitted, turns=self._turns, new_clients=partial(self.clients, task), connected=connected,
-            stateful=stateful, options=self.options, processor=self.processors[task.subtopology],
-            on_assigned=self.on_assigned, on_revoked=self.on_revoked, failures=self.failures,
-        )  # fmt: skip
+            permit,
+            self.runtime,
+            self.log_id(),
+            self.group,
+            task,
+            token,
+            ticks=ticks,
+            uncommitted=self._uncommitted,
+            turns=self._turns,
+            new_clients=partial(self.clients, task),
+            connected=connected,
+            stateful=stateful,
+            options=self.options,
+            processor=self.processors[task.subtopology],
+            on_assigned=self.on_assigned,
+            on_revoked=self.on_revoked,
+            failures=self.failures,
+        )
 
     def clients(self, task: TaskId) -> TaskClients:
         """New clients of `task`, not connected yet."""
@@ -86,9 +98,14 @@ class RunnerFactory:
         changelogs = part.changelog_topics if part.stateful else ()
         others = {topic for each in self.topology.subtopologies if each is not part for topic in each.source_topics}
         return TaskClients(
-            self.shared, self.group, task, self.options, sources=part.source_topics, changelogs=changelogs,
+            self.shared,
+            self.group,
+            task,
+            self.options,
+            sources=part.source_topics,
+            changelogs=changelogs,
             shares_sources=not others.isdisjoint(part.source_topics),
-        )  # fmt: skip
+        )
 
     def has_changelogs(self, task: TaskId) -> bool:
         """Returns whether `task` has changelogs to restore."""

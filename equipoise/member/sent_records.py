@@ -30,8 +30,7 @@ class Outputs:
         return bool(self.placed or self.unplaced)
 
     def add(self, topic: str, partition: int | None, record: Unsent) -> list[Any]:
-        """Adds a record. `partition` None: chosen by the key. Returns the list in which it is last.
-        """
+        """Adds a record. `partition` None: chosen by the key. Returns the list in which it is last."""
         if partition is None and record[0] is not None and topic in self.partitions:
             partition = partition_of_key(record[0], self.partitions[topic])
         records: list[Any] | None = None if partition is None else self.placed.get((topic, partition))

@@ -49,9 +49,13 @@ class SourceOrder:
         self._ends = ends
 
     def take(
-        self, aside: dict[TopicPartition, Sequence[ConsumedRecord]], partitions: Sequence[TopicPartition], most: int,
-        read_to: Callable[[TopicPartition], int | None], fetched_end: Callable[[TopicPartition], int | None],
-    ) -> list[Run]:  # fmt: skip
+        self,
+        aside: dict[TopicPartition, Sequence[ConsumedRecord]],
+        partitions: Sequence[TopicPartition],
+        most: int,
+        read_to: Callable[[TopicPartition], int | None],
+        fetched_end: Callable[[TopicPartition], int | None],
+    ) -> list[Run]:
         """Takes at most so many records out of `aside`. `read_to`: offset behind what was put
         there. `fetched_end`: end of a partition by its last fetch; None: unknown.
         """

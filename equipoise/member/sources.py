@@ -347,9 +347,12 @@ class TaskSources:
         return {tp: epoch for tp, epoch in self.epochs.items() if tp in positions and positions[tp] <= self._taken_to[tp]}
 
     def place(
-        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str], epochs: Mapping[TopicPartition, int],
+        self,
+        positions: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str],
+        epochs: Mapping[TopicPartition, int],
         order: SourceOrder | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Reads from these offsets on, in topics with these ids, as far as they are known.
         `epochs`: leader epochs in which the partitions had all before, as far as they are known.
         `order`: of several sources, in which `runs` has them.
@@ -473,8 +476,7 @@ class TaskSources:
             self._proving = asyncio.ensure_future(self._prove())
 
     async def _prove(self) -> None:
-        """Asks leaders whether the partitions still have all before the records of a later epoch.
-        """
+        """Asks leaders whether the partitions still have all before the records of a later epoch."""
         from aiokafka.errors import KafkaError
 
         while self._later:
@@ -502,8 +504,7 @@ class TaskSources:
         self.wake()
 
     def look_at_end(self, tp: TopicPartition, epoch: int, end: int) -> None:
-        """Reads no more if the partition has lost what was taken in `epoch`, which ends there now.
-        """
+        """Reads no more if the partition has lost what was taken in `epoch`, which ends there now."""
         if self.epochs.get(tp) == epoch and NO_EPOCH < end < self._taken_to[tp] and self._replaced is None:
             self._lost_from(tp, end)
             self.wake()
@@ -532,8 +533,7 @@ class TaskSources:
         return sum(map(len, self._aside.values()))
 
     async def wait(self, most_s: float | None) -> None:
-        """Returns when more was fetched since `take`, at `wake`, or after `most_s`; None: no limit.
-        """
+        """Returns when more was fetched since `take`, at `wake`, or after `most_s`; None: no limit."""
         if most_s is None:
             await self._woken.wait()
         elif not self._woken.is_set():

@@ -83,7 +83,7 @@ class MemberClients:
             lambda: connection.clients.consumer(
                 read_committed=True, request_timeout_ms=options.request_timeout_ms, connections_max_idle_ms=MAX_IDLE_MS
             ),
-        )  # fmt: skip
+        )
         self._unsaid: dict[int, dict[tuple[str, TopicPartition], tuple[Position, Origin]]] = {}
         """Partition of tasks -> positions that are still to be written."""
         self._writing: asyncio.Task[None] | None = None
@@ -100,10 +100,13 @@ class MemberClients:
         """
         is_beside = transactional_id is None and self._options.transactional
         return self._connection.clients.producer(
-            transactional_id=transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-            request_timeout_ms=self._options.request_timeout_ms, retry_backoff_ms=RETRY_BACKOFF_MS, max_batch_size=BATCH_BYTES,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            request_timeout_ms=self._options.request_timeout_ms,
+            retry_backoff_ms=RETRY_BACKOFF_MS,
+            max_batch_size=BATCH_BYTES,
             connections_max_idle_ms=MAX_IDLE_MS if is_beside else MOST_IDLE_MS,
-        )  # fmt: skip
+        )
 
     # The producer
 
@@ -248,9 +251,13 @@ class MemberClients:
             if reader.failure is None and reader.is_free(partitions):
                 return reader.add(partitions)
         consumer = self._connection.clients.consumer(
-            group=self._group, read_committed=True, request_timeout_ms=self._options.request_timeout_ms,
-            rack=self._options.rack, connections_max_idle_ms=MAX_IDLE_MS, fetch_max_bytes=FETCH_BYTES,
-        )  # fmt: skip
+            group=self._group,
+            read_committed=True,
+            request_timeout_ms=self._options.request_timeout_ms,
+            rack=self._options.rack,
+            connections_max_idle_ms=MAX_IDLE_MS,
+            fetch_max_bytes=FETCH_BYTES,
+        )
         self._readers.append(SourceReader(consumer))
         return self._readers[-1].add(partitions)
 
@@ -306,7 +313,14 @@ class TaskClients:
     """
 
     def __init__(
-        self, shared: MemberClients, group: str, task: TaskId, options: MemberOptions, *, sources: Sequence[str], changelogs: Sequence[str],
+        self,
+        shared: MemberClients,
+        group: str,
+        task: TaskId,
+        options: MemberOptions,
+        *,
+        sources: Sequence[str],
+        changelogs: Sequence[str],
         shares_sources: bool = False,
     ) -> None:
         self._shared, self._group, self._task, self._options = shared, group, task, options

@@ -67,9 +67,15 @@ class State:
     """
 
     def __init__(
-        self, store: StateStore, keys: Serde = BYTES, values: Serde = BYTES, *,
-        topic: str = "", sizes: RecordSizes | None = None, headers: SentHeaders | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        store: StateStore,
+        keys: Serde = BYTES,
+        values: Serde = BYTES,
+        *,
+        topic: str = "",
+        sizes: RecordSizes | None = None,
+        headers: SentHeaders | None = None,
+    ) -> None:
         self.store = store
         self._topic, self._sizes, self._headers = topic, sizes or RecordSizes(), headers or []
         self._key, self._value, self._read_key, self._read = keys.serialize, values.serialize, keys.deserialize, values.deserialize

@@ -114,15 +114,24 @@ class TaskOpening:
         keys, values = options.key_serde, options.value_serde
         states = {
             topic: State(
-                each.store, options.state_key_serde or keys, options.state_serde or values,
-                topic=topic, sizes=clients.sizes, headers=list(writer.origins[topic].headers),
+                each.store,
+                options.state_key_serde or keys,
+                options.state_serde or values,
+                topic=topic,
+                sizes=clients.sizes,
+                headers=list(writer.origins[topic].headers),
             )
             for topic, each in stores.items()
-        }  # fmt: skip
+        }
         placing = SourcePlacing(
-            self._group, self._task, self._origin, options, processor=self._processor.name, is_shared=clients.shares_sources,
+            self._group,
+            self._task,
+            self._origin,
+            options,
+            processor=self._processor.name,
+            is_shared=clients.shares_sources,
             topic_ids=topic_ids,
-        )  # fmt: skip
+        )
         stale = {key for each in stores.values() for key in each.fence.stale_keys}
         finding = placing.continue_in(clients, states, stale) if states else placing.take(clients, writer)
         positions = await self._unless_stopping("placed", finding)
@@ -137,13 +146,28 @@ class TaskOpening:
         context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values, writer.headers, clients.sizes)
         context.look_up_latest = partial(self._latest_ms, clients)
         processing = Processing(
-            self._processor, context, self._timers, group=self._group, policy=options.on_error, key_serde=keys, value_serde=values,
-            refused=self._refusals.records, failures=self._failures,
+            self._processor,
+            context,
+            self._timers,
+            group=self._group,
+            policy=options.on_error,
+            key_serde=keys,
+            value_serde=values,
+            refused=self._refusals.records,
+            failures=self._failures,
         )
         task = OpenTask(
-            self._task, transactional=options.transactional, clients=clients, writer=writer, stores=stores, context=context,
-            processing=processing, positions=positions, placing=placing, fence=fence,
-        )  # fmt: skip
+            self._task,
+            transactional=options.transactional,
+            clients=clients,
+            writer=writer,
+            stores=stores,
+            context=context,
+            processing=processing,
+            positions=positions,
+            placing=placing,
+            fence=fence,
+        )
         if placing.is_incomplete:
             await task.write(task.begin_commit({}, []), lambda error: None)
         return task
@@ -171,17 +195,25 @@ class TaskOpening:
             if 0 <= end < position:
                 del epochs[tp]
                 _LOG.error(
-                    "task %s: brokers have lost records %d to %d of %s/%d, which were processed: reading on at offset %d", self._task, end,
-                    position - 1, *tp, end,
-                )  # fmt: skip
+                    "task %s: brokers have lost records %d to %d of %s/%d, which were processed: reading on at offset %d",
+                    self._task,
+                    end,
+                    position - 1,
+                    *tp,
+                    end,
+                )
                 return end
         end = (await consumer.end_offsets([tp]))[tp]
         if end < position and self._said_to_end.get(tp) != end:
             self._said_to_end[tp] = end
             _LOG.warning(
                 "task %s: %s/%d ends at offset %d, before its position %d: it processes nothing of it until it is as long. If that stays so, "
-                "brokers have lost records", self._task, *tp, end, position,
-            )  # fmt: skip
+                "brokers have lost records",
+                self._task,
+                *tp,
+                end,
+                position,
+            )
         return position
 
     async def _unless_stopping(self, what: str, waiting: Awaitable[T]) -> T:

@@ -125,9 +125,19 @@ class TaskRunner:
         self._refusals = TaskRefusals(runtime.monotonic_s)
         self._sources, self._failures = processor.sources, failures or Failures()
         self._opening = TaskOpening(
-            permit, group, task, self._origin, stateful=stateful, options=options, processor=processor, timers=self._timers,
-            stopping=self._stopping, refusals=self._refusals, failures=self._failures, clock=runtime.monotonic_s,
-        )  # fmt: skip
+            permit,
+            group,
+            task,
+            self._origin,
+            stateful=stateful,
+            options=options,
+            processor=processor,
+            timers=self._timers,
+            stopping=self._stopping,
+            refusals=self._refusals,
+            failures=self._failures,
+            clock=runtime.monotonic_s,
+        )
         self.state = TaskState.CREATED
         self._to_park: BaseException | None = None
         """Why the task is parked as soon as it has opened again, before its first record."""
@@ -190,8 +200,7 @@ class TaskRunner:
 
     @property
     def out_of_order(self) -> int:
-        """Number of records that came behind later ones of another source. Any thread may read it.
-        """
+        """Number of records that came behind later ones of another source. Any thread may read it."""
         return 0 if self._opening.order is None else self._opening.order.out_of_order
 
     def start(self) -> None:
@@ -331,9 +340,17 @@ class TaskRunner:
         opened.context.end_call()
         options = self._options
         commits = self._commits = TaskCommits(
-            opened, self._held, self._ticks, self._of_member, transactional=options.transactional, interval_s=options.commit_interval_s,
-            stopping=self._stopping, monotonic_s=self._monotonic_s, most=self._most_uncommitted, committed=self._committed,
-        )  # fmt: skip
+            opened,
+            self._held,
+            self._ticks,
+            self._of_member,
+            transactional=options.transactional,
+            interval_s=options.commit_interval_s,
+            stopping=self._stopping,
+            monotonic_s=self._monotonic_s,
+            most=self._most_uncommitted,
+            committed=self._committed,
+        )
         commits.processed(stale)
         commits.schedule.set_due(self._monotonic_s())
 

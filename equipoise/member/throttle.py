@@ -48,7 +48,6 @@ class Throttle:
         return max(0.0, self._free_s - self._clock()) if self._limits else 0.0
 
     def most_records(self, otherwise: int) -> int:
-        """Most records for one take: what BURST_S allows; `otherwise`: the result without limits.
-        """
+        """Most records for one take: what BURST_S allows; `otherwise`: the result without limits."""
         each = [limit * BURST_S / (1.0, self._record_bytes)[which] for limit, which in self._limits]
         return max(LEAST_RECORDS, min(otherwise, *map(int, each))) if each else otherwise

@@ -206,8 +206,7 @@ class _OpenTransaction:
         self._changed.set()
 
     async def until(self, at: Callable[[], float]) -> None:
-        """Returns at the time (of the loop, s) that `at` returns then, or when a part has failed.
-        """
+        """Returns at the time (of the loop, s) that `at` returns then, or when a part has failed."""
         loop = asyncio.get_running_loop()
         while (at_s := at()) > loop.time() and not self._failed:
             self._changed.clear()

@@ -73,9 +73,20 @@ class Work:
         self.parking = ParkedReports(shared, send)
         self.troubles = TroubleReports(shared, send)
         self.permit = RunnerPermit(
-            shared, restorer, restore_thread, runners.shared.adoption, prepare, self._reports, runners.runtime, brokers, wake=wake, fail=fail,
-            parked=partial(call, self.parking.park), stopped=partial(call, self._closed), ended=partial(call, self._ended),
-        )  # fmt: skip
+            shared,
+            restorer,
+            restore_thread,
+            runners.shared.adoption,
+            prepare,
+            self._reports,
+            runners.runtime,
+            brokers,
+            wake=wake,
+            fail=fail,
+            parked=partial(call, self.parking.park),
+            stopped=partial(call, self._closed),
+            ended=partial(call, self._ended),
+        )
         self._to_prepare: tuple[frozenset[TaskId], frozenset[TaskId]] = (frozenset(), frozenset())
         """The last arguments of `Preparer.update`."""
         self._runners: dict[TaskId, TaskRunner] = {}
@@ -137,9 +148,12 @@ class Work:
             restoring = {*session.standby, *session.warmup, *session.grants}
             """Copies on the disk of other tasks are restored by nobody."""
             tasks = {
-                "running": running, "opening": len(session.grants) - running, "closing": len(session.closing),
-                "standby": len(session.standby), "warmup": len(session.warmup),
-            }  # fmt: skip
+                "running": running,
+                "opening": len(session.grants) - running,
+                "closing": len(session.closing),
+                "standby": len(session.standby),
+                "warmup": len(session.warmup),
+            }
         return MemberFigures(
             done=sum((Done(each.processed, each.commits, each.busy_s, each.out_of_order) for each in runners.values()), done),
             restored=self._restorer.restored_records,
@@ -263,8 +277,7 @@ class Work:
             self._callbacks.call(self._on_asked, leave)
 
     def note_blocked(self, why: str) -> None:
-        """Reports that no task is handled. `why`: the application's loop does not run; "": it runs.
-        """
+        """Reports that no task is handled. `why`: the application's loop does not run; "": it runs."""
         self.parking.note_blocked(why, lambda: self.parked_tasks)
 
     def abandon(self) -> None:

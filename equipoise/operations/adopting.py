@@ -282,8 +282,7 @@ class Adopting:
     # Both ways
 
     async def _plan(self, state: GroupState, what: str, *, predicts_pause: bool) -> None:
-        """Writes down what is going to be changed, unless it is from an earlier run, or cannot be.
-        """
+        """Writes down what is going to be changed, unless it is from an earlier run, or cannot be."""
         from equipoise.operations.worker_builds import check_workers_read
 
         self._planned_s = _now_s()

@@ -24,6 +24,7 @@ from equipoise.worker.log_reading import PartitionReading, next_fact
 
 _EVENT_REJECTED = codec.kind_of(EventRejected)
 
+
 class Follower:
     """Folds the groups of a log and never writes. Its state is the leader's state, as far as the
     log was read. A group whose published decisions differ from the recomputed ones is halted here.

@@ -17,8 +17,7 @@ _TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|(
 
 @attrs.define
 class DeclaredMessage:
-    """A message, and those that are declared within it. `is_entry`: of a map, which no one wrote.
-    """
+    """A message, and those that are declared within it. `is_entry`: of a map, which no one wrote."""
 
     name: str
     within: list[DeclaredMessage] = attrs.Factory(list)

@@ -137,10 +137,12 @@ class SchemaRegistry:
         if status >= 500 or status == 429:
             raise SerdeUnavailableError(f"{self._url} does not answer for {what} ({status}): {why}")
         fixes = {
-            401: "give SchemaRegistry user and password", 403: "this user may not", 404: "it is not there",
+            401: "give SchemaRegistry user and password",
+            403: "this user may not",
+            404: "it is not there",
             409: "it is incompatible with the former ones; change the schema, or the compatibility of the subject",
             422: "it is no valid schema; older registries take Protobuf as text alone: ProtobufSerde(schema=...)",
-        }  # fmt: skip
+        }
         fix = fixes.get(status, "is this a schema registry?")
         raise RegistryError(f"{self._url} refuses {what} ({status}: {fix}): {why}", status, int(said.get("error_code", 0) or 0))
 

@@ -61,9 +61,14 @@ class AvroSerde(_RegistrySerde):
     kind = AVRO
 
     def __init__(
-        self, registry: SchemaRegistry, *, schema: Mapping[str, Any] | str | None = None, subject: str | None = None, register: bool = True,
+        self,
+        registry: SchemaRegistry,
+        *,
+        schema: Mapping[str, Any] | str | None = None,
+        subject: str | None = None,
+        register: bool = True,
         of: type | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(registry, subject, register=register)
         with needed_by("AvroSerde"):
             fastavro: Any = import_module("fastavro")
@@ -130,9 +135,15 @@ class JsonSchemaSerde(_RegistrySerde):
     kind = JSON
 
     def __init__(
-        self, registry: SchemaRegistry, *, schema: Mapping[str, Any] | str | None = None, subject: str | None = None, register: bool = True,
-        of: type | None = None, check_read: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        registry: SchemaRegistry,
+        *,
+        schema: Mapping[str, Any] | str | None = None,
+        subject: str | None = None,
+        register: bool = True,
+        of: type | None = None,
+        check_read: bool = True,
+    ) -> None:
         super().__init__(registry, subject, register=register)
         with needed_by("JsonSchemaSerde"):
             import jsonschema

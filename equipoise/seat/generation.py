@@ -45,9 +45,7 @@ class ReadMembers:
     unread: Mapping[SeatClient, str]
 
 
-def read_members(
-    members: Sequence[tuple[str, str | None, bytes]], assigned: Mapping[str, frozenset[TopicPartition]], *, eager: bool
-) -> ReadMembers:
+def read_members(members: Sequence[tuple[str, str | None, bytes]], assigned: Mapping[str, frozenset[TopicPartition]], *, eager: bool) -> ReadMembers:
     """Reads what members said when they joined: member id, group.instance.id and subscription.
     `assigned`: client's key -> what it was assigned last, which members of an eager protocol have.
     """
@@ -162,9 +160,7 @@ def _observe(log: SeatLog, metadata: SeatTopicMetadata, lags: Mapping[TopicParti
         log.append(PartitionsObserved(racks=racks, source_lags=by_topic(lags)))
 
 
-def _rejoined(
-    each: JoinedClient, named: tuple[str, int], topics: Arrangement, counts: Mapping[str, int], settings: SeatSettings
-) -> RejoinedMember:
+def _rejoined(each: JoinedClient, named: tuple[str, int], topics: Arrangement, counts: Mapping[str, int], settings: SeatSettings) -> RejoinedMember:
     name, incarnation = named
     subscription = each.subscription
     return RejoinedMember(

@@ -181,8 +181,7 @@ class Seat:
     # Joining
 
     async def _enter(self) -> Generation:
-        """Joins as a new member: the first one of an empty group, or the one that is next to lead.
-        """
+        """Joins as a new member: the first one of an empty group, or the one that is next to lead."""
         await self.check()
         description = await self._client.describe()
         if description.state == "Stable":
@@ -236,8 +235,11 @@ class Seat:
         except InputError:  # the leader is no consumer of Kafka's protocol
             counted = frozenset()
         if counted:
-            _LOG.warning("group %s: the leader assigns %d partitions to the seat, which reads none: leaves, and joins again behind another member",
-                        self.group, len(counted))  # fmt: skip
+            _LOG.warning(
+                "group %s: the leader assigns %d partitions to the seat, which reads none: leaves, and joins again behind another member",
+                self.group,
+                len(counted),
+            )
             self._was_counted = True
             await self._client.leave()
             return
@@ -302,8 +304,13 @@ class Seat:
         waits = f"; waiting for {', '.join(waiting)}" if waiting else ""
         _LOG.info(
             "group %s: generation %d (%s), assigned in %.0f ms: %s%s",
-            self.group, generation.number, generation.protocol, (self._monotonic_s() - began_s) * 1_000, counts or "nobody reads", waits,
-        )  # fmt: skip
+            self.group,
+            generation.number,
+            generation.protocol,
+            (self._monotonic_s() - began_s) * 1_000,
+            counts or "nobody reads",
+            waits,
+        )
         await self._stay(generation)
 
     def _shares(self, clients: Iterable[SeatClient]) -> list[tuple[str, int]]:
@@ -328,9 +335,16 @@ class Seat:
         if self._evicted:
             settings, self._evicted = attrs.evolve(settings, hold_ms=max(EVICTED_HOLD_MS, settings.hold_ms)), False
         decided = answer(
-            self._log, settings, number=generation.number, protocol=generation.protocol, eager=eager, joined=joined, metadata=metadata,
-            lags=await self._source_lags(metadata.counts), before=before,
-        )  # fmt: skip
+            self._log,
+            settings,
+            number=generation.number,
+            protocol=generation.protocol,
+            eager=eager,
+            joined=joined,
+            metadata=metadata,
+            lags=await self._source_lags(metadata.counts),
+            before=before,
+        )
         return {member_id: decided.assigned.get(client.key, {}) for member_id, client in read.clients.items()}, decided.waiting
 
     async def _source_lags(self, counts: Mapping[str, int]) -> Mapping[TopicPartition, int]:

@@ -56,9 +56,7 @@ class Arrangement:
         return found
 
 
-def arrange(
-    subscriptions: Iterable[tuple[str, ...]], counts: Mapping[str, int], protocol: str, known: Mapping[int, TopologyDeclared]
-) -> Arrangement:
+def arrange(subscriptions: Iterable[tuple[str, ...]], counts: Mapping[str, int], protocol: str, known: Mapping[int, TopologyDeclared]) -> Arrangement:
     """Topics and subscriptions of a generation. `counts`: topic -> its number of partitions; topics
     that do not exist are absent. `known`: topologies that the group remembers, by epoch; what is
     declared there is not declared again, and topics keep their numbers.

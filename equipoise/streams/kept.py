@@ -28,10 +28,14 @@ _LENGTH_BYTES = 4
 _FORM = 1
 """Of what is kept. State of a former build has no description."""
 _FORMER_KINDS = {
-    (b"t", 0, False): "windows of a fixed size", (b"t", 2, False): "windows of a fixed size", (b"t", 1, False): "reminders",
-    (b"kt", 1, True): "session windows", (b"kt", 2, False): "sliding windows", (b"kt", 1, False): "a join of streams",
+    (b"t", 0, False): "windows of a fixed size",
+    (b"t", 2, False): "windows of a fixed size",
+    (b"t", 1, False): "reminders",
+    (b"kt", 1, True): "session windows",
+    (b"kt", 2, False): "sliding windows",
+    (b"kt", 1, False): "a join of streams",
     (b"k", 0, False): "a table",
-}  # fmt: skip
+}
 """How a kind is known without description: where it has keys, the number of its marks, and whether
 its first place by time names a place by key.
 """

@@ -25,9 +25,17 @@ class SessionWindows(AnyWindows[V, A, R]):
     _kind = "session windows"
 
     def __init__(
-        self, name: str, aggregate: Aggregate[V, A, R], *, gap_ms: int, grace_ms: int = 0, emit: str = "change",
-        on_late: OnLate | None = None, state: str | None = None, serde: Serde | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        aggregate: Aggregate[V, A, R],
+        *,
+        gap_ms: int,
+        grace_ms: int = 0,
+        emit: str = "change",
+        on_late: OnLate | None = None,
+        state: str | None = None,
+        serde: Serde | None = None,
+    ) -> None:
         super().__init__(name, aggregate, grace_ms=grace_ms, emit=emit, on_late=on_late, state=state, serde=serde)
         check_ms("SessionWindows.gap_ms", gap_ms, 1)
         self._gap_ms, self._waits_ms = gap_ms, gap_ms + grace_ms
@@ -113,9 +121,16 @@ class SessionWindows(AnyWindows[V, A, R]):
 
 
 def sessions(
-    name: str, aggregate: Aggregate[V, A, R], *, gap_ms: int, grace_ms: int = 0, emit: str = "change", on_late: OnLate | None = None,
-    state: str | None = None, serde: Serde | None = None,
-) -> SessionWindows[V, A, R]:  # fmt: skip
+    name: str,
+    aggregate: Aggregate[V, A, R],
+    *,
+    gap_ms: int,
+    grace_ms: int = 0,
+    emit: str = "change",
+    on_late: OnLate | None = None,
+    state: str | None = None,
+    serde: Serde | None = None,
+) -> SessionWindows[V, A, R]:
     """Sessions, which a gap of more than `gap_ms` ends. See `SessionWindows`."""
     return SessionWindows(name, aggregate, gap_ms=gap_ms, grace_ms=grace_ms, emit=emit, on_late=on_late, state=state, serde=serde)
 
@@ -128,9 +143,17 @@ class SlidingWindows(AnyWindows[V, A, R]):
     _kind = "sliding windows"
 
     def __init__(
-        self, name: str, aggregate: Aggregate[V, A, R], *, size_ms: int, grace_ms: int = 0, emit: str = "change",
-        on_late: OnLate | None = None, state: str | None = None, serde: Serde | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        aggregate: Aggregate[V, A, R],
+        *,
+        size_ms: int,
+        grace_ms: int = 0,
+        emit: str = "change",
+        on_late: OnLate | None = None,
+        state: str | None = None,
+        serde: Serde | None = None,
+    ) -> None:
         super().__init__(name, aggregate, grace_ms=grace_ms, emit=emit, on_late=on_late, state=state, serde=serde)
         check_ms("SlidingWindows.size_ms", size_ms, 1)
         self._size_ms, self._waits_ms = size_ms, grace_ms
@@ -232,8 +255,15 @@ class SlidingWindows(AnyWindows[V, A, R]):
 
 
 def sliding(
-    name: str, aggregate: Aggregate[V, A, R], *, size_ms: int, grace_ms: int = 0, emit: str = "change", on_late: OnLate | None = None,
-    state: str | None = None, serde: Serde | None = None,
-) -> SlidingWindows[V, A, R]:  # fmt: skip
+    name: str,
+    aggregate: Aggregate[V, A, R],
+    *,
+    size_ms: int,
+    grace_ms: int = 0,
+    emit: str = "change",
+    on_late: OnLate | None = None,
+    state: str | None = None,
+    serde: Serde | None = None,
+) -> SlidingWindows[V, A, R]:
     """The last `size_ms` at each record. See `SlidingWindows`."""
     return SlidingWindows(name, aggregate, size_ms=size_ms, grace_ms=grace_ms, emit=emit, on_late=on_late, state=state, serde=serde)

@@ -31,9 +31,14 @@ class Reminders(Kept):
     _kind = "reminders"
 
     def __init__(
-        self, name: str, callback: Callable[[TaskContext, Any, Any, int], object], *, by: str = "stream", state: str | None = None,
+        self,
+        name: str,
+        callback: Callable[[TaskContext, Any, Any, int], object],
+        *,
+        by: str = "stream",
+        state: str | None = None,
         serde: Serde | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(name, state=state, serde=serde)
         if by not in BY:
             raise InputError(f"Reminders.by: {by!r} is neither 'stream' nor 'clock'")
@@ -60,8 +65,7 @@ class Reminders(Kept):
         state.put_own(self._by_time + packed(due_ms) + state.key_bytes(key), None)
 
     def run(self, context: TaskContext, at_ms: int) -> int:
-        """Notes a record of this time, and calls what stream time has made due. Returns how many.
-        """
+        """Notes a record of this time, and calls what stream time has made due. Returns how many."""
         return self._call_due(context, advance(context, at_ms))
 
     def start(self, context: TaskContext) -> None:
@@ -106,5 +110,3 @@ class Reminders(Kept):
         """The number of reminders that wait, in this task. Costs as much as there are."""
         state = self._state(context)
         return sum(1 for _ in state.range_own(self._by_time, self._by_time + b"\xff"))
-
-

@@ -42,9 +42,17 @@ class StreamJoin(Kept, Generic[L, R]):
     _kind, _drops = "a join of streams", (DropReason.LATE, DropReason.NULL_KEY)
 
     def __init__(
-        self, name: str, *, before_ms: int, after_ms: int | None = None, grace_ms: int = 0, kind: str = "inner",
-        on_late: OnLate | None = None, state: str | None = None, serde: Serde | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        *,
+        before_ms: int,
+        after_ms: int | None = None,
+        grace_ms: int = 0,
+        kind: str = "inner",
+        on_late: OnLate | None = None,
+        state: str | None = None,
+        serde: Serde | None = None,
+    ) -> None:
         super().__init__(name, state=state, serde=serde, on_late=on_late)
         check_ms("StreamJoin.before_ms", before_ms, 0)
         check_ms("StreamJoin.grace_ms", grace_ms, 0)

@@ -61,7 +61,6 @@ class StreamTable(Kept, Generic[T]):
         for place, raw in state.range_own(self._by_key, self._by_key[:-1] + bytes([self._by_key[-1] + 1])):
             yield state.key_of(place[at:]), self._unpack(raw)
 
-
     # For `Member.query`
 
     def query_place(self, raw_key: bytes, at_ms: int) -> bytes:

@@ -52,9 +52,16 @@ class AnyWindows(Kept, Generic[V, A, R]):
     _drops = DropReason.LATE, DropReason.NULL_KEY
 
     def __init__(
-        self, name: str, aggregate: Aggregate[V, A, R], *, grace_ms: int = 0, emit: str = "change", on_late: OnLate | None = None,
-        state: str | None = None, serde: Serde | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        aggregate: Aggregate[V, A, R],
+        *,
+        grace_ms: int = 0,
+        emit: str = "change",
+        on_late: OnLate | None = None,
+        state: str | None = None,
+        serde: Serde | None = None,
+    ) -> None:
         super().__init__(name, state=state, serde=serde, on_late=on_late)
         if not isinstance(aggregate, Aggregate):
             raise InputError(f"{type(self).__name__}.aggregate: {aggregate!r:.60} is no Aggregate; call what makes one, as in count()")
@@ -81,8 +88,7 @@ class AnyWindows(Kept, Generic[V, A, R]):
         return results if self._emits_changes else closed
 
     def close(self, context: TaskContext) -> list[WindowResult[R]]:
-        """Closes all that stream time has passed, after `advance`. Returns it, if `emit` says so.
-        """
+        """Closes all that stream time has passed, after `advance`. Returns it, if `emit` says so."""
         state = self._state(context)
         return self._close(state, time_of(state), None)
 
@@ -105,9 +111,19 @@ class FixedWindows(AnyWindows[V, A, R]):
     _kind = "windows of a fixed size"
 
     def __init__(
-        self, name: str, aggregate: Aggregate[V, A, R], *, size_ms: int, every_ms: int | None = None, grace_ms: int = 0,
-        retention_ms: int = 0, emit: str = "change", on_late: OnLate | None = None, state: str | None = None, serde: Serde | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        aggregate: Aggregate[V, A, R],
+        *,
+        size_ms: int,
+        every_ms: int | None = None,
+        grace_ms: int = 0,
+        retention_ms: int = 0,
+        emit: str = "change",
+        on_late: OnLate | None = None,
+        state: str | None = None,
+        serde: Serde | None = None,
+    ) -> None:
         super().__init__(name, aggregate, grace_ms=grace_ms, emit=emit, on_late=on_late, state=state, serde=serde)
         check_ms("FixedWindows.size_ms", size_ms, 1)
         check_ms("FixedWindows.retention_ms", retention_ms, 0)
@@ -283,9 +299,17 @@ class FixedWindows(AnyWindows[V, A, R]):
 
 
 def tumbling(
-    name: str, aggregate: Aggregate[V, A, R], *, size_ms: int, grace_ms: int = 0, retention_ms: int = 0, emit: str = "change",
-    on_late: OnLate | None = None, state: str | None = None, serde: Serde | None = None,
-) -> FixedWindows[V, A, R]:  # fmt: skip
+    name: str,
+    aggregate: Aggregate[V, A, R],
+    *,
+    size_ms: int,
+    grace_ms: int = 0,
+    retention_ms: int = 0,
+    emit: str = "change",
+    on_late: OnLate | None = None,
+    state: str | None = None,
+    serde: Serde | None = None,
+) -> FixedWindows[V, A, R]:
     """Windows of `size_ms`, one behind the other. See `FixedWindows`."""
     return FixedWindows(
         name, aggregate, size_ms=size_ms, grace_ms=grace_ms, retention_ms=retention_ms, emit=emit, on_late=on_late, state=state, serde=serde
@@ -293,11 +317,28 @@ def tumbling(
 
 
 def hopping(
-    name: str, aggregate: Aggregate[V, A, R], *, size_ms: int, every_ms: int, grace_ms: int = 0, retention_ms: int = 0, emit: str = "change",
-    on_late: OnLate | None = None, state: str | None = None, serde: Serde | None = None,
-) -> FixedWindows[V, A, R]:  # fmt: skip
+    name: str,
+    aggregate: Aggregate[V, A, R],
+    *,
+    size_ms: int,
+    every_ms: int,
+    grace_ms: int = 0,
+    retention_ms: int = 0,
+    emit: str = "change",
+    on_late: OnLate | None = None,
+    state: str | None = None,
+    serde: Serde | None = None,
+) -> FixedWindows[V, A, R]:
     """Windows of `size_ms` that overlap: one begins each `every_ms`. See `FixedWindows`."""
     return FixedWindows(
-        name, aggregate, size_ms=size_ms, every_ms=every_ms, grace_ms=grace_ms, retention_ms=retention_ms, emit=emit, on_late=on_late,
-        state=state, serde=serde,
-    )  # fmt: skip
+        name,
+        aggregate,
+        size_ms=size_ms,
+        every_ms=every_ms,
+        grace_ms=grace_ms,
+        retention_ms=retention_ms,
+        emit=emit,
+        on_late=on_late,
+        state=state,
+        serde=serde,
+    )

@@ -66,7 +66,7 @@ __all__ = [
     "stateful",
     "stateless",
     "tasks",
-]  # fmt: skip
+]
 
 __getattr__ = lazy_names(
     __name__,

@@ -40,8 +40,13 @@ class ApplicationDriver:
             raise InputError("ApplicationDriver.processors: there is none; give it those that Member gets")
         self.drivers = [
             TaskDriver(
-                each.handler, batch_handler=each.batch_handler, sources=each.inputs, state=each.state, subtopology=number,
-                on_assigned=on_assigned, **options,
+                each.handler,
+                batch_handler=each.batch_handler,
+                sources=each.inputs,
+                state=each.state,
+                subtopology=number,
+                on_assigned=on_assigned,
+                **options,
             )
             for number, each in enumerate(processors)
         ]
@@ -49,8 +54,7 @@ class ApplicationDriver:
 
     @property
     def stream_time_ms(self) -> int:
-        """Returns the highest stream time of the tasks, in ms since 1970; 0: nothing was handled.
-        """
+        """Returns the highest stream time of the tasks, in ms since 1970; 0: nothing was handled."""
         return max(stream_time_ms(each.context) for each in self.drivers)
 
     def state(self, topic: str) -> State:
@@ -123,9 +127,13 @@ class VersionDifference:
 
 
 async def differences(
-    before: Sequence[Processor], after: Sequence[Processor], records: Iterable[SentRecord], *, advance_s: float = 0.0,
+    before: Sequence[Processor],
+    after: Sequence[Processor],
+    records: Iterable[SentRecord],
+    *,
+    advance_s: float = 0.0,
     **options: Unpack[MemberKeywords],
-) -> list[VersionDifference]:  # fmt: skip
+) -> list[VersionDifference]:
     """Gives the same records to two versions of an application, and lets `advance_s` pass. Returns
     what differs in what they have sent and in the state that handlers put, by topic and key; []:
     nothing. `options`: as of `TaskDriver`. Records of sources that one version does not read are
@@ -150,7 +158,7 @@ def _unequal(one: dict[str, tuple[Any, Any]], other: dict[str, tuple[Any, Any]])
 
 async def _made_of(
     processors: Sequence[Processor], records: Iterable[SentRecord], advance_s: float, options: Any
-) -> dict[str, dict[str, tuple[Any, Any]]]:  # fmt: skip
+) -> dict[str, dict[str, tuple[Any, Any]]]:
     """Topic -> key as text -> key, and values sent or the value in the state."""
     driver = ApplicationDriver(processors, **options)
     read = set(chain.from_iterable(each._sources for each in driver.drivers))

@@ -78,9 +78,15 @@ class TaskDriver:
         self._offsets = dict.fromkeys(processor.sources, 0)
         self._failures = Failures()
         self._processing = Processing(
-            processor, self.context, self._timers, group=group, policy=given.on_error, key_serde=self._keys, value_serde=self._values,
+            processor,
+            self.context,
+            self._timers,
+            group=group,
+            policy=given.on_error,
+            key_serde=self._keys,
+            value_serde=self._values,
             failures=self._failures,
-        )  # fmt: skip
+        )
         self._on_assigned, self._has_begun = on_assigned, False
         self.last_sent: Sequence[tuple[str, int | None, Unsent]] = ()
         """Topic, partition and bytes of what the last call has sent."""
@@ -153,10 +159,14 @@ class TaskDriver:
         keys, values = self._sources[source]
         offset = self._next_offset(source)
         return Record(
-            None if key is None else keys.serialize(key), None if value is None else (value_serde or values).serialize(value),
-            source, self.context.task.partition, offset,
-            self.now_ms if timestamp_ms is None else timestamp_ms, tuple(headers),
-        )  # fmt: skip
+            None if key is None else keys.serialize(key),
+            None if value is None else (value_serde or values).serialize(value),
+            source,
+            self.context.task.partition,
+            offset,
+            self.now_ms if timestamp_ms is None else timestamp_ms,
+            tuple(headers),
+        )
 
     def _next_offset(self, source: str) -> int:
         offset = self._offsets[source]

@@ -125,8 +125,9 @@ class Group:
             self._cluster.create_topic(topic, self._partitions, 1, {"cleanup.policy": policy})
         self._worker = SimulatedWorker(
             SimulatedSettings(made=SimulatedClients(self._cluster, "worker"), prefix=self._options.prefix, partitions=1, observe_interval_ms=1_000),
-            self._process("worker", lambda error: None), WorkerCoordinator(self._scheduler, 1, 10.0),
-        )  # fmt: skip
+            self._process("worker", lambda error: None),
+            WorkerCoordinator(self._scheduler, 1, 10.0),
+        )
         self._worker.process.start(self._lead())
         self._until(lambda: not self._worker.unready(), LED_S)
         return self
@@ -178,9 +179,15 @@ class Group:
         given: dict[str, Any] = {**self._given, "state_directory": machine.folder / "state", "open_store": partial(self._open_store, machine)}
         seat.error = None
         seat.member = Member(
-            NAME, processors=self._deployed, topology_epoch=self._epoch, member_id=member_id, on_assigned=self._on_assigned,
-            connection=SimulatedConnection(made=SimulatedClients(self._cluster, process.name)), _runtime=process, **given,
-        )  # fmt: skip
+            NAME,
+            processors=self._deployed,
+            topology_epoch=self._epoch,
+            member_id=member_id,
+            on_assigned=self._on_assigned,
+            connection=SimulatedConnection(made=SimulatedClients(self._cluster, process.name)),
+            _runtime=process,
+            **given,
+        )
         process.start(seat.member._run())
 
     def _open_store(self, machine: Machine, folder: Path) -> StateStore:
@@ -313,11 +320,15 @@ class Group:
         keys, values = self._options.key_serde, self._options.value_serde
         return [
             SentRecord(
-                topic, deserialized(keys, each.key), deserialized(values, each.value), each.partition,
-                tuple(header for header in each.headers if not header[0].startswith(OWN_HEADERS)), each.timestamp_ms,
+                topic,
+                deserialized(keys, each.key),
+                deserialized(values, each.value),
+                each.partition,
+                tuple(header for header in each.headers if not header[0].startswith(OWN_HEADERS)),
+                each.timestamp_ms,
             )
             for each in self._committed(topic)
-        ]  # fmt: skip
+        ]
 
     def state(self, topic: str | None = None) -> dict[Any, Any]:
         """The state of all running tasks in the changelog `topic` (None: the first one)."""
@@ -358,9 +369,16 @@ class Group:
         """
         processor, partition = self._processors[task.subtopology], task.partition
         driver = TaskDriver(
-            processor.handler, batch_handler=processor.batch_handler, sources=processor.inputs, state=processor.state,
-            partition=partition, subtopology=task.subtopology, group=NAME, on_assigned=self._on_assigned, **self._given,
-        )  # fmt: skip
+            processor.handler,
+            batch_handler=processor.batch_handler,
+            sources=processor.inputs,
+            state=processor.state,
+            partition=partition,
+            subtopology=task.subtopology,
+            group=NAME,
+            on_assigned=self._on_assigned,
+            **self._given,
+        )
         reads_clock = False
 
         def wall_ms() -> int:
@@ -379,7 +397,7 @@ class Group:
             try:
                 sent += await driver.send(
                     each.value, key=key, topic=each.topic, headers=each.headers, timestamp_ms=each.timestamp_ms, value_serde=BytesSerde()
-                )  # fmt: skip
+                )
             except Exception:  # noqa: BLE001  # the application's code may raise anything: the task is parked
                 break
         return driver, sent, reads_clock

@@ -126,9 +126,7 @@ async def _followed(watch: MemberWatch | None, pid: int) -> AsyncIterator[None]:
         looks.result()  # it ends by itself only with an error
 
 
-async def _remove_member(
-    watch: MemberWatch, pid: int, children: _Children, monotonic_s: Callable[[], float], *, was_stopped: bool
-) -> None:
+async def _remove_member(watch: MemberWatch, pid: int, children: _Children, monotonic_s: Callable[[], float], *, was_stopped: bool) -> None:
     """Removes the member when every process that the command has started has ended; nothing while
     one lives: the member may be in it. `was_stopped`: the command ended in order.
     """

@@ -88,9 +88,7 @@ class Worker:
         self._tracing: Tracing | None = None
         self._folder = ""
         self._problem = ""
-        self.metrics.observe(
-            lambda: (lead for _, lead in self.groups()), self._positions, lambda: self.settings.metrics_groups, runtime.monotonic_s
-        )  # fmt: skip
+        self.metrics.observe(lambda: (lead for _, lead in self.groups()), self._positions, lambda: self.settings.metrics_groups, runtime.monotonic_s)
 
     # Start and stop
 
@@ -211,10 +209,12 @@ class Worker:
             settings = self.settings
             self._witness.watch(
                 ConsumerProof(
-                    connection=settings, group=group_name(settings), member_id=self._group.generation()[0],
+                    connection=settings,
+                    group=group_name(settings),
+                    member_id=self._group.generation()[0],
                     within_s=settings.worker_session_timeout_ms / 1_000,
                 )
-            )  # fmt: skip
+            )
 
     def _make_host(self, partition: int) -> PartitionHost | None:
         opened = self._log.opened
@@ -224,14 +224,21 @@ class Worker:
         self.recent.forget(partition)
         self.sizes.forget(partition)
         return PartitionHost(
-            self.settings, opened, partition, self.metrics, topic_ids=self._log.topic_ids, replaced=self._log.note_replaced,
-            runtime=self._runtime, brokers=self._brokers, recent=self.recent, tracing=self._tracing,
+            self.settings,
+            opened,
+            partition,
+            self.metrics,
+            topic_ids=self._log.topic_ids,
+            replaced=self._log.note_replaced,
+            runtime=self._runtime,
+            brokers=self._brokers,
+            recent=self.recent,
+            tracing=self._tracing,
             folded=self.sizes.note,
-        )  # fmt: skip
+        )
 
     def _host_of(self, group: str) -> PartitionHost | None:
-        """The host that leads this group's partition; None: another worker leads it, or none yet.
-        """
+        """The host that leads this group's partition; None: another worker leads it, or none yet."""
         if self._log.opened is None:
             return None
         host = self._partitions.hosts.get(partition_of(group, self._log.opened.partitions))

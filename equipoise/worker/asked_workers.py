@@ -22,8 +22,7 @@ ANSWER_S = 10.0
 
 
 class AskedWorkers:
-    """Asks `sizes`, and then `peers`: ``host:port``; a name with several addresses is all of them.
-    """
+    """Asks `sizes`, and then `peers`: ``host:port``; a name with several addresses is all of them."""
 
     def __init__(self, sizes: GroupSizes, peers: Sequence[str]) -> None:
         self._sizes, self._peers = sizes, peers

@@ -234,8 +234,7 @@ class BaseKeeper:
                 await self._append(name, BaseRequested())
 
     async def _store_base(self, begun: _BaseRound) -> None:
-        """Stores the base of a complete round, and an index of the checkpoints of the same states.
-        """
+        """Stores the base of a complete round, and an index of the checkpoints of the same states."""
         lead, newest = self._lead, self._newest
         groups = {name: self._places[name] for name in sorted(lead.groups) if name in self._places}
         firsts = [groups[name][0] + 1 if name in groups else group.from_offset for name, group in lead.groups.items()]
@@ -243,11 +242,15 @@ class BaseKeeper:
         # Of a group that has halted the state is an older one, and so are the decisions behind it.
         older = 0 if newest is None else newest.decisions_offset
         base = Base(
-            log_id=self._opened.log_id, position=lead.position, append_ms=self._written.append_ms, facts_offset=facts_offset,
+            log_id=self._opened.log_id,
+            position=lead.position,
+            append_ms=self._written.append_ms,
+            facts_offset=facts_offset,
             decisions_offset=begun.decisions_offset if facts_offset >= begun.begin else older,
             interval_bytes=self._written.bytes_since(0 if newest is None else newest.position, lead.position),
-            previous="" if newest is None else newest.sha256, groups=groups,
-        )  # fmt: skip
+            previous="" if newest is None else newest.sha256,
+            groups=groups,
+        )
         await self._write_all(base.records())
         self._written.bytes_, self._written.since = 0, lead.position
         await self._store_index()

@@ -80,9 +80,14 @@ class DecidedNews:
             told = [each async for each in reading.former(max(0, last + 1 - RECALLED_FACTS), last + 1)]
             machines = {name: lead.groups[name].machine for name in restored if name in lead.groups}
             mine = [(record, decisions) for record, decisions in told if record.group in machines and record.offset <= restored[record.group]]
-            self._recent.recall(self._partition, self._first, [
-                (record, decisions, machines[record.group], list(tell(record, decisions)))
-                for record, decisions in mine if decisions or record.event.__class__ in TOLD_FACTS
-            ])  # fmt: skip
+            self._recent.recall(
+                self._partition,
+                self._first,
+                [
+                    (record, decisions, machines[record.group], list(tell(record, decisions)))
+                    for record, decisions in mine
+                    if decisions or record.event.__class__ in TOLD_FACTS
+                ],
+            )
         except Exception as error:  # noqa: BLE001 the console knows less
             _LOG.debug("partition %d: what was decided before is not recalled: %r", self._partition, error)

@@ -110,8 +110,7 @@ class FaustGroup:
 
     @property
     def crash(self) -> str:
-        """Returns the error by which Faust has ended, behind a colon; "" when it was not started.
-        """
+        """Returns the error by which Faust has ended, behind a colon; "" when it was not started."""
         return "" if self._app is None else f": {self._app.crash_reason!r}"
 
     def generation(self) -> Generation:

@@ -56,27 +56,36 @@ class _Gauge:
 _GAUGES = (
     _Gauge("equipoise_group_halted", "1: the group is halted (docs/operations.md).", {"": "halted"}),
     _Gauge(
-        "equipoise_members", "Live members, by state.",
-        {'state="STABLE"': "stable", 'state="UNREVOKED"': "unrevoked", 'state="UNRELEASED"': "unreleased"}, "equipoise_all_members",
+        "equipoise_members",
+        "Live members, by state.",
+        {'state="STABLE"': "stable", 'state="UNREVOKED"': "unrevoked", 'state="UNRELEASED"': "unreleased"},
+        "equipoise_all_members",
     ),
     _Gauge(
-        "equipoise_tasks", "Tasks, by state: owned, revoking (its owner gives it up), nobody (without an owner).",
-        {'state="owned"': "owned", 'state="revoking"': "revoking", 'state="nobody"': "nobody"}, "equipoise_all_tasks",
+        "equipoise_tasks",
+        "Tasks, by state: owned, revoking (its owner gives it up), nobody (without an owner).",
+        {'state="owned"': "owned", 'state="revoking"': "revoking", 'state="nobody"': "nobody"},
+        "equipoise_all_tasks",
     ),
     _Gauge(
-        "equipoise_movements", "Movements, by state; waiting: without a slot.",
+        "equipoise_movements",
+        "Movements, by state; waiting: without a slot.",
         {'state="waiting"': "waiting_movements", 'state="warming"': "warming_movements", 'state="revoking"': "revoking_movements"},
         "equipoise_all_movements",
     ),
     _Gauge(
-        "equipoise_imbalance_tasks", "Tasks over the upper share plus tasks under the lower share.", {"": "imbalance"},
+        "equipoise_imbalance_tasks",
+        "Tasks over the upper share plus tasks under the lower share.",
+        {"": "imbalance"},
         "equipoise_all_imbalance_tasks",
     ),
     _Gauge(
         "equipoise_warmup_lag_records", "Records that warm-ups have still to restore, in all.", {"": "warmup_lag"}, "equipoise_all_warmup_lag_records"
     ),
     _Gauge(
-        "equipoise_members_refused", "Members that may not join, because they run another topology than the group.", {"": "refused"},
+        "equipoise_members_refused",
+        "Members that may not join, because they run another topology than the group.",
+        {"": "refused"},
         "equipoise_all_members_refused",
     ),
     _Gauge("equipoise_generation", "Number of the last decision round.", {"": "generation"}),
@@ -96,14 +105,14 @@ _GAUGES = (
         "equipoise_source_lag_records", "Source records still to be processed, as reported.", {"": "source_lag"}, "equipoise_all_source_lag_records"
     ),
     _Gauge(
-        "equipoise_lost_tasks", "Tasks whose owner left or died and that have no new owner yet, on purpose (waiting) or not (free).",
-        {'state="waiting"': "lost_waiting", 'state="free"': "lost_free"}, "equipoise_all_lost_tasks",
+        "equipoise_lost_tasks",
+        "Tasks whose owner left or died and that have no new owner yet, on purpose (waiting) or not (free).",
+        {'state="waiting"': "lost_waiting", 'state="free"': "lost_free"},
+        "equipoise_all_lost_tasks",
     ),
     _Gauge("equipoise_lost_tasks_wait_seconds", "Group time until the last of the waiting lost tasks gets a new owner.", {"": "lost_wait_s"}),
-)  # fmt: skip
-_UNAVAILABLE = (
-    "Task-seconds in which nobody owned a task, its owner waited for a hold, or its owner was silent, by the broker's clock"
 )
+_UNAVAILABLE = "Task-seconds in which nobody owned a task, its owner waited for a hold, or its owner was silent, by the broker's clock"
 
 
 class GroupMetrics:

@@ -35,7 +35,11 @@ class GroupObservation:
     """
 
     def __init__(
-        self, observer: Observer, hosts: Callable[[], Iterable[PartitionHost]], settings: Callable[[], WorkerSettings], brokers: BrokerWatch,
+        self,
+        observer: Observer,
+        hosts: Callable[[], Iterable[PartitionHost]],
+        settings: Callable[[], WorkerSettings],
+        brokers: BrokerWatch,
         runtime: Runtime,
     ) -> None:
         self._observer, self._hosts, self._settings, self._brokers, self._runtime = observer, hosts, settings, brokers, runtime
@@ -106,8 +110,7 @@ class GroupObservation:
                 _LOG.warning("group %s: cannot append end offsets: %s", lead.name, error)
 
     def _say_misfits(self, lead: GroupLead, ends: Mapping[str, Mapping[int, int]], unknown: frozenset[str]) -> None:
-        """Logs, once each, which source topics are gone, and which have partitions without a task.
-        """
+        """Logs, once each, which source topics are gone, and which have partitions without a task."""
         state = lead.machine.state
         if state.topology is None:
             return

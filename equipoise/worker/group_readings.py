@@ -39,8 +39,7 @@ class GroupCondition(enum.StrEnum):
 
 @attrs.define(kw_only=True)
 class Reading:
-    """The values of one group. None: there is none, or its state cannot be read. Lags in records.
-    """
+    """The values of one group. None: there is none, or its state cannot be read. Lags in records."""
 
     halted: int
     is_read: bool = True

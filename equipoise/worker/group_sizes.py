@@ -179,9 +179,13 @@ class GroupSizes:
         began_s, state = self._monotonic_s(), lead.machine.state
         habits, demand = followed.reader.read()
         base = BaseState(
-            group=lead.name, offset=state.last_offset, number=state.number, begins_offset=state.last_offset, append_ms=state.last_append_ms or 0,
+            group=lead.name,
+            offset=state.last_offset,
+            number=state.number,
+            begins_offset=state.last_offset,
+            append_ms=state.last_append_ms or 0,
             state=lead.machine.snapshot(),
-        )  # fmt: skip
+        )
         try:
             found = await self._questions.ask(SizeQuestion(base=base, habits=habits, demand=demand, policy=policy, last=given.asked))
         except BusyError as error:

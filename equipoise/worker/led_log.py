@@ -75,9 +75,7 @@ class LedLog:
         """
         settings, topics = self._settings, self._settings.topics
         if make or all([await partition_count(settings, topics.name_of(what)) for what in MUST_BE]):
-            await ensure_topics(
-                settings, topics, partitions=settings.partitions, replication=settings.replication, bases=settings.has_retention
-            )
+            await ensure_topics(settings, topics, partitions=settings.partitions, replication=settings.replication, bases=settings.has_retention)
         else:
             raise NotThereError(f"the topics of {topics.prefix} are gone: start another worker, or this one again, to make a new log")
         async with reader(settings) as consumer:

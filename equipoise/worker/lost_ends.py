@@ -51,8 +51,7 @@ Reader = Callable[[], AbstractAsyncContextManager[Consumer]]
 
 
 async def end_of(reader: Reader, place: TopicPartition, known: Iterable[int]) -> int:
-    """The end of a partition. `known`: offsets of some records that were there. Raises KafkaError.
-    """
+    """The end of a partition. `known`: offsets of some records that were there. Raises KafkaError."""
     last, end = max(known, default=-1), 0
     async with reader() as consumer:
         for look in range(_LOOKS):

@@ -44,8 +44,7 @@ class TopicNews:
         self._told: WeakKeyDictionary[GroupLead, object] = WeakKeyDictionary()
 
     def found(self, topics: Iterable[str], ends: Mapping[str, object], racks: Mapping[str, object], unseen: Container[str]) -> None:
-        """Takes what a look found of `topics`. `unseen`: topics that exist and could not be read.
-        """
+        """Takes what a look found of `topics`. `unseen`: topics that exist and could not be read."""
         for topic in topics:
             now = ends.get(topic), racks.get(topic), topic in unseen
             changes, before = self._found.get(topic, (0, None))

@@ -17,8 +17,7 @@ wrong clock makes no record old.
 
 @attrs.frozen(kw_only=True)
 class Retention:
-    """`retention_ms`, `retention_bytes`: 0: no limit. `interval_ms`: usual time between two bases.
-    """
+    """`retention_ms`, `retention_bytes`: 0: no limit. `interval_ms`: usual time between two bases."""
 
     retention_ms: int
     retention_bytes: int

@@ -69,9 +69,7 @@ class Rounds:
     this worker.
     """
 
-    def __init__(
-        self, host_of: Callable[[str], PartitionHost | None], settings: WorkerSettings, metrics: WorkerMetrics, runtime: Runtime
-    ) -> None:
+    def __init__(self, host_of: Callable[[str], PartitionHost | None], settings: WorkerSettings, metrics: WorkerMetrics, runtime: Runtime) -> None:
         self._host_of = host_of
         self._settings = settings
         self._metrics = metrics

@@ -73,9 +73,18 @@ class TakeoverSession:
         """Stores bases; None: this worker deletes nothing."""
         if settings.has_retention:
             self.bases = BaseKeeper(
-                settings, opened, self._partition, self.lead, self._written, metrics,
-                append=sender.append, send=sender.send, mark=self.checkpoints.mark, store_index=self._store_index, monotonic_s=monotonic_s,
-            )  # fmt: skip
+                settings,
+                opened,
+                self._partition,
+                self.lead,
+                self._written,
+                metrics,
+                append=sender.append,
+                send=sender.send,
+                mark=self.checkpoints.mark,
+                store_index=self._store_index,
+                monotonic_s=monotonic_s,
+            )
             self.checkpoints.store_state = self.bases.store_state
 
     @property

@@ -38,16 +38,19 @@ class Tracing:
         version = metadata.version("equipoise")
         resource = Resource.create({"service.name": "equipoise-worker", "service.version": version})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(
-            OTLPSpanExporter(endpoint, timeout=_SEND_S), max_queue_size=4 * MOST_STEPS, schedule_delay_millis=1_000,
-        ))  # fmt: skip
+        self._provider.add_span_processor(
+            BatchSpanProcessor(
+                OTLPSpanExporter(endpoint, timeout=_SEND_S),
+                max_queue_size=4 * MOST_STEPS,
+                schedule_delay_millis=1_000,
+            )
+        )
         self._tracer = self._provider.get_tracer("equipoise", version)
         self._groups: dict[str, RebalanceFollower] = {}
         self._last_ms: dict[str, int] = {}
 
     def folded(self, record: FactRecord, decisions: Sequence[DecisionRecord], state: GroupState) -> None:
-        """Takes a fact that no worker had answered before, with its decisions. `state`: after it.
-        """
+        """Takes a fact that no worker had answered before, with its decisions. `state`: after it."""
         if not record.group:
             return
         follower = self._groups.get(record.group)
@@ -92,12 +95,17 @@ class Tracing:
         for timed in rebalance.steps:
             step = timed.step
             of_step = {
-                "equipoise.group": rebalance.group, "equipoise.task": str(step.task), "equipoise.member": step.member,
-                "equipoise.source": step.source, "equipoise.lag_records": timed.lag_records,
-            }  # fmt: skip
+                "equipoise.group": rebalance.group,
+                "equipoise.task": str(step.task),
+                "equipoise.member": step.member,
+                "equipoise.source": step.source,
+                "equipoise.lag_records": timed.lag_records,
+            }
             span = self._tracer.start_span(
-                f"{step.kind} {step.task}", context, start_time=timed.begin_ms * _NS,
+                f"{step.kind} {step.task}",
+                context,
+                start_time=timed.begin_ms * _NS,
                 attributes={name: value for name, value in of_step.items() if value is not None},
-            )  # fmt: skip
+            )
             span.end(timed.end_ms * _NS)
         root.end(rebalance.end_ms * _NS)

@@ -142,7 +142,6 @@ class Server(HttpServer):
                 return web.json_response({"partition": place, "halted": halted, "trouble": wrong(lead.machine.state, halted), "state": state})
         return web.json_response({"problem": f"group {name!r} is not led by this worker"}, status=404)
 
-
     async def _size(self, request: web.Request) -> web.Response:
         return await self._sized(request, web.json_response)
 

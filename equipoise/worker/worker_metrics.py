@@ -180,9 +180,7 @@ class FactCounts(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """For a scrape."""
-        metric = CounterMetricFamily(
-            "equipoise_facts", "Facts folded, by kind; takeover: of a log that is taken over.", labels=["kind", "takeover"]
-        )
+        metric = CounterMetricFamily("equipoise_facts", "Facts folded, by kind; takeover: of a log that is taken over.", labels=["kind", "takeover"])
         for counts, takeover in zip(self.counts, ("true", "false"), strict=True):
             for kind, count in counts.items():
                 metric.add_metric([kind.__name__, takeover], count)

@@ -48,12 +48,14 @@ class WorkerSettings(LiveSettings):
         10_000, "A silent worker's partitions go to another worker after this time.", validator=fields.integer(1_000, 3_600_000)
     )
     witness: bool = setting(
-        False, "When this worker is killed, a process beside it takes it out of its consumer group, so that the next one leads at once.",
+        False,
+        "When this worker is killed, a process beside it takes it out of its consumer group, so that the next one leads at once.",
         validator=fields.boolean,
     )
     observe_interval_ms: int = setting(10_000, "Time between two reads of the end offsets of the groups' topics.", validator=fields.integer(100))
     metrics_groups: int = setting(
-        1_000, "Groups that /metrics has series of by name: of more, those at rest are left out first; 0: only totals of all.",
+        1_000,
+        "Groups that /metrics has series of by name: of more, those at rest are left out first; 0: only totals of all.",
         validator=fields.integer(0, 1_000_000),
     )
     checkpoint_facts: int = setting(40_000, "Facts in a partition between two checkpoints of all its groups.", validator=fields.integer(1))
@@ -61,7 +63,8 @@ class WorkerSettings(LiveSettings):
         0, "Facts and decisions are kept so long, and then deleted behind a base; 0: for ever.", validator=fields.integer(0, 10 * 365 * 86_400_000)
     )
     retention_bytes: int = setting(
-        0, "Above about so many bytes of facts and decisions in a partition, older ones are deleted behind a base; 0: no limit.",
+        0,
+        "Above about so many bytes of facts and decisions in a partition, older ones are deleted behind a base; 0: no limit.",
         validator=fields.integer(0, 2**60),
     )
     base_interval_ms: int = setting(
@@ -108,5 +111,3 @@ class WorkerSettings(LiveSettings):
     def time_between_bases_ms(self) -> int:
         """`base_interval_ms`, or what its 0 stands for."""
         return self.base_interval_ms or self.retention_ms // 4 or 3_600_000
-
-

@@ -19,9 +19,12 @@ from examples.orders.recount import recount
 
 @click.group()
 @click.option(
-    "--bootstrap", envvar="EQUIPOISE_BOOTSTRAP", default="127.0.0.1:9092", show_default=True,
+    "--bootstrap",
+    envvar="EQUIPOISE_BOOTSTRAP",
+    default="127.0.0.1:9092",
+    show_default=True,
     help="A broker: host:port. TLS and SASL: EQUIPOISE_... variables.",
-)  # fmt: skip
+)
 @click.option("--topic", default="orders", show_default=True)
 @click.pass_context
 def main(context: click.Context, bootstrap: str, topic: str) -> None:

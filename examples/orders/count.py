@@ -35,8 +35,15 @@ def _print(text: str) -> None:
 
 
 async def run_member(
-    connection: Connection, topic: str, group: str, member_id: str, *, topology_epoch: int = 0, lead: bool = False,
-    say: Callable[[str], None] = _print, **options: Unpack[MemberKeywords],
+    connection: Connection,
+    topic: str,
+    group: str,
+    member_id: str,
+    *,
+    topology_epoch: int = 0,
+    lead: bool = False,
+    say: Callable[[str], None] = _print,
+    **options: Unpack[MemberKeywords],
 ) -> int:
     """Runs one member until SIGTERM (it leaves once its tasks run elsewhere, as after `equipoise
     scale-down`) or SIGINT (it stops at once). `topology_epoch`: one higher for members that start
@@ -46,12 +53,20 @@ async def run_member(
     """
     options.setdefault("most_uncommitted_records", MOST_UNCOMMITTED_RECORDS)
     member = Member(
-        group, count, sources=topic, state=f"{topic}-state", member_id=member_id, connection=connection, topology_epoch=topology_epoch, lead=lead,
+        group,
+        count,
+        sources=topic,
+        state=f"{topic}-state",
+        member_id=member_id,
+        connection=connection,
+        topology_epoch=topology_epoch,
+        lead=lead,
         on_asked=lambda leave: say(f"{member_id} is asked to {'leave' if leave else 'stay after all'}"),
         on_assigned=lambda context: say(f"{member_id} runs {context.task}, token {context.token}"),
         on_revoked=lambda context: say(f"{member_id} has stopped {context.task}"),
-        on_standby=lambda task: say(f"{member_id} keeps a copy of {task}"), **options,
-    )  # fmt: skip
+        on_standby=lambda task: say(f"{member_id} keeps a copy of {task}"),
+        **options,
+    )
     status = await member.run()
     say(f"{member_id} has gone; {member.fenced_writes} writes were fenced")
     return status

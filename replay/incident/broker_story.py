@@ -232,25 +232,39 @@ class BrokerStory:
             self.members[member.member_id] = member
         times = self._replaced.setdefault(detail.instance, [])
         times.append(each.at_ms)
-        del times[: -_RESTART_TIMES]
+        del times[:-_RESTART_TIMES]
         often = len(times) == _RESTART_TIMES and times[-1] - times[0] <= _STATIC_AGAIN_MS
         known = member or ClusterMember(member_id=detail.other, instance_id=detail.instance)
         cause = Cause.TWICE if often else Cause.STATIC_BACK
         if self._open is not None:
             self._recently(each, cause, known)
             return
-        self.found.append(Rebalance(
-            number=max(self._number, 0), begin_ms=each.at_ms, end_ms=each.at_ms, cause=cause, members=(name_of(known),), places=(each.place,),
-        ))  # fmt: skip
+        self.found.append(
+            Rebalance(
+                number=max(self._number, 0),
+                begin_ms=each.at_ms,
+                end_ms=each.at_ms,
+                cause=cause,
+                members=(name_of(known),),
+                places=(each.place,),
+            )
+        )
 
     def _fence(self, each: Statement) -> None:
         """A second process with an instance id: it was refused, or the one before it was."""
         known = ClusterMember(member_id=each.detail.member, instance_id=each.detail.instance or None)
         number = max(self._number, 0)
-        self.found.append(Rebalance(
-            number=number, begin_ms=each.at_ms, end_ms=each.at_ms, cause=Cause.TWICE, members=(name_of(known),), places=(each.place,),
-            detail="the broker refused one of them",
-        ))  # fmt: skip
+        self.found.append(
+            Rebalance(
+                number=number,
+                begin_ms=each.at_ms,
+                end_ms=each.at_ms,
+                cause=Cause.TWICE,
+                members=(name_of(known),),
+                places=(each.place,),
+                detail="the broker refused one of them",
+            )
+        )
 
     def _epoch(self, each: Statement) -> None:
         if self._open is not None:
@@ -277,10 +291,17 @@ class BrokerStory:
             self._open.causes.append((Cause.COORDINATOR, None, ""))
             self._open.note(each.place)
             return
-        self.found.append(Rebalance(
-            number=max(0, each.number), begin_ms=begin_ms, end_ms=each.at_ms, cause=Cause.COORDINATOR, members=(),
-            places=tuple(dict.fromkeys((place, each.place))), detail=detail,
-        ))  # fmt: skip
+        self.found.append(
+            Rebalance(
+                number=max(0, each.number),
+                begin_ms=begin_ms,
+                end_ms=each.at_ms,
+                cause=Cause.COORDINATOR,
+                members=(),
+                places=tuple(dict.fromkeys((place, each.place))),
+                detail=detail,
+            )
+        )
 
     def _start_before(self, each: Statement) -> BrokerStart | None:
         """Returns the beginning of the broker that loads a group, if it began just before."""
@@ -308,16 +329,28 @@ class BrokerStory:
         number = current.number if current.number >= 0 else max(0, self._number)
         self._is_new = False
         self.counts.append(current.count)
-        self.found.append(Rebalance(
-            number=number, begin_ms=current.begin_ms, end_ms=max(at_ms, current.begin_ms), cause=cause, members=names(members),
-            joined=names(current.joined.values()), gone=names(current.gone.values()), detail=detail, places=tuple(current.places),
-            is_static=bool(current.gone) and all(member.instance_id is not None for member in current.gone.values()),
-        ))  # fmt: skip
+        self.found.append(
+            Rebalance(
+                number=number,
+                begin_ms=current.begin_ms,
+                end_ms=max(at_ms, current.begin_ms),
+                cause=cause,
+                members=names(members),
+                joined=names(current.joined.values()),
+                gone=names(current.gone.values()),
+                detail=detail,
+                places=tuple(current.places),
+                is_static=bool(current.gone) and all(member.instance_id is not None for member in current.gone.values()),
+            )
+        )
         if len(self.groups) >= _MOST_STATES:
             self.groups.pop()
-        self.groups.append((max(at_ms, current.begin_ms), ObservedGroup(
-            name=self.group, kind=self.kind, epoch=number, assignment_epoch=number, members=dict(self.members)
-        )))  # fmt: skip
+        self.groups.append(
+            (
+                max(at_ms, current.begin_ms),
+                ObservedGroup(name=self.group, kind=self.kind, epoch=number, assignment_epoch=number, members=dict(self.members)),
+            )
+        )
 
     def _cause_of(self, current: _Open, at_ms: int, *, is_over: bool) -> tuple[Cause, list[ClusterMember], str]:
         waited_ms = (current.stabilized_ms if current.stabilized_ms >= 0 else at_ms) - current.begin_ms

@@ -17,30 +17,44 @@ _MANY = 20
 """As many rebalances that a member asked for, one after the other, are a loop."""
 _STOPS = (Cause.EXPIRED, Cause.LEFT, Cause.GONE, Cause.RESTARTED, Cause.STATIC_BACK, Cause.POLL_TIMEOUT)
 _IDS = (
-    ("streams", re.compile(r"-StreamThread-[0-9]+")), ("connect", re.compile(r"connect(?:or-consumer)?-")),
+    ("streams", re.compile(r"-StreamThread-[0-9]+")),
+    ("connect", re.compile(r"connect(?:or-consumer)?-")),
     ("librdkafka", re.compile(r"rdkafka\b|confluent-kafka")),
-    ("aiokafka", re.compile("aiokafka-")), ("kafka-python", re.compile("kafka-python-")), ("faust", re.compile("faust-")),
-    ("franz-go", re.compile("kgo$")), ("sarama", re.compile("sarama$")), ("java", re.compile(r"consumer-.*-[0-9]+$|consumer-[0-9]+$")),
-)  # fmt: skip
+    ("aiokafka", re.compile("aiokafka-")),
+    ("kafka-python", re.compile("kafka-python-")),
+    ("faust", re.compile("faust-")),
+    ("franz-go", re.compile("kgo$")),
+    ("sarama", re.compile("sarama$")),
+    ("java", re.compile(r"consumer-.*-[0-9]+$|consumer-[0-9]+$")),
+)
 _SETTINGS: dict[str, dict[str, str]] = {
     "java": {"poll": "max.poll.interval.ms", "records": "max.poll.records", "session": "session.timeout.ms", "instance": "group.instance.id"},
     "librdkafka": {"poll": "max.poll.interval.ms", "records": "", "session": "session.timeout.ms", "instance": "group.instance.id"},
     "aiokafka": {"poll": "max_poll_interval_ms", "records": "max_poll_records", "session": "session_timeout_ms", "instance": "group_instance_id"},
     "kafka-python": {"poll": "max_poll_interval_ms", "records": "max_poll_records", "session": "session_timeout_ms", "instance": "group_instance_id"},
     "faust": {
-        "poll": "broker_max_poll_interval", "records": "broker_max_poll_records", "session": "broker_session_timeout",
+        "poll": "broker_max_poll_interval",
+        "records": "broker_max_poll_records",
+        "session": "broker_session_timeout",
         "instance": "consumer_group_instance_id",
     },
     "franz-go": {
-        "poll": "kgo.RebalanceTimeout", "records": "the batches of PollRecords", "session": "kgo.SessionTimeout", "instance": "kgo.InstanceID",
+        "poll": "kgo.RebalanceTimeout",
+        "records": "the batches of PollRecords",
+        "session": "kgo.SessionTimeout",
+        "instance": "kgo.InstanceID",
     },
     "sarama": {
-        "poll": "Consumer.Group.Rebalance.Timeout", "records": "", "session": "Consumer.Group.Session.Timeout",
+        "poll": "Consumer.Group.Rebalance.Timeout",
+        "records": "",
+        "session": "Consumer.Group.Session.Timeout",
         "instance": "Consumer.Group.InstanceId",
     },
     "connect": {"poll": "rebalance.timeout.ms", "records": "consumer.override.max.poll.records", "session": "session.timeout.ms", "instance": ""},
     "streams": {
-        "poll": "main.consumer.max.poll.interval.ms", "records": "main.consumer.max.poll.records", "session": "main.consumer.session.timeout.ms",
+        "poll": "main.consumer.max.poll.interval.ms",
+        "records": "main.consumer.max.poll.records",
+        "session": "main.consumer.session.timeout.ms",
         "instance": "group.instance.id",
     },
 }

@@ -29,8 +29,14 @@ _SAYS_AGAIN_MS = 60_000
 _OF_A_MEMBER = (Said.SYNCED, Said.GIVEN, Said.REVOKED, Said.REBALANCING, Said.TRANSITION, Said.DEALT, Said.WORKER)
 """What only a member of the group says."""
 _OF_KAFKA = (
-    "already rebalancing", "rebalance failed", "re-join with the given", "leaving the group", "encountered ", "not part of the group", BEGINS,
-)  # fmt: skip
+    "already rebalancing",
+    "rebalance failed",
+    "re-join with the given",
+    "leaving the group",
+    "encountered ",
+    "not part of the group",
+    BEGINS,
+)
 """Reasons for joining that Java's client gives itself; others are the application's."""
 _PUT_OUT = re.compile(r"Unknown ?Member|UNKNOWN_MEMBER|not the active member", re.IGNORECASE)
 
@@ -205,9 +211,13 @@ class ClientStory:
             return
         places = process.away_places if each is None else [*process.away_places, each.place]
         process.away = Outage(
-            begin_ms=process.away_ms, end_ms=process.until_ms if each is None else each.at_ms, client=process.shown, number=process.number,
-            places=tuple(places), is_over=each is not None,
-        )  # fmt: skip
+            begin_ms=process.away_ms,
+            end_ms=process.until_ms if each is None else each.at_ms,
+            client=process.shown,
+            number=process.number,
+            places=tuple(places),
+            is_over=each is not None,
+        )
         self.outages.append(process.away)
         process.away_ms = -1
 
@@ -236,10 +246,20 @@ class ClientStory:
         last_heard = attrs.evolve(each, at_ms=each.at_ms - each.number)
         self._depart(process, last_heard, Cause.EXPIRED, f"it heard nothing from its coordinator for {span_text(each.number)}")
         self._end(process)
-        self.found.append((process, Rebalance(
-            number=max(0, process.number), begin_ms=each.at_ms, end_ms=each.at_ms, cause=Cause.BACK, members=(process.shown,),
-            detail="it says that it joins again", places=(each.place,),
-        )))  # fmt: skip
+        self.found.append(
+            (
+                process,
+                Rebalance(
+                    number=max(0, process.number),
+                    begin_ms=each.at_ms,
+                    end_ms=each.at_ms,
+                    cause=Cause.BACK,
+                    members=(process.shown,),
+                    detail="it says that it joins again",
+                    places=(each.place,),
+                ),
+            )
+        )
 
     def _was_poll_timeout(self, process: ClientProcess, each: Statement) -> None:
         """A client that leaves and then fails to commit did not close: it was out by its poll
@@ -288,9 +308,15 @@ class ClientStory:
 
     def _departure(self, process: ClientProcess, each: Statement, cause: Cause, detail: str) -> Departure:
         return Departure(
-            at_ms=each.at_ms, cause=cause, client=process.shown, member=process.member, place=each.place, detail=detail, number=process.number,
+            at_ms=each.at_ms,
+            cause=cause,
+            client=process.shown,
+            member=process.member,
+            place=each.place,
+            detail=detail,
+            number=process.number,
             heard_ms=process.heard_ms,
-        )  # fmt: skip
+        )
 
     def _begin(self, process: ClientProcess, each: Statement, cause: Cause, detail: str) -> None:
         if process.began_ms < 0:
@@ -354,11 +380,21 @@ class ClientStory:
             cause, detail = Cause.TWICE, "it was put out and is back in the same generation: another process has its group.instance.id"
         process.before = process.number
         member = process.observed
-        self.found.append((process, Rebalance(
-            number=max(0, process.number), begin_ms=process.began_ms, end_ms=max(each.at_ms, process.began_ms), cause=cause,
-            members=() if cause in (Cause.UNSEEN, Cause.COORDINATOR, Cause.PARTITIONS, Cause.CONNECTORS) else (name_of(member),), detail=detail,
-            places=tuple(dict.fromkeys(process.places)), joined=(name_of(member),) if is_first else (),
-        )))  # fmt: skip
+        self.found.append(
+            (
+                process,
+                Rebalance(
+                    number=max(0, process.number),
+                    begin_ms=process.began_ms,
+                    end_ms=max(each.at_ms, process.began_ms),
+                    cause=cause,
+                    members=() if cause in (Cause.UNSEEN, Cause.COORDINATOR, Cause.PARTITIONS, Cause.CONNECTORS) else (name_of(member),),
+                    detail=detail,
+                    places=tuple(dict.fromkeys(process.places)),
+                    joined=(name_of(member),) if is_first else (),
+                ),
+            )
+        )
         process.began_ms, process.causes, process.places, process.has_joined, process.left_ms = -1, [], [], True, -1
 
     def finish(self) -> None:
@@ -366,10 +402,18 @@ class ClientStory:
         for process in self.processes.values():
             self._reached(process, None)
             if process.lost and process.lost >= process.works and process.began_ms < 0:
-                self.departures.append(Departure(
-                    at_ms=process.lost_ms, cause=Cause.GONE, client=process.shown, member=process.member, place=process.lost_place,
-                    detail="what it had went to others, and its log ends without a word of leaving", number=process.number, heard_ms=process.heard_ms,
-                ))  # fmt: skip
+                self.departures.append(
+                    Departure(
+                        at_ms=process.lost_ms,
+                        cause=Cause.GONE,
+                        client=process.shown,
+                        member=process.member,
+                        place=process.lost_place,
+                        detail="what it had went to others, and its log ends without a word of leaving",
+                        number=process.number,
+                        heard_ms=process.heard_ms,
+                    )
+                )
             self._end(process)
 
     def _end(self, process: ClientProcess) -> None:
@@ -379,11 +423,21 @@ class ClientStory:
             cause = min(causes, key=STRENGTH.index)
             member = process.observed
             detail = next((text for one, text in process.causes if one is cause and text), "")
-            self.found.append((process, Rebalance(
-                number=max(0, process.number), begin_ms=process.began_ms, end_ms=process.began_ms, cause=cause, members=(name_of(member),),
-                gone=(name_of(member),) if cause in (Cause.LEFT, Cause.POLL_TIMEOUT, Cause.EXPIRED, Cause.TWICE) else (), detail=detail,
-                places=tuple(dict.fromkeys(process.places)),
-            )))  # fmt: skip
+            self.found.append(
+                (
+                    process,
+                    Rebalance(
+                        number=max(0, process.number),
+                        begin_ms=process.began_ms,
+                        end_ms=process.began_ms,
+                        cause=cause,
+                        members=(name_of(member),),
+                        gone=(name_of(member),) if cause in (Cause.LEFT, Cause.POLL_TIMEOUT, Cause.EXPIRED, Cause.TWICE) else (),
+                        detail=detail,
+                        places=tuple(dict.fromkeys(process.places)),
+                    ),
+                )
+            )
         process.began_ms, process.causes, process.places = -1, [], []
 
     def _given(self, process: ClientProcess, each: Statement) -> None:

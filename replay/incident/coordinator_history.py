@@ -105,8 +105,7 @@ class GroupHistory:
         return ends[int(number)] if int(number) < len(ends) else None
 
     def last_commit(self, partition: str, by_ms: int) -> tuple[int, int] | None:
-        """Time (ms) and offset of the last commit of a partition by `by_ms`; None: there is none.
-        """
+        """Time (ms) and offset of the last commit of a partition by `by_ms`; None: there is none."""
         found = self.commits.get(partition, [])
         place = bisect_right(found, by_ms, key=lambda commit: commit[0])
         return found[place - 1] if place else None

@@ -83,16 +83,26 @@ def _lost(each: Rebalance, outage: Outage) -> bool:
 
 def _widened(each: Rebalance, outage: Outage) -> Rebalance:
     return attrs.evolve(
-        each, begin_ms=min(each.begin_ms, outage.begin_ms), end_ms=max(each.end_ms, outage.end_ms), detail=each.detail or _told(outage),
-        told_by=tuple(outage.client.split(", ")), places=_places(outage.places[:2], each.places, outage.places),
-    )  # fmt: skip
+        each,
+        begin_ms=min(each.begin_ms, outage.begin_ms),
+        end_ms=max(each.end_ms, outage.end_ms),
+        detail=each.detail or _told(outage),
+        told_by=tuple(outage.client.split(", ")),
+        places=_places(outage.places[:2], each.places, outage.places),
+    )
 
 
 def _alone(outage: Outage) -> Rebalance:
     return Rebalance(
-        number=max(0, outage.number), begin_ms=outage.begin_ms, end_ms=outage.end_ms, cause=Cause.COORDINATOR, members=(),
-        detail=_told(outage), places=outage.places, told_by=tuple(outage.client.split(", ")),
-    )  # fmt: skip
+        number=max(0, outage.number),
+        begin_ms=outage.begin_ms,
+        end_ms=outage.end_ms,
+        cause=Cause.COORDINATOR,
+        members=(),
+        detail=_told(outage),
+        places=outage.places,
+        told_by=tuple(outage.client.split(", ")),
+    )
 
 
 def _told(outage: Outage) -> str:

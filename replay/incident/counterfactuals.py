@@ -343,8 +343,9 @@ def _back_after_ms(events: Sequence[ConsumerEvent]) -> list[int]:
     starts = [event for event in events if event.kind == "start"]
     returns = [
         next((start.at_ms - stop.at_ms for start in starts if start.name == stop.name and start.at_ms >= stop.at_ms), None)
-        for stop in events if stop.kind != "start"
-    ]  # fmt: skip
+        for stop in events
+        if stop.kind != "start"
+    ]
     return sorted((each for each in returns if each is not None), reverse=True)
 
 

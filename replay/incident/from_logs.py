@@ -33,9 +33,7 @@ _STARTS_WITHIN_MS = 120_000
 _MOST_NOTES = 8
 
 
-def histories_of(
-    evidence: Evidence, recorded: Mapping[str, GroupHistory] | None = None, asked: str | None = None
-) -> dict[str, GroupHistory]:
+def histories_of(evidence: Evidence, recorded: Mapping[str, GroupHistory] | None = None, asked: str | None = None) -> dict[str, GroupHistory]:
     """Group -> its history, of all groups that the files name. `recorded`: histories of recordings
     that were given beside them; what is told is added to those. `asked`: the group that is asked
     for; files that name none are taken to be of it.
@@ -132,9 +130,10 @@ def _in_order(evidence: Evidence, said: Iterable[Statement] | object, nameless: 
     assert isinstance(said, Statements)
     ends = (Said.ASSIGNED, Said.STABILIZED)
     numbers = [
-        (each.file, each.number, each.at_ms, each.said.is_of_broker) for each in said.in_order()
+        (each.file, each.number, each.at_ms, each.said.is_of_broker)
+        for each in said.in_order()
         if (each.said in ends or each.said in (Said.JOINED, Said.SYNCED)) and each.number >= 0
-    ]  # fmt: skip
+    ]
     by_number = {(file, number, is_broker): (file, number, at_ms, is_broker) for file, number, at_ms, is_broker in numbers}
     shifts = clock_shifts(list(by_number.values()))
     for file, shift_ms in shifts.items():
@@ -160,10 +159,17 @@ def _kind(broker: BrokerStory, clients: ClientStory, kinds: Counter[str]) -> Gro
 
 # -- the history
 
+
 def _made(
-    evidence: Evidence, group: str, kind: GroupKind, told: list[Rebalance], broker: BrokerStory, clients: ClientStory,
-    statements: Sequence[Statement], recorded: GroupHistory | None,
-) -> GroupHistory:  # fmt: skip
+    evidence: Evidence,
+    group: str,
+    kind: GroupKind,
+    told: list[Rebalance],
+    broker: BrokerStory,
+    clients: ClientStory,
+    statements: Sequence[Statement],
+    recorded: GroupHistory | None,
+) -> GroupHistory:
     told = _of_connect(told, clients) if clients.connect else told
     told = [_slow_named(each, clients) for each in told] if clients.slow else told
     told = _without_state(told, clients) if clients.without_state else told
@@ -175,9 +181,13 @@ def _made(
     language = _language(evidence, statements)
     if recorded is not None:
         return attrs.evolve(
-            recorded, language=language or recorded.language, told=told, stops=clients.stops, notes=notes,
+            recorded,
+            language=language or recorded.language,
+            told=told,
+            stops=clients.stops,
+            notes=notes,
             missing=missing if not recorded.states else (),
-        )  # fmt: skip
+        )
     states: list[ObservedState] = []
     for at_ms, each in broker.groups or _client_groups(group, kind, clients):
         if states and states[-1].at_ms >= at_ms:
@@ -187,9 +197,20 @@ def _made(
         at_ms = told[0].begin_ms if told else statements[0].at_ms if statements else 0
         states.append(ObservedState(at_ms=at_ms, group=ObservedGroup(name=group, kind=kind)))
     return GroupHistory(
-        group=group or UNNAMED, states=states, commits={}, end_times_ms=[], ends=[], unread=[], has_every_commit=False, has_records=False,
-        told=told, stops=clients.stops, notes=notes, missing=missing, language=language,
-    )  # fmt: skip
+        group=group or UNNAMED,
+        states=states,
+        commits={},
+        end_times_ms=[],
+        ends=[],
+        unread=[],
+        has_every_commit=False,
+        has_records=False,
+        told=told,
+        stops=clients.stops,
+        notes=notes,
+        missing=missing,
+        language=language,
+    )
 
 
 _LANGUAGES = {"librdkafka's log": "librdkafka", "a Java consumer's log": "java", "Kafka Streams' log": "streams", "Kafka Connect's log": "connect"}
@@ -266,8 +287,9 @@ def _slow_named(each: Rebalance, clients: ClientStory) -> Rebalance:
 def _notes(evidence: Evidence, clients: ClientStory) -> list[str]:
     found = [
         f"clock of {file.name}: {span_text(abs(file.shift_ms))} {'ahead of' if file.shift_ms > 0 else 'behind'} the broker's; its times are moved"
-        for file in evidence.files if file.shift_ms
-    ]  # fmt: skip
+        for file in evidence.files
+        if file.shift_ms
+    ]
     found += [f"{name} = {value} ({place})" for name, (value, place) in sorted(clients.settings.items()) if name in _TOLD_SETTINGS]
     restored = [(took, who, place) for _, who, took, place in clients.states if took.startswith("its tasks took")]
     found += [f"{who}: {took} ({place})" for took, who, place in restored[-3:]]
@@ -276,8 +298,15 @@ def _notes(evidence: Evidence, clients: ClientStory) -> list[str]:
     return found[:_MOST_NOTES]
 
 
-_TOLD_SETTINGS = ("session.timeout.ms", "max.poll.interval.ms", "rebalance.timeout.ms", "group.instance.id", "partition.assignment.strategy",
-                  "group.protocol",                   "scheduled.rebalance.max.delay.ms")  # fmt: skip
+_TOLD_SETTINGS = (
+    "session.timeout.ms",
+    "max.poll.interval.ms",
+    "rebalance.timeout.ms",
+    "group.instance.id",
+    "partition.assignment.strategy",
+    "group.protocol",
+    "scheduled.rebalance.max.delay.ms",
+)
 
 
 def _missing(*, has_broker: bool, clients: ClientStory, kind: GroupKind, has_records: bool) -> list[str]:

@@ -51,8 +51,10 @@ def with_looks(history: GroupHistory, evidence: Evidence, group: str, *, has_sai
     missing = list(history.missing)
     changes = [] if has_said or history.has_records else changes_between(looks)
     if not history.told and not history.has_records and not has_said:
-        missing = ["what happened before, when, and why: server.log of the coordinating broker, and the logs of the members",
-                   *(["whether work goes on: the same command once more, a minute later"] if looks and len(looks) < 2 else [])]  # fmt: skip
+        missing = [
+            "what happened before, when, and why: server.log of the coordinating broker, and the logs of the members",
+            *(["whether work goes on: the same command once more, a minute later"] if looks and len(looks) < 2 else []),
+        ]
     return attrs.evolve(history, states=states, notes=notes, missing=missing, told=history.told or changes)
 
 
@@ -77,11 +79,20 @@ def changes_between(looks: Sequence[Look]) -> list[Rebalance]:
         if not gone and not joined:
             continue
         cause = Cause.GONE if gone else Cause.BACK if back else Cause.JOINED
-        found.append(Rebalance(
-            number=max(after.epoch, number), begin_ms=after.at_ms or 0, end_ms=after.at_ms or 0, cause=cause,
-            members=gone or back or joined, joined=joined, gone=gone, places=(f"{before.file}:{before.line}", f"{after.file}:{after.line}"),
-            may_be=(Cause.LEFT, Cause.EXPIRED, Cause.POLL_TIMEOUT) if gone else (), untold=_GONE_BETWEEN if gone else "",
-        ))  # fmt: skip
+        found.append(
+            Rebalance(
+                number=max(after.epoch, number),
+                begin_ms=after.at_ms or 0,
+                end_ms=after.at_ms or 0,
+                cause=cause,
+                members=gone or back or joined,
+                joined=joined,
+                gone=gone,
+                places=(f"{before.file}:{before.line}", f"{after.file}:{after.line}"),
+                may_be=(Cause.LEFT, Cause.EXPIRED, Cause.POLL_TIMEOUT) if gone else (),
+                untold=_GONE_BETWEEN if gone else "",
+            )
+        )
         lost -= set(joined)
     return found
 
@@ -152,7 +163,7 @@ def look_notes(look: Look) -> list[str]:
     if pending:
         found.append(
             f"{counted(len(pending), 'member')} not yet at the target: "
-            + ', '.join(f'{_name(row.member, row.client)} ({look.file}:{row.line})' for row in pending[:3])
+            + ", ".join(f"{_name(row.member, row.client)} ({look.file}:{row.line})" for row in pending[:3])
         )
     instances = Counter(row.instance for row in look.members if row.instance)
     found += [f"instance id {name} stands at {count} members ({here})" for name, count in instances.items() if count > 1]
@@ -170,10 +181,14 @@ def _progress_notes(looks: Sequence[Look]) -> list[str]:
     for before, after in pairwise(looks):
         then = {row.work: row for row in before.partitions}
         still = [
-            row for row in after.partitions
-            if (old := then.get(row.work)) is not None and row.committed is not None and old.committed == row.committed
-            and (row.end or 0) > (old.end or 0) and (row.end or 0) > row.committed
-        ]  # fmt: skip
+            row
+            for row in after.partitions
+            if (old := then.get(row.work)) is not None
+            and row.committed is not None
+            and old.committed == row.committed
+            and (row.end or 0) > (old.end or 0)
+            and (row.end or 0) > row.committed
+        ]
         if still:
             owners = sorted({_name(row.member, row.client) for row in still if row.member})
             whose = f", of {', '.join(owners[:3])}" if owners else ", which nobody has"
@@ -193,7 +208,9 @@ def _progress_notes(looks: Sequence[Look]) -> list[str]:
 def _burrow_notes(name: str, status: BurrowStatus) -> list[str]:
     found = [f"Burrow: {status.status}{f', {status.total_lag:,} records behind' if status.total_lag >= 0 else ''} ({name})"]
     for word, meaning in (
-        ("STALL", "commits come, and always the same offset"), ("STOP", "no commit comes"), ("REWIND", "offsets went back"),
+        ("STALL", "commits come, and always the same offset"),
+        ("STOP", "no commit comes"),
+        ("REWIND", "offsets went back"),
         ("WARN", "it falls behind"),
     ):
         rows = [row for row in status.partitions if row.status == word]
@@ -210,9 +227,11 @@ def _burrow_notes(name: str, status: BurrowStatus) -> list[str]:
 
 
 def _connect_notes(name: str, status: ConnectorStatus) -> list[str]:
-    found = [] if status.state in ("RUNNING", "") else [
-        f"connector {status.connector} is {status.state} at {status.worker}{_trace(status.trace)} ({name})"
-    ]
+    found = (
+        []
+        if status.state in ("RUNNING", "")
+        else [f"connector {status.connector} is {status.state} at {status.worker}{_trace(status.trace)} ({name})"]
+    )
     states = Counter(state for _, state, _, _ in status.tasks)
     for state in sorted(states.keys() - {"RUNNING"}):
         rows = [each for each in status.tasks if each[1] == state]

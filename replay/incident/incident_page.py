@@ -24,9 +24,17 @@ MARGIN_MS = 30_000
 """Drawn before the first incident and after the last."""
 _RUNNING, _STANDS_STILL, _NOBODY = 0, 2, 3
 _COLOURS = {
-    Cause.JOINED: "join", Cause.BACK: "join", Cause.FIRST: "join", Cause.LEFT: "leave", Cause.GONE: "leave", Cause.RESTARTED: "leave",
-    Cause.EXPIRED: "expiry", Cause.POLL_TIMEOUT: "expiry", Cause.PROBING: "probing", Cause.FOLLOW_UP: "follow-up",
-}  # fmt: skip
+    Cause.JOINED: "join",
+    Cause.BACK: "join",
+    Cause.FIRST: "join",
+    Cause.LEFT: "leave",
+    Cause.GONE: "leave",
+    Cause.RESTARTED: "leave",
+    Cause.EXPIRED: "expiry",
+    Cause.POLL_TIMEOUT: "expiry",
+    Cause.PROBING: "probing",
+    Cause.FOLLOW_UP: "follow-up",
+}
 """Causes as the timeline's picture knows them; the others have the colour of none."""
 
 
@@ -61,8 +69,11 @@ def page_data(history: GroupHistory, found: Sequence[Incident], told: Mapping[In
         "columns": ["what began it", "after", "rebalances", "moves", "unavailable"],
         "totals": [
             [
-                ": ".join([each.cause.value, *([", ".join(each.members)] if each.members else [])]), span_text(each.begin_ms - from_ms),
-                len(each.chain), each.moves, span_text(each.unavailable_ms),
+                ": ".join([each.cause.value, *([", ".join(each.members)] if each.members else [])]),
+                span_text(each.begin_ms - from_ms),
+                len(each.chain),
+                each.moves,
+                span_text(each.unavailable_ms),
             ]
             for each in found
         ],
@@ -80,7 +91,7 @@ def page_data(history: GroupHistory, found: Sequence[Incident], told: Mapping[In
         "rounds": [_round(each, from_ms, history.state_at(each.end_ms)) for one in found for each in one.chain],
         "lags": [],
         "imbalance": [],
-    }  # fmt: skip
+    }
 
 
 def _span(history: GroupHistory, found: Sequence[Incident]) -> tuple[int, int]:
@@ -92,9 +103,14 @@ def _span(history: GroupHistory, found: Sequence[Incident]) -> tuple[int, int]:
 
 def _round(each: Rebalance, from_ms: int, group: ObservedGroup | None) -> dict[str, Any]:
     return {
-        "ms": each.end_ms - from_ms, "offset": -1, "generation": each.number, "cause": _COLOURS.get(each.cause, "unknown"), "text": each.cause.value,
-        "moves": len(each.changed), "members": 0 if group is None else len(group.members),
-    }  # fmt: skip
+        "ms": each.end_ms - from_ms,
+        "offset": -1,
+        "generation": each.number,
+        "cause": _COLOURS.get(each.cause, "unknown"),
+        "text": each.cause.value,
+        "moves": len(each.changed),
+        "members": 0 if group is None else len(group.members),
+    }
 
 
 class _Shown:

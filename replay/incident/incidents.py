@@ -203,11 +203,16 @@ def _without_rebalance(history: GroupHistory, alone: list[Gap]) -> list[Incident
     told = [each for each in found if max(gap.unavailable_ms for gap in each) >= LEAST_ALONE_MS]
     return [
         Incident(
-            begin_ms=each[0].from_ms, end_ms=max(gap.until_ms for gap in each), cause=Cause.NOTHING,
-            members=(owners := _owners(history, each)), chain=(), gaps=tuple(each), whose=owners,
+            begin_ms=each[0].from_ms,
+            end_ms=max(gap.until_ms for gap in each),
+            cause=Cause.NOTHING,
+            members=(owners := _owners(history, each)),
+            chain=(),
+            gaps=tuple(each),
+            whose=owners,
         )
         for each in told
-    ]  # fmt: skip
+    ]
 
 
 def _owners(history: GroupHistory, gaps: Sequence[Gap]) -> tuple[str, ...]:

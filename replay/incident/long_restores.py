@@ -56,7 +56,7 @@ def restores(history: GroupHistory, gaps: Iterable[Gap]) -> list[Restore]:
             is_over = (last := history.last_commit(gap.partition, gap.until_ms)) is not None and last[0] == gap.until_ms
             found[task, member.member_id, from_ms] = Restore(
                 task=task, member=name_of(member), from_ms=from_ms, until_ms=gap.until_ms, is_over=is_over
-            )  # fmt: skip
+            )
     return sorted(found.values(), key=lambda each: (each.from_ms, each.task))
 
 

@@ -49,9 +49,10 @@ def merged_rebalances(told: Sequence[Rebalance], clients: ClientStory) -> list[R
         near = [index for index in numbers.get(each.number, ()) if abs(found[index].end_ms - each.end_ms) <= _SAME_MS]
         if not each.number:  # librdkafka does not say which generation
             near = [
-                index for index in range(bisect_left(begins, each.begin_ms - _CLOCK_MS), bisect_right(begins, each.begin_ms + _CLOCK_MS))
+                index
+                for index in range(bisect_left(begins, each.begin_ms - _CLOCK_MS), bisect_right(begins, each.begin_ms + _CLOCK_MS))
                 if found[index].cause is Cause.UNSEEN
-            ]  # fmt: skip
+            ]
         if near:
             index = min(near, key=lambda one: abs(found[one].end_ms - each.end_ms))
             found[index] = _both(found[index], each)
@@ -133,10 +134,13 @@ def _unnamed(told: Sequence[Rebalance], departure: Departure) -> list[int]:
     do not say which client it is.
     """
     near = [
-        index for index, each in enumerate(told)
-        if each.gone and each.cause in (Cause.LEFT, Cause.EXPIRED) and -_CLOCK_MS <= each.begin_ms - departure.at_ms <= 60_000
+        index
+        for index, each in enumerate(told)
+        if each.gone
+        and each.cause in (Cause.LEFT, Cause.EXPIRED)
+        and -_CLOCK_MS <= each.begin_ms - departure.at_ms <= 60_000
         and all(map(NEW_ID.fullmatch, each.gone))
-    ]  # fmt: skip
+    ]
     return near[:1]
 
 
@@ -178,10 +182,14 @@ def _combined(clients: ClientStory) -> list[Rebalance]:
             if cause is not None:
                 taken.add(cause.place)
                 one = attrs.evolve(
-                    one, cause=cause.cause, members=(cause.client,), gone=(cause.client,), detail=cause.detail,
+                    one,
+                    cause=cause.cause,
+                    members=(cause.client,),
+                    gone=(cause.client,),
+                    detail=cause.detail,
                     places=merged_places((cause.place,), one.places),
                     begin_ms=min(one.begin_ms, cause.at_ms),
-                )  # fmt: skip
+                )
             elif one.number - 1 in members_of and one.number in members_of:
                 one = _by_dealt(one, members_of[one.number - 1], members_of[one.number], places_of[one.number])
         made.append(one)
@@ -189,9 +197,10 @@ def _combined(clients: ClientStory) -> list[Rebalance]:
     told = [one for one, cluster in zip(made, clusters, strict=True) if not (cluster[0].gone and set(cluster[0].places) & taken)]
     back = [
         attrs.evolve(one, cause=Cause.BACK, begin_ms=one.end_ms, detail="")
-        if one.cause in (Cause.POLL_TIMEOUT, Cause.EXPIRED) and not one.gone and any(place in taken for place in one.places) else one
+        if one.cause in (Cause.POLL_TIMEOUT, Cause.EXPIRED) and not one.gone and any(place in taken for place in one.places)
+        else one
         for one in told
-    ]  # fmt: skip
+    ]
     return sorted(back, key=lambda each: (each.begin_ms, each.number))
 
 
@@ -241,9 +250,11 @@ def _one_of(cluster: Sequence[Rebalance]) -> Rebalance:
         return best
     same = [each for each in cluster if each.cause is best.cause]
     return attrs.evolve(
-        best, begin_ms=min(each.begin_ms for each in cluster), end_ms=max(each.end_ms for each in cluster),
-        members=tuple(sorted({name for each in same for name in each.members})), joined=tuple(
-            sorted({name for each in cluster for name in each.joined})
-        ),
-        gone=tuple(sorted({name for each in cluster for name in each.gone})), places=merged_places(*(each.places for each in [best, *cluster])),
-    )  # fmt: skip
+        best,
+        begin_ms=min(each.begin_ms for each in cluster),
+        end_ms=max(each.end_ms for each in cluster),
+        members=tuple(sorted({name for each in same for name in each.members})),
+        joined=tuple(sorted({name for each in cluster for name in each.joined})),
+        gone=tuple(sorted({name for each in cluster for name in each.gone})),
+        places=merged_places(*(each.places for each in [best, *cluster])),
+    )

@@ -69,8 +69,10 @@ def _ends_ms(change: KnownChange) -> int:
 def without_names(changes: Sequence[KnownChange]) -> list[KnownChange]:
     """Returns the changes without what their authors wrote: it may name members."""
     return [
-        each if each.planned is None else attrs.evolve(
+        each
+        if each.planned is None
+        else attrs.evolve(
             each, planned=attrs.evolve(each.planned, why="", what=each.planned.what if each.kind == "configure" else f"a change of kind {each.kind}")
         )
         for each in changes
-    ]  # fmt: skip
+    ]

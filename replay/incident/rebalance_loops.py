@@ -25,9 +25,24 @@ _OTHER_TIMES, _STORM_TIMES = 6, 12
 _STATIC_AGAIN_MS = 60_000
 _ENDS = (Cause.POLL_TIMEOUT, Cause.EXPIRED, Cause.LEFT, Cause.GONE, Cause.RESTARTED, Cause.TOO_SLOW)
 _ORDER = (
-    Cause.TWICE, Cause.POLL_TIMEOUT, Cause.TOO_SLOW, Cause.EXPIRED, Cause.RESTARTED, Cause.LEFT, Cause.GONE, Cause.STATIC_BACK, Cause.LATE,
-    Cause.ASKED, Cause.PARTITIONS, Cause.SUBSCRIBED, Cause.CONNECTORS, Cause.COORDINATOR, Cause.BACK, Cause.JOINED, Cause.UNSEEN,
-)  # fmt: skip
+    Cause.TWICE,
+    Cause.POLL_TIMEOUT,
+    Cause.TOO_SLOW,
+    Cause.EXPIRED,
+    Cause.RESTARTED,
+    Cause.LEFT,
+    Cause.GONE,
+    Cause.STATIC_BACK,
+    Cause.LATE,
+    Cause.ASKED,
+    Cause.PARTITIONS,
+    Cause.SUBSCRIBED,
+    Cause.CONNECTORS,
+    Cause.COORDINATOR,
+    Cause.BACK,
+    Cause.JOINED,
+    Cause.UNSEEN,
+)
 
 
 @attrs.frozen(kw_only=True)

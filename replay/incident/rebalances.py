@@ -89,9 +89,16 @@ def _with_reason(stored: Rebalance, told: Rebalance) -> Rebalance:
         return attrs.evolve(stored, begin_ms=begin_ms, stopped_ms=stopped_ms, detail=told.detail, places=places)
     is_open = told.cause is not Cause.JOINED  # records name the clients of KIP-848
     return attrs.evolve(
-        stored, begin_ms=begin_ms, stopped_ms=stopped_ms, cause=told.cause, members=_named(stored, told), detail=told.detail, places=places,
-        may_be=told.may_be if is_open else (), untold=told.untold if is_open else "",
-    )  # fmt: skip
+        stored,
+        begin_ms=begin_ms,
+        stopped_ms=stopped_ms,
+        cause=told.cause,
+        members=_named(stored, told),
+        detail=told.detail,
+        places=places,
+        may_be=told.may_be if is_open else (),
+        untold=told.untold if is_open else "",
+    )
 
 
 def _named(stored: Rebalance, told: Rebalance) -> tuple[str, ...]:
@@ -173,9 +180,8 @@ def _rebalance(
     joined = [member for name, member in after.members.items() if name not in before.members]
     owners, owners_before = after.owners, before.owners
     moved = sorted(
-        work for work, who in owners.items()
-        if work in owners_before and _processes(after, who) != _processes(before, owners_before[work])
-    )  # fmt: skip
+        work for work, who in owners.items() if work in owners_before and _processes(after, who) != _processes(before, owners_before[work])
+    )
     unowned = sorted(set(owners_before).difference(owners))
     cause, members, stopped_ms = _cause(history, before, after, gone, joined, begin_ms, seen, known)
     untold = ""
@@ -273,9 +279,8 @@ def _cause(
         ends_ms = {member.member_id: max(at_ms, history.gone_ms.get(member.member_id, at_ms)) for member in really_gone}
         heard = [(last_heard_before_ms(history, before, member, ends_ms[member.member_id]), member) for member in really_gone]
         stops = [
-            (ms, member) for ms, member in heard
-            if ms is not None and not _all_stood_still(history, before, member, ms, ends_ms[member.member_id])
-        ]  # fmt: skip
+            (ms, member) for ms, member in heard if ms is not None and not _all_stood_still(history, before, member, ms, ends_ms[member.member_id])
+        ]
         if stops:
             stopped, member = max(stops, key=lambda pair: pair[0])
             is_alive = _committed_since_ms(history, before, member, ends_ms[member.member_id]) < min(_ALIVE_MS, stopped)

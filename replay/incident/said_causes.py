@@ -18,16 +18,43 @@ MOST_PLACES = 6
 THREAD_DIED = "its thread died of an exception"
 """Begins the detail of a member that was lost by that."""
 CAUSES = {
-    Why.ADDED: Cause.JOINED, Why.LEFT: Cause.LEFT, Why.EXPIRED: Cause.EXPIRED, Why.POLL_TIMEOUT: Cause.POLL_TIMEOUT, Why.STATIC: Cause.STATIC_BACK,
-    Why.UPDATED: Cause.ASKED, Why.LEADER: Cause.ASKED, Why.NOT_SYNCED: Cause.LATE, Why.METADATA: Cause.PARTITIONS, Why.FOLLOW_UP: Cause.FOLLOW_UP,
-    Why.PROBING: Cause.PROBING, Why.SUBSCRIBED: Cause.SUBSCRIBED, Why.UNKNOWN: Cause.UNSEEN,
-}  # fmt: skip
+    Why.ADDED: Cause.JOINED,
+    Why.LEFT: Cause.LEFT,
+    Why.EXPIRED: Cause.EXPIRED,
+    Why.POLL_TIMEOUT: Cause.POLL_TIMEOUT,
+    Why.STATIC: Cause.STATIC_BACK,
+    Why.UPDATED: Cause.ASKED,
+    Why.LEADER: Cause.ASKED,
+    Why.NOT_SYNCED: Cause.LATE,
+    Why.METADATA: Cause.PARTITIONS,
+    Why.FOLLOW_UP: Cause.FOLLOW_UP,
+    Why.PROBING: Cause.PROBING,
+    Why.SUBSCRIBED: Cause.SUBSCRIBED,
+    Why.UNKNOWN: Cause.UNSEEN,
+}
 """Reason that a broker or a client gives -> cause."""
 STRENGTH = (
-    Cause.TWICE, Cause.POLL_TIMEOUT, Cause.EXPIRED, Cause.TOO_SLOW, Cause.RESTARTED, Cause.LEFT, Cause.COORDINATOR, Cause.STATIC_BACK, Cause.LATE,
-    Cause.BACK, Cause.JOINED, Cause.TOPOLOGY, Cause.SUBSCRIBED, Cause.PARTITIONS, Cause.CONNECTORS, Cause.FIRST, Cause.ASKED, Cause.PROBING,
-    Cause.FOLLOW_UP, Cause.UNSEEN,
-)  # fmt: skip
+    Cause.TWICE,
+    Cause.POLL_TIMEOUT,
+    Cause.EXPIRED,
+    Cause.TOO_SLOW,
+    Cause.RESTARTED,
+    Cause.LEFT,
+    Cause.COORDINATOR,
+    Cause.STATIC_BACK,
+    Cause.LATE,
+    Cause.BACK,
+    Cause.JOINED,
+    Cause.TOPOLOGY,
+    Cause.SUBSCRIBED,
+    Cause.PARTITIONS,
+    Cause.CONNECTORS,
+    Cause.FIRST,
+    Cause.ASKED,
+    Cause.PROBING,
+    Cause.FOLLOW_UP,
+    Cause.UNSEEN,
+)
 """Of several causes of one rebalance the first of these."""
 
 

@@ -118,8 +118,7 @@ class ChangeRun:
         )
 
     def _planned(self, change: PlannedChange) -> WatchedChange | None:
-        """Has the leader watch the change, and returns what it counts; None: it cannot be planned.
-        """
+        """Has the leader watch the change, and returns what it counts; None: it cannot be planned."""
         kind = JUDGED_AS.get(type(change))
         if kind is None:
             return None

@@ -18,8 +18,7 @@ FEWEST = 5
 
 
 def normal_errors(spread: float) -> tuple[float, ...]:
-    """Returns a hundred logarithms of this standard deviation, as a normal distribution has them.
-    """
+    """Returns a hundred logarithms of this standard deviation, as a normal distribution has them."""
     return tuple(statistics.NormalDist(0, spread).inv_cdf((number + 0.5) / 100) for number in range(100))
 
 

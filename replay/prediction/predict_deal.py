@@ -53,9 +53,15 @@ def predict_deal(
 
 class _DealRun:
     def __init__(
-        self, seed: int, owners: Mapping[str, str], wanted: Mapping[str, str], settings: ConsumerSettings, members: Iterable[str],
-        evicted: str | None, weights: Mapping[str, int],
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        owners: Mapping[str, str],
+        wanted: Mapping[str, str],
+        settings: ConsumerSettings,
+        members: Iterable[str],
+        evicted: str | None,
+        weights: Mapping[str, int],
+    ) -> None:
         self._engine = Engine(seed=seed)
         kind = BrokerLedGroup if settings.is_broker_led else ClassicConsumers
         self._members = sorted(members)

@@ -155,8 +155,7 @@ class _Counting:
 
 
 class _Group:
-    """One group and its changes of members, all drawn from the fleet's seed and the group's number.
-    """
+    """One group and its changes of members, all drawn from the fleet's seed and the group's number."""
 
     def __init__(self, fleet: Fleet, index: int, sink: _Counting) -> None:
         self._random = random.Random(f"{fleet.seed}.{index}")

@@ -1,5 +1,4 @@
-"""A consumer of one partition, which reads by long polls and repeats a poll that is not answered.
-"""
+"""A consumer of one partition, which reads by long polls and repeats a poll that is not answered."""
 
 from __future__ import annotations
 

@@ -343,9 +343,12 @@ _NAMES_IN_LOG_IDS = {"GroupSettings": "Knobs", "SimulatedWorkerSettings": "Worke
 equal ids.
 """
 _NOT_IN_LOG_IDS = (
-    "join_delay_ms=0, ", ", made_from=None, change_id='', by=''", ", back_within_ms=None", "behaviour_version=None, ",
+    "join_delay_ms=0, ",
+    ", made_from=None, change_id='', by=''",
+    ", back_within_ms=None",
+    "behaviour_version=None, ",
     "behaviour_version='recorded', ",
-)  # fmt: skip
+)
 """Fields that are younger than the ids, with the values that runs had before."""
 
 

@@ -151,9 +151,7 @@ def _happens(group: KafkaGroup, happening: Happening, simulation: Simulation, fi
             else:
                 instance.leave(None if happening.done_ms is None else happening.done_ms - happening.at_ms)
     elif isinstance(happening, ConfigurationChanged):
-        group.configure(
-            rounds_configuration(happening.config, simulation) if group.asks else kafka_configuration(happening.config, simulation)
-        )
+        group.configure(rounds_configuration(happening.config, simulation) if group.asks else kafka_configuration(happening.config, simulation))
     elif isinstance(happening, TopologyChanged):
         group.declare(happening.topology)
     else:

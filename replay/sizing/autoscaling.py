@@ -215,8 +215,7 @@ class _Question:
         return fewer, "" if fewer < self._now else f"{counted(least, 'member')} would do now, and not in all of the last {text}{self._hot_text()}"
 
     def _lately(self, for_s: int) -> int | None:
-        """Returns how many members would have been enough for so long; None: the log does not say.
-        """
+        """Returns how many members would have been enough for so long; None: the log does not say."""
         whole = self._found.demand.between(self._now_ms - for_s * 1_000, self._now_ms)
         if len(whole.buckets) < 0.9 * for_s / whole.bucket_s - 2:
             return None

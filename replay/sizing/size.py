@@ -176,9 +176,7 @@ def size(
     low, high = (count_at(needs, share) for share in (0.025, 0.975))
     middle = min(count_at(needs, MOST), len(tasks))
     rows = sorted({each for each in (1, middle - 2, middle - 1, middle, middle + 1, low, high, now) if 1 <= each <= len(tasks)} | {now})
-    options = [
-        _option(each, found, load, target_lag_s, asked=None if not costs or each == now else (runs, processes, progress)) for each in rows
-    ]  # fmt: skip
+    options = [_option(each, found, load, target_lag_s, asked=None if not costs or each == now else (runs, processes, progress)) for each in rows]
     done = [each.members for each in options if each.met >= MOST]
     recommended = min(done, default=None)
     there = next((each.there for each in options if each.members == recommended), None) or next((each.there for each in options if each.there), None)

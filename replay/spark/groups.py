@@ -171,7 +171,6 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, file
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         return scan.read(batches)
 
-
     def fold(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 

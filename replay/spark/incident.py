@@ -25,25 +25,55 @@ _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
 
 TABLES: dict[str, Columns] = {
     "incidents": (
-        ("location", _TEXT), ("begin_ms", _WHOLE), ("end_ms", _WHOLE), ("cause", _TEXT), ("members", _WHOLE), ("member", _TEXT),
-        ("rebalances", _WHOLE), ("moves", _WHOLE), ("partitions", _WHOLE), ("unavailable_ms", _WHOLE), ("longest_ms", _WHOLE),
-        ("rebalancing_ms", _WHOLE), ("is_rolling", _TRUTH), ("is_unusual", _TRUTH), ("period_ms", _WHOLE), ("advice", _TEXT),
+        ("location", _TEXT),
+        ("begin_ms", _WHOLE),
+        ("end_ms", _WHOLE),
+        ("cause", _TEXT),
+        ("members", _WHOLE),
+        ("member", _TEXT),
+        ("rebalances", _WHOLE),
+        ("moves", _WHOLE),
+        ("partitions", _WHOLE),
+        ("unavailable_ms", _WHOLE),
+        ("longest_ms", _WHOLE),
+        ("rebalancing_ms", _WHOLE),
+        ("is_rolling", _TRUTH),
+        ("is_unusual", _TRUTH),
+        ("period_ms", _WHOLE),
+        ("advice", _TEXT),
     ),
     "costs": (
-        ("location", _TEXT), ("day", _TEXT), ("cause", _TEXT), ("incidents", _WHOLE), ("unavailable_ms", _WHOLE), ("longest_ms", _WHOLE),
-        ("rebalancing_ms", _WHOLE), ("moves", _WHOLE),
+        ("location", _TEXT),
+        ("day", _TEXT),
+        ("cause", _TEXT),
+        ("incidents", _WHOLE),
+        ("unavailable_ms", _WHOLE),
+        ("longest_ms", _WHOLE),
+        ("rebalancing_ms", _WHOLE),
+        ("moves", _WHOLE),
     ),
-}  # fmt: skip
+}
 """Table -> its columns after `group`, named as in equipoise/schemas/incident.json. `members`: how
 many the cause is about, `member`: the first of them. `partitions`: those that stood still.
 `period_ms`: of rebalances that came again and again, else null.
 """
 
 GROUPS: Columns = (
-    ("group", _TEXT), ("location", _TEXT), ("cluster", _TEXT), ("kind", _TEXT), ("from_ms", _WHOLE), ("to_ms", _WHOLE), ("incidents", _WHOLE),
-    ("unavailable_ms", _WHOLE), ("longest_ms", _WHOLE), ("rebalancing_ms", _WHOLE), ("moves", _WHOLE), ("unread", _WHOLE), ("problem", _TEXT),
+    ("group", _TEXT),
+    ("location", _TEXT),
+    ("cluster", _TEXT),
+    ("kind", _TEXT),
+    ("from_ms", _WHOLE),
+    ("to_ms", _WHOLE),
+    ("incidents", _WHOLE),
+    ("unavailable_ms", _WHOLE),
+    ("longest_ms", _WHOLE),
+    ("rebalancing_ms", _WHOLE),
+    ("moves", _WHOLE),
+    ("unread", _WHOLE),
+    ("problem", _TEXT),
     ("groups", _WHOLE),
-)  # fmt: skip
+)
 """Columns of the table `groups`, with a row for each group. `unread`: records that were passed
 over. `problem`: why it is not explained, or null. `groups`: null; on their way a row without a
 group has how many its recording holds.
@@ -56,8 +86,7 @@ _MOST_MS = 2**62
 
 
 def explain_group(recording: HeldRecording, group: str, location: str, span: Span) -> dict[str, Any]:
-    """Returns the rows of one group: its row in `groups`, and for each other table a list of rows.
-    """
+    """Returns the rows of one group: its row in `groups`, and for each other table a list of rows."""
     nothing = _without(location, group, cluster=recording.cluster)
     try:
         history = history_of(recording, group)
@@ -67,14 +96,19 @@ def explain_group(recording: HeldRecording, group: str, location: str, span: Spa
     times = [each.at_ms for each in history.states[:1] + history.states[-1:]]
     times += [at_ms for commits in history.commits.values() for at_ms, _ in (commits[0], commits[-1])]
     totals = {
-        "incidents": len(found), "unavailable_ms": sum(each.unavailable_ms for each in found), "longest_ms": max(map(_longest_ms, found), default=0),
-        "rebalancing_ms": sum(each.rebalancing_ms for each in found), "moves": sum(each.moves for each in found),
-    }  # fmt: skip
+        "incidents": len(found),
+        "unavailable_ms": sum(each.unavailable_ms for each in found),
+        "longest_ms": max(map(_longest_ms, found), default=0),
+        "rebalancing_ms": sum(each.rebalancing_ms for each in found),
+        "moves": sum(each.moves for each in found),
+    }
     head = {
         "kind": history.states[-1].group.kind.value if history.states else None,
-        "from_ms": min(times, default=None), "to_ms": max(times, default=None),
-        "unread": len(history.unread), **totals,
-    }  # fmt: skip
+        "from_ms": min(times, default=None),
+        "to_ms": max(times, default=None),
+        "unread": len(history.unread),
+        **totals,
+    }
     return {
         "groups": nothing["groups"] | head,
         "incidents": [{"location": location, **_row(each)} for each in found],
@@ -93,12 +127,22 @@ def _longest_ms(incident: Incident) -> int:
 
 def _row(incident: Incident) -> dict[str, Any]:
     return {
-        "begin_ms": incident.begin_ms, "end_ms": incident.end_ms, "cause": incident.cause.name.lower(), "members": len(incident.members),
-        "member": incident.members[0] if incident.members else None, "rebalances": len(incident.chain), "moves": incident.moves,
-        "partitions": len({gap.partition for gap in incident.gaps}), "unavailable_ms": incident.unavailable_ms, "longest_ms": _longest_ms(incident),
-        "rebalancing_ms": incident.rebalancing_ms, "is_rolling": incident.is_rolling, "is_unusual": incident.is_unusual,
-        "period_ms": None if incident.loop is None else incident.loop.period_ms, "advice": "; ".join(incident.advice) or None,
-    }  # fmt: skip
+        "begin_ms": incident.begin_ms,
+        "end_ms": incident.end_ms,
+        "cause": incident.cause.name.lower(),
+        "members": len(incident.members),
+        "member": incident.members[0] if incident.members else None,
+        "rebalances": len(incident.chain),
+        "moves": incident.moves,
+        "partitions": len({gap.partition for gap in incident.gaps}),
+        "unavailable_ms": incident.unavailable_ms,
+        "longest_ms": _longest_ms(incident),
+        "rebalancing_ms": incident.rebalancing_ms,
+        "is_rolling": incident.is_rolling,
+        "is_unusual": incident.is_unusual,
+        "period_ms": None if incident.loop is None else incident.loop.period_ms,
+        "advice": "; ".join(incident.advice) or None,
+    }
 
 
 def costs_of(found: Iterable[Incident]) -> list[dict[str, Any]]:
@@ -130,11 +174,17 @@ def by_cause(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     sums = []
     for cause, mine in found.items():
         worst = min(mine, key=lambda row: (-row["unavailable_ms"], row["group"], row["location"]))
-        sums.append({
-            "cause": cause, "cause_text": cause_text(cause), "groups": len({(row["group"], row["location"]) for row in mine}),
-            **{name: sum(row[name] for row in mine) for name in SUMMED}, "longest_ms": max(row["longest_ms"] for row in mine),
-            "worst_group": worst["group"], "worst_unavailable_ms": worst["unavailable_ms"],
-        })  # fmt: skip
+        sums.append(
+            {
+                "cause": cause,
+                "cause_text": cause_text(cause),
+                "groups": len({(row["group"], row["location"]) for row in mine}),
+                **{name: sum(row[name] for row in mine) for name in SUMMED},
+                "longest_ms": max(row["longest_ms"] for row in mine),
+                "worst_group": worst["group"],
+                "worst_unavailable_ms": worst["unavailable_ms"],
+            }
+        )
     return sorted(sums, key=lambda of: (-of["unavailable_ms"], -of["rebalancing_ms"], of["cause"]))
 
 
@@ -173,10 +223,17 @@ def read_recording(location: str, place: int, patterns: Sequence[str], buckets: 
     import pyarrow as pa
 
     def batch(bucket: int, unit: str, part: int, seq: int, payload: bytes) -> Any:
-        return pa.RecordBatch.from_arrays([
-            pa.array([bucket], pa.int32()), pa.array([place], pa.int32()), pa.array([unit]), pa.array([part], pa.int32()),
-            pa.array([seq], pa.int64()), pa.array([payload], pa.binary()),
-        ], names=["bucket", "place", "unit", "part", "seq", "payload"])  # fmt: skip
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array([bucket], pa.int32()),
+                pa.array([place], pa.int32()),
+                pa.array([unit]),
+                pa.array([part], pa.int32()),
+                pa.array([seq], pa.int64()),
+                pa.array([payload], pa.binary()),
+            ],
+            names=["bucket", "place", "unit", "part", "seq", "payload"],
+        )
 
     try:
         with opened(location) as recording:

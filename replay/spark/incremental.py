@@ -146,6 +146,11 @@ def _opened_row(log: LogVerifier) -> Mapping[str, Any]:
     assert opened is not None, "a group is verified from LogOpened on"
     encoded = codec.encode(opened.event)
     return {
-        "group": "", "offset": opened.offset, "append_ms": opened.append_ms, "kind": encoded.kind, "version": encoded.version,
-        "payload": encoded.payload, "checksum": opened.checksum,
-    }  # fmt: skip
+        "group": "",
+        "offset": opened.offset,
+        "append_ms": opened.append_ms,
+        "kind": encoded.kind,
+        "version": encoded.version,
+        "payload": encoded.payload,
+        "checksum": opened.checksum,
+    }

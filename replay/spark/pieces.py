@@ -108,10 +108,16 @@ def pieces_of(places: Sequence[PiecePlace]) -> list[Piece]:
             overlaps = part.first_row < row
             found.append(
                 Piece(
-                    place=number, location=place.location, partition=place.partition, name=part.name, first_row=row, next_row=part.next_row,
-                    due=None if overlaps else offset, ends_offset=part.next_offset,
+                    place=number,
+                    location=place.location,
+                    partition=place.partition,
+                    name=part.name,
+                    first_row=row,
+                    next_row=part.next_row,
+                    due=None if overlaps else offset,
+                    ends_offset=part.next_offset,
                 )
-            )  # fmt: skip
+            )
             row, offset = part.next_row, part.next_offset
     return found
 
@@ -211,8 +217,7 @@ def _for_all(place: int, seq: int, values: Mapping[str, Any], targets: Targets) 
 
 
 def groups_in(batches: Iterator[Any]) -> Iterator[tuple[int, int, str | None, Iterator[tuple[Any, ...]]]]:
-    """Yields bucket, place, group and rows (place in the partition, then COLUMNS) of sorted rows.
-    """
+    """Yields bucket, place, group and rows (place in the partition, then COLUMNS) of sorted rows."""
     rows = chain.from_iterable(zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in batches)
     for (bucket, place, group), found in groupby(rows, key=itemgetter(0, 1, 3)):
         yield bucket, place, group, (each[2:] for each in found)

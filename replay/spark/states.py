@@ -67,8 +67,7 @@ class Former:
         return None if self._table is None or at is None else self._table.column(column)[at].as_py()
 
     def next_row(self, location: str, group: str) -> int | None:
-        """The first row of the group's partition that was not read; None: it begins at the start.
-        """
+        """The first row of the group's partition that was not read; None: it begins at the start."""
         at = self._places.get((location, group))
         if self._table is None or at is None or not self._table.column("saved")[at].is_valid:
             return None
@@ -100,8 +99,7 @@ class Former:
         return next(self.verifier(*key) for key in self._places if key[0] == location and self.next_row(*key) is not None)
 
     def rows(self, found: Sequence[Unit]) -> Any:
-        """The rows of these groups, as a pyarrow.Table of `schema`, up to the `next_row` of each.
-        """
+        """The rows of these groups, as a pyarrow.Table of `schema`, up to the `next_row` of each."""
         import pyarrow as pa
 
         if self._table is None:
@@ -137,8 +135,12 @@ def _cuts_kind() -> Any:
 
 
 _PIECE_COLUMNS: tuple[tuple[str, Callable[[], Any]], ...] = (
-    ("piece", lambda: "int64"), ("is_last", lambda: "bool"), ("began", lambda: "string"), ("ended", lambda: "string"), ("cuts", _cuts_kind)
-)  # fmt: skip
+    ("piece", lambda: "int64"),
+    ("is_last", lambda: "bool"),
+    ("began", lambda: "string"),
+    ("ended", lambda: "string"),
+    ("cuts", _cuts_kind),
+)
 """`began`, `ended`: hashes of the states at which a piece begins and ends; `ended` is null when it
 could not be read or compared up to there. `cuts`: states within it.
 """

@@ -115,9 +115,7 @@ def watched(records: Any, starts: Starts) -> Any:
     )
 
 
-def spark_stream(
-    records: Any, alerts: Path, checkpoint: str, *, trigger: dict[str, Any] | None = None, starts: Starts = MappingProxyType({})
-) -> Any:
+def spark_stream(records: Any, alerts: Path, checkpoint: str, *, trigger: dict[str, Any] | None = None, starts: Starts = MappingProxyType({})) -> Any:
     """Starts the query and returns it. `alerts`: a folder for Parquet files, one for each trigger
     with alerts; `checkpoint`: the query's own folder, as Spark names it.
 

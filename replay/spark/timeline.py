@@ -24,30 +24,64 @@ TABLES: dict[str, Columns] = {
     "intervals": (("task", _TEXT), ("member_id", _TEXT), ("condition", _TEXT), *_FROM_TO, ("offset", _WHOLE), ("generation", _WHOLE)),
     "unavailability": (("task", _TEXT), *_FROM_TO),
     "moves": (
-        ("task", _TEXT), ("source", _TEXT), ("destination", _TEXT), ("outcome", _TEXT), ("reason", _TEXT), ("began_ms", _WHOLE), ("ended_ms", _WHOLE),
-        ("waited_ms", _WHOLE), ("warmed_ms", _WHOLE), ("revoking_ms", _WHOLE), ("restored_records", _WHOLE),
+        ("task", _TEXT),
+        ("source", _TEXT),
+        ("destination", _TEXT),
+        ("outcome", _TEXT),
+        ("reason", _TEXT),
+        ("began_ms", _WHOLE),
+        ("ended_ms", _WHOLE),
+        ("waited_ms", _WHOLE),
+        ("warmed_ms", _WHOLE),
+        ("revoking_ms", _WHOLE),
+        ("restored_records", _WHOLE),
     ),
     "rounds": (("append_ms", _WHOLE), ("offset", _WHOLE), ("generation", _WHOLE), ("cause", _TEXT), ("moves", _WHOLE), ("members", _WHOLE)),
     "imbalance": (("append_ms", _WHOLE), ("tasks", _WHOLE)),
     "copies": (("task", _TEXT), ("member_id", _TEXT), ("kind", _TEXT), *_FROM_TO, ("ready_ms", _WHOLE)),
     "members": (
-        ("member_id", _TEXT), ("incarnation", _WHOLE), ("capacity", _WHOLE), ("rack", _TEXT), ("joined_ms", _WHOLE), ("ended_ms", _WHOLE),
-        ("silent_ms", _WHOLE), ("how", _TEXT),
+        ("member_id", _TEXT),
+        ("incarnation", _WHOLE),
+        ("capacity", _WHOLE),
+        ("rack", _TEXT),
+        ("joined_ms", _WHOLE),
+        ("ended_ms", _WHOLE),
+        ("silent_ms", _WHOLE),
+        ("how", _TEXT),
     ),
     "costs": (
-        ("day", _TEXT), ("cause", _TEXT), ("stretches", _WHOLE), ("tasks", _WHOLE), ("stopped_ms", _WHOLE), ("longest_ms", _WHOLE),
-        ("moves", _WHOLE), ("restored_records", _WHOLE),
+        ("day", _TEXT),
+        ("cause", _TEXT),
+        ("stretches", _WHOLE),
+        ("tasks", _WHOLE),
+        ("stopped_ms", _WHOLE),
+        ("longest_ms", _WHOLE),
+        ("moves", _WHOLE),
+        ("restored_records", _WHOLE),
     ),
-}  # fmt: skip
+}
 """Table -> its columns after `group`, named as in equipoise/schemas/timeline.json. Unavailability:
 times without a running owner. Costs: those of `equipoise.replay.timelines.history_costs.Cost`.
 """
 
 GROUPS: Columns = (
-    ("group", _TEXT), ("location", _TEXT), ("log_id", _TEXT), ("led_by", _TEXT), ("assignor", _TEXT), *_FROM_TO, ("facts", _WHOLE), ("tasks", _WHOLE),
-    ("moves", _WHOLE), ("rounds", _WHOLE), ("stopped_ms", _WHOLE), ("tasks_stopped", _WHOLE), ("longest_ms", _WHOLE), ("rejections", _WHOLE),
-    ("differs_at", _WHOLE), ("problem", _TEXT),
-)  # fmt: skip
+    ("group", _TEXT),
+    ("location", _TEXT),
+    ("log_id", _TEXT),
+    ("led_by", _TEXT),
+    ("assignor", _TEXT),
+    *_FROM_TO,
+    ("facts", _WHOLE),
+    ("tasks", _WHOLE),
+    ("moves", _WHOLE),
+    ("rounds", _WHOLE),
+    ("stopped_ms", _WHOLE),
+    ("tasks_stopped", _WHOLE),
+    ("longest_ms", _WHOLE),
+    ("rejections", _WHOLE),
+    ("differs_at", _WHOLE),
+    ("problem", _TEXT),
+)
 """Columns of the table `groups`, with one row for each group; `problem`: why it has no history, or
 null.
 """

@@ -138,9 +138,7 @@ def schema() -> Any:
     return pa.schema([*texts, ("facts", pa.int64()), *((name, pa.float64()) for name in _NUMBERS[1:]), ("outcomes", pa.list_(outcome))])
 
 
-def what_if_rows(
-    spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], seeds: Sequence[int], span: Span = ALWAYS
-) -> Any:
+def what_if_rows(spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], seeds: Sequence[int], span: Span = ALWAYS) -> Any:
     """Returns a DataFrame with one row for each unit. Raises InputError for two configurations of
     one name.
     """

@@ -30,8 +30,12 @@ COST_CAUSES: Mapping[str, str] = {
 }
 """Causes that rounds do not have, or that mean more here -> text."""
 _ENDS: Mapping[str, str] = {
-    "left": "leave", "restarting": "restarting", "superseded": "restarting", "replaced": "restarting", "revocation_timeout": "expelled",
-}  # fmt: skip
+    "left": "leave",
+    "restarting": "restarting",
+    "superseded": "restarting",
+    "replaced": "restarting",
+    "revocation_timeout": "expelled",
+}
 """`Lifeline.how` -> cause; all others: ``expiry``."""
 _FOLLOWS = ("", "handover", "follow-up", "hold_over")
 """Causes of rounds that an earlier one has asked for."""
@@ -89,15 +93,16 @@ def costs_of(timeline: Timeline, from_ms: int | None = None, to_ms: int | None =
             of = tasks.setdefault(key, set())
             of.add(task)
             found[key] = attrs.evolve(
-                so_far, stretches=so_far.stretches + 1, tasks=len(of), stopped_ms=so_far.stopped_ms + lasted_ms,
+                so_far,
+                stretches=so_far.stretches + 1,
+                tasks=len(of),
+                stopped_ms=so_far.stopped_ms + lasted_ms,
                 longest_ms=max(so_far.longest_ms, lasted_ms),
-            )  # fmt: skip
+            )
     for move in timeline.moves:
         if changes_owner(move) and start_ms <= (move.ended_ms or 0) < end_ms:
             key, so_far = at(move.ended_ms or 0, causes.of_move(move))
-            found[key] = attrs.evolve(
-                so_far, moves=so_far.moves + 1, restored_records=so_far.restored_records + max(0, move.restored_records or 0)
-            )  # fmt: skip
+            found[key] = attrs.evolve(so_far, moves=so_far.moves + 1, restored_records=so_far.restored_records + max(0, move.restored_records or 0))
     return [found[key] for key in sorted(found)]
 
 

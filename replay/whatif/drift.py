@@ -102,9 +102,14 @@ class DriftFinder:
         """Returns what was found so far."""
         offset, append_ms, text = self._first or (None, None, None)
         return Drift(
-            behaviour_version=self.behaviour_version, rounds=self._rounds, differing=self._differing, failed=self._failed, offset=offset,
-            append_ms=append_ms, difference=text,
-        )  # fmt: skip
+            behaviour_version=self.behaviour_version,
+            rounds=self._rounds,
+            differing=self._differing,
+            failed=self._failed,
+            offset=offset,
+            append_ms=append_ms,
+            difference=text,
+        )
 
 
 def other_version(assignor: Assignor, behaviour_version: int | str) -> Assignor:

@@ -341,9 +341,7 @@ def _simulate_once(recording: Recording, each: Configuration, seed: int, speed: 
     return metrics
 
 
-def _outcome(
-    recording: Recording, each: Configuration, seeds: Sequence[int], speed: int, bar: _Bar, seen: list[Metrics] | None = None
-) -> Outcome:
+def _outcome(recording: Recording, each: Configuration, seeds: Sequence[int], speed: int, bar: _Bar, seen: list[Metrics] | None = None) -> Outcome:
     configured = configured_as(recording.inputs, each)
     runs: list[Metrics] = []
     error = ""

@@ -165,9 +165,7 @@ def seen_in(timeline: Timeline, fit: Fit) -> Metrics:
     totals = timeline.window_totals()
     windows = timeline.windows or (Window(label="all", start_ms=timeline.from_ms, end_ms=timeline.to_ms, measured=None),)
     costs = _costs(timeline)
-    restored = [
-        each.records for each in fit.observations if any(window.start_ms <= each.to_ms < window.end_ms for window in windows)
-    ]
+    restored = [each.records for each in fit.observations if any(window.start_ms <= each.to_ms < window.end_ms for window in windows)]
     return Metrics(
         unavailable_task_seconds=round(sum(each.stopped_ms for each in totals) / 1_000, 1),
         records_restored=sum(restored),
@@ -183,9 +181,7 @@ def _costs(timeline: Timeline) -> Costs:
     group.
     """
     history = [
-        Ownership(
-            task=each.task, member_id=each.member_id, process=each.member_id, incarnation=0, token=0, start_ms=each.from_ms, end_ms=each.to_ms
-        )
+        Ownership(task=each.task, member_id=each.member_id, process=each.member_id, incarnation=0, token=0, start_ms=each.from_ms, end_ms=each.to_ms)
         for each in timeline.intervals
         if each.member_id is not None
     ]

@@ -88,8 +88,7 @@ def _changed(base: Configuration, name: str, chosen: Mapping[str, Any]) -> Confi
 
 
 def read_configurations(path: Path) -> list[Configuration]:
-    """Returns the configurations of a TOML file. Raises InputError that names the file and the key.
-    """
+    """Returns the configurations of a TOML file. Raises InputError that names the file and the key."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -99,9 +99,7 @@ def render_what_if(answer: WhatIf, advice: Advice) -> str:
     )
 
 
-def _plane(
-    answer: WhatIf, led: Sequence[Outcome], best: Sequence[str], numbers: dict[str, int], left: int, across: _Axis, up: _Axis
-) -> list[str]:
+def _plane(answer: WhatIf, led: Sequence[Outcome], best: Sequence[str], numbers: dict[str, int], left: int, across: _Axis, up: _Axis) -> list[str]:
     points = {each.configuration.name: (_value(each, across.metric), _value(each, up.metric)) for each in led}
     known = {each.metric: each for each in answer.fidelity}
     recorded = (known[across.metric].recorded, known[up.metric].recorded)

@@ -53,13 +53,15 @@ def case_of(members: Sequence[BrokerMember], topics: Mapping[bytes, BrokerTopic]
         ],
         "members": [
             {
-                "id": each.member_id, "rack": each.rack, "topics": sorted(at[topic] for topic in each.topics),
+                "id": each.member_id,
+                "rack": each.rack,
+                "topics": sorted(at[topic] for topic in each.topics),
                 "held": [[at[topic], sorted(numbers)] for topic, numbers in each.held.items()],
             }
             for each in members
         ],
         "answer": json.dumps(told, separators=(",", ":")),
-    }  # fmt: skip
+    }
 
 
 def problems_of(members: Sequence[BrokerMember], topics: Mapping[bytes, BrokerTopic], answer: str) -> list[str]:

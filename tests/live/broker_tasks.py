@@ -32,13 +32,16 @@ def task_case(members: Sequence[TaskMember], parts: Mapping[str, TaskPart], tags
         "tags": list(tags),
         "members": [
             {
-                "id": each.member_id, "process": each.process, "active": shown(each.active), "standby": shown(each.standby),
+                "id": each.member_id,
+                "process": each.process,
+                "active": shown(each.active),
+                "standby": shown(each.standby),
                 "offsets": [[at[part], number, offset] for part, offsets in each.offsets.items() for number, offset in offsets.items()],
             }
             for each in members
         ],
         "answer": json.dumps(told, separators=(",", ":")),
-    }  # fmt: skip
+    }
 
 
 def task_problems(members: Sequence[TaskMember], parts: Mapping[str, TaskPart], tags: Sequence[str], answer: str) -> list[str]:
@@ -71,9 +74,7 @@ def random_task_groups(seed: int, count: int) -> Iterator[Group]:
     """Groups in every state, some of them absurd."""
     rng = random.Random(seed)
     for _ in range(count):
-        parts = {
-            name: TaskPart(partitions=rng.randrange(6), stateful=rng.random() < 0.7) for name in rng.sample(PARTS, rng.randrange(len(PARTS)))
-        }  # fmt: skip
+        parts = {name: TaskPart(partitions=rng.randrange(6), stateful=rng.random() < 0.7) for name in rng.sample(PARTS, rng.randrange(len(PARTS)))}
         members = [_member(rng, name, parts) for name in rng.sample(IDS, rng.randrange(6))]
         tags = [_plan(rng, members, parts) for _ in range(rng.choice((0, 1, 1, 1, 2)))] + rng.choice(([], ["zone"]))
         yield members, parts, tags

@@ -18,9 +18,14 @@ THIS_BUILD = Path(__file__).parents[2]
 ENDS_WITH_ITS_STARTER = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 """Linux: even a starter that is killed leaves nothing behind."""
 SETTINGS = {
-    "acceptable_recovery_lag": 200, "num_standbys": 1, "initial_delay_ms": 2_000, "probing_interval_ms": 2_000, "revocation_timeout_ms": 60_000,
-    "drain_timeout_ms": 60_000, "checkpoint_every_records": 200,
-}  # fmt: skip
+    "acceptable_recovery_lag": 200,
+    "num_standbys": 1,
+    "initial_delay_ms": 2_000,
+    "probing_interval_ms": 2_000,
+    "revocation_timeout_ms": 60_000,
+    "drain_timeout_ms": 60_000,
+    "checkpoint_every_records": 200,
+}
 _DESCRIBE = f"""
 import attrs, json, equipoise.events
 from equipoise.assignors import registry

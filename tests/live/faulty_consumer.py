@@ -48,9 +48,17 @@ def main(client: str, topic: str, *settings: str) -> None:
         from kafka import ConsumerRebalanceListener, KafkaConsumer
 
         other = KafkaConsumer(**numbers)
-        other.subscribe([topic], listener=type("Slow", (ConsumerRebalanceListener,), {
-            "on_partitions_revoked": lambda self, revoked: revoke(), "on_partitions_assigned": lambda self, assigned: None,
-        })())  # fmt: skip
+        other.subscribe(
+            [topic],
+            listener=type(
+                "Slow",
+                (ConsumerRebalanceListener,),
+                {
+                    "on_partitions_revoked": lambda self, revoked: revoke(),
+                    "on_partitions_assigned": lambda self, assigned: None,
+                },
+            )(),
+        )
         while not stopped.is_set():
             if naps:
                 time.sleep(naps.pop())

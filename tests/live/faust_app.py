@@ -36,10 +36,18 @@ class Stock(PartitionAssignor):  # type: ignore[misc]
 
 def app_of(name: str, bootstrap: str, folder: str, led: bool, standbys: int) -> Any:
     app = faust.App(
-        name, broker=f"kafka://{bootstrap}", store="rocksdb://", datadir=folder, topic_partitions=PARTITIONS, table_standby_replicas=standbys,
-        broker_session_timeout=10.0, broker_commit_interval=0.5, topic_disable_leader=True, web_enabled=False,
+        name,
+        broker=f"kafka://{bootstrap}",
+        store="rocksdb://",
+        datadir=folder,
+        topic_partitions=PARTITIONS,
+        table_standby_replicas=standbys,
+        broker_session_timeout=10.0,
+        broker_commit_interval=0.5,
+        topic_disable_leader=True,
+        web_enabled=False,
         PartitionAssignor=f"tests.live.faust_app:{'Careful' if led else 'Stock'}",
-    )  # fmt: skip
+    )
     source = app.topic(f"{name}-in", key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", partitions=PARTITIONS)
     table = app.Table(TABLE, key_type=bytes, value_type=bytes, partitions=PARTITIONS)
 

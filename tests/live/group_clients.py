@@ -60,8 +60,13 @@ class GroupClient:
         supervisor = [] if supervised is None else [sys.executable, "-m", "equipoise", "witness", *supervised, "--"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
         self.process = subprocess.Popen(
-            [*supervisor, *command, topic, *written], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [*supervisor, *command, topic, *written],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self._is_supervised = supervised is not None
         self._said: list[str] = []
         self._readers = [threading.Thread(target=each, daemon=True) for each in (self._read, self._listen)]

@@ -110,7 +110,7 @@ class Leader:
 @contextlib.asynccontextmanager
 async def leading(
     bootstrap: str, prefix: str, group: str, config: GroupConfigured, topology: TopologyDeclared, partitions: int = 1
-) -> AsyncIterator[Leader]:  # fmt: skip
+) -> AsyncIterator[Leader]:
     """`partitions`: of the log."""
     leader = Leader(bootstrap, prefix, group)
     await leader.open(config, topology, partitions)

@@ -60,16 +60,21 @@ class Orders:
         self._seeds = itertools.count(1)
         part = Subtopology(
             subtopology=0, partitions=partitions, stateful=True, source_topics=(self.topic,), changelog_topics=(f"{self.topic}-state",)
-        )  # fmt: skip
+        )
         self.topology = TopologyDeclared(epoch=0, subtopologies=(part,))
         assignor = registry.latest("high_availability")
         self.config = GroupConfigured(
-            assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=settings,
-        )  # fmt: skip
+            assignor=assignor.name,
+            behaviour_version=assignor.version,
+            solver=assignor.solver,
+            knobs=settings,
+        )
         self._timing = {
-            "--session-timeout-ms": str(session_ms), "--lease-margin-ms": str(lease_margin_ms), "--heartbeat-interval-ms": str(heartbeat_ms),
+            "--session-timeout-ms": str(session_ms),
+            "--lease-margin-ms": str(lease_margin_ms),
+            "--heartbeat-interval-ms": str(heartbeat_ms),
             "--commit-interval-ms": str(commit_ms),
-        }  # fmt: skip
+        }
 
     async def make_topics(self) -> None:
         await make_topics(self.connection, self.topic, self._partitions)
@@ -80,9 +85,19 @@ class Orders:
     # Processes
 
     def start(
-        self, member_id: str, *, folder: str = "state", lead: bool = False, timing: tuple[int, int] | None = None, guarantee: str = "",
-        epoch: int = 0, witness: bool = False, back_within_ms: int | None = None, bootstrap: str = "",
-        build: Path = THIS_BUILD, clock: Path | None = None,
+        self,
+        member_id: str,
+        *,
+        folder: str = "state",
+        lead: bool = False,
+        timing: tuple[int, int] | None = None,
+        guarantee: str = "",
+        epoch: int = 0,
+        witness: bool = False,
+        back_within_ms: int | None = None,
+        bootstrap: str = "",
+        build: Path = THIS_BUILD,
+        clock: Path | None = None,
     ) -> str:
         """A process of `member_id`, with a worker in it if it is to `lead`; gives its name here.
         `timing`: its session timeout and margin in ms; None: those of all. `guarantee`: another
@@ -93,9 +108,14 @@ class Orders:
         """
         name = f"{member_id}.{next(self._numbers)}"
         options = {
-            "--member": member_id, "--group": self.group, "--state": str(self._folder / folder), "--guarantee": guarantee or self.guarantee,
-            "--prefix": self.prefix, "--topology-epoch": str(epoch), **self._timing,
-        }  # fmt: skip
+            "--member": member_id,
+            "--group": self.group,
+            "--state": str(self._folder / folder),
+            "--guarantee": guarantee or self.guarantee,
+            "--prefix": self.prefix,
+            "--topology-epoch": str(epoch),
+            **self._timing,
+        }
         if timing is not None:
             options |= {"--session-timeout-ms": str(timing[0]), "--lease-margin-ms": str(timing[1])}
         if back_within_ms is not None:

@@ -17,9 +17,11 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 STRATEGIES: dict[str, Any] = {
-    "range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor, "sticky": StickyPartitionAssignor,
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "sticky": StickyPartitionAssignor,
     "cooperative-sticky": CooperativeStickyAssignor,
-}  # fmt: skip
+}
 
 
 def main(topic: str, *settings: str) -> None:

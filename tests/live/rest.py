@@ -72,10 +72,18 @@ def run_member(bootstrap: str, member_id: str, state: str, port: int, guarantee:
         Processor(to("end"), sources="middle", state="middle-state", outputs="end"),
     ]
     member = Member(
-        GROUP, processors=processors, member_id=member_id, connection=Connection(bootstrap=bootstrap), guarantee=guarantee,
-        state_directory=state, session_timeout_ms=SESSION_MS, lease_margin_ms=1_000, heartbeat_interval_ms=500, http_port=port,
+        GROUP,
+        processors=processors,
+        member_id=member_id,
+        connection=Connection(bootstrap=bootstrap),
+        guarantee=guarantee,
+        state_directory=state,
+        session_timeout_ms=SESSION_MS,
+        lease_margin_ms=1_000,
+        heartbeat_interval_ms=500,
+        http_port=port,
         group_config=configured(num_standbys=1, initial_delay_ms=2_000),
-    )  # fmt: skip
+    )
     return asyncio.run(member.run())
 
 
@@ -104,8 +112,7 @@ async def ends(connection: Connection, topic: str) -> int:
 
 
 class Watch:
-    """Prints when alerts begin and end to fire. `since_s`: of the clock that it prints (monotonic).
-    """
+    """Prints when alerts begin and end to fire. `since_s`: of the clock that it prints (monotonic)."""
 
     def __init__(self, prometheus: Prometheus) -> None:
         self._prometheus = prometheus

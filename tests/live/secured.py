@@ -22,10 +22,27 @@ def certificate(folder: Path) -> tuple[Path, Path]:
         pytest.fail("openssl makes the test's certificate: apt-get install -y openssl")
     chain, key = folder / "broker.pem", folder / "broker.key"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
-         "-keyout", str(key), "-out", str(chain)],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=127.0.0.1",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            str(key),
+            "-out",
+            str(chain),
+        ],
+        check=True,
+        capture_output=True,
+    )
     return chain, key
 
 
@@ -33,9 +50,12 @@ def with_tls(chain: Path, key: Path) -> dict[str, str]:
     """Settings of a broker whose listener for clients has TLS with this certificate."""
     certificates = chain.read_text().replace("\n", "\\n")
     return {
-        "ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": certificates, "ssl.keystore.key": key.read_text().replace("\n", "\\n"),
-        "ssl.truststore.type": "PEM", "ssl.truststore.certificates": certificates,
-    }  # fmt: skip
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": certificates,
+        "ssl.keystore.key": key.read_text().replace("\n", "\\n"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": certificates,
+    }
 
 
 kafka: Any = admin  # it ships no types
@@ -59,9 +79,13 @@ class SecuredBroker:
     def settings(self, user: str) -> dict[str, str]:
         """Of a connection of the user, by name."""
         return {
-            "bootstrap": self.bootstrap, "security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512",
-            "sasl_username": user, "sasl_password": f"{user}-secret", "ssl_ca_file": str(self._chain),
-        }  # fmt: skip
+            "bootstrap": self.bootstrap,
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_username": user,
+            "sasl_password": f"{user}-secret",
+            "ssl_ca_file": str(self._chain),
+        }
 
     def allow(self, user: str, acls: Iterable[Acl]) -> None:
         for future in self._admin.create_acls([_binding(user, acl) for acl in acls]).values():
@@ -78,18 +102,23 @@ class SecuredBroker:
 
     def _forbid(self, user: str, acl: Acl) -> None:
         binding = _binding(user, acl)
-        gone = kafka.AclBindingFilter(binding.restype, binding.name, binding.resource_pattern_type, binding.principal, "*", binding.operation,
-                                kafka.AclPermissionType.ALLOW)  # fmt: skip
+        gone = kafka.AclBindingFilter(
+            binding.restype, binding.name, binding.resource_pattern_type, binding.principal, "*", binding.operation, kafka.AclPermissionType.ALLOW
+        )
         for future in self._admin.delete_acls([gone]).values():
             assert len(future.result()) == 1
 
 
 _TYPES = {"Topic": kafka.ResourceType.TOPIC, "Group": kafka.ResourceType.GROUP, "TransactionalId": kafka.ResourceType.TRANSACTIONAL_ID}
 _OPERATIONS = {
-    "Read": kafka.AclOperation.READ, "Write": kafka.AclOperation.WRITE, "Describe": kafka.AclOperation.DESCRIBE, "Create": kafka.AclOperation.CREATE,
-    "DescribeConfigs": kafka.AclOperation.DESCRIBE_CONFIGS, "Delete": kafka.AclOperation.DELETE,
+    "Read": kafka.AclOperation.READ,
+    "Write": kafka.AclOperation.WRITE,
+    "Describe": kafka.AclOperation.DESCRIBE,
+    "Create": kafka.AclOperation.CREATE,
+    "DescribeConfigs": kafka.AclOperation.DESCRIBE_CONFIGS,
+    "Delete": kafka.AclOperation.DELETE,
     "AlterConfigs": kafka.AclOperation.ALTER_CONFIGS,
-}  # fmt: skip
+}
 
 
 def _binding(user: str, acl: Acl) -> Any:

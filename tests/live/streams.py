@@ -74,9 +74,19 @@ class StreamsApplication:
     """
 
     def __init__(
-        self, bootstrap: str, application_id: str, instance: str, folder: Path, *, input: str, output: str, settings: dict[str, str] | None = None,
-        supervised: Sequence[str] | None = None, version: str = "", assignor: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        bootstrap: str,
+        application_id: str,
+        instance: str,
+        folder: Path,
+        *,
+        input: str,
+        output: str,
+        settings: dict[str, str] | None = None,
+        supervised: Sequence[str] | None = None,
+        version: str = "",
+        assignor: str = "",
+    ) -> None:
         written = {
             "bootstrap.servers": bootstrap,
             "application.id": application_id,
@@ -98,8 +108,11 @@ class StreamsApplication:
         with open(self._out, "ab") as out:
             self._from = out.tell()
             self.process = subprocess.Popen(
-                [*supervisor, *command, "CountPerKey", str(file)], stdin=subprocess.PIPE, stdout=out, stderr=out,
-            )  # fmt: skip
+                [*supervisor, *command, "CountPerKey", str(file)],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+            )
 
     def said(self) -> str:
         """What this process has printed, its log included."""

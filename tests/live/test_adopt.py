@@ -48,9 +48,13 @@ class Consumer:
     def __init__(self, application: Application) -> None:
         self.application = application
         self._consumer = AIOKafkaConsumer(
-            application.source, group_id=application.consumers, bootstrap_servers=application.bootstrap, auto_offset_reset="earliest",
-            heartbeat_interval_ms=200, session_timeout_ms=6_000,
-        )  # fmt: skip
+            application.source,
+            group_id=application.consumers,
+            bootstrap_servers=application.bootstrap,
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=200,
+            session_timeout_ms=6_000,
+        )
         self._stopped = False
         self._reading: asyncio.Task[None] | None = None
 
@@ -126,9 +130,7 @@ class Application:
         self.read: Counter[Place] = Counter()
         self.sent: Counter[Place] = Counter()
         self.changelogs = (self.changelog,) if stateful else ()
-        part = Subtopology(
-            subtopology=0, partitions=PARTITIONS, stateful=stateful, source_topics=(self.source,), changelog_topics=self.changelogs
-        )
+        part = Subtopology(subtopology=0, partitions=PARTITIONS, stateful=stateful, source_topics=(self.source,), changelog_topics=self.changelogs)
         self.topology = TopologyDeclared(epoch=0, subtopologies=(part,))
         assignor = registry.latest("high_availability")
         self.config = GroupConfigured(
@@ -159,9 +161,18 @@ class Application:
 
     def member(self, name: str) -> Member:
         return Member(
-            self.group, self.handle, sources=self.source, state=self.changelogs, outputs=self.counted, member_id=name, adopts=self.consumers,
-            prefix=self.prefix, guarantee=self.guarantee, connection=Connection(**self._connection(MEMBER)), **SHORT,  # type: ignore[arg-type]
-        )  # fmt: skip
+            self.group,
+            self.handle,
+            sources=self.source,
+            state=self.changelogs,
+            outputs=self.counted,
+            member_id=name,
+            adopts=self.consumers,
+            prefix=self.prefix,
+            guarantee=self.guarantee,
+            connection=Connection(**self._connection(MEMBER)),
+            **SHORT,  # type: ignore[arg-type]
+        )
 
     def _connection(self, user: str) -> dict[str, Any]:
         return {"bootstrap": self.bootstrap} if self._secured is None else self._secured.settings(user)
@@ -171,9 +182,17 @@ class Application:
         environment = {**os.environ, **said, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
         options = ("--prefix", self.prefix, "--group", self.group)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "equipoise", words[0], *options, *words[1:], cwd=ROOT, env=environment,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "equipoise",
+            words[0],
+            *options,
+            *words[1:],
+            cwd=ROOT,
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
         self.commands.append(Command(process))
         return self.commands[-1]
 
@@ -330,9 +349,14 @@ async def test_consumers_that_the_broker_leads_move_to_members_and_back(applicat
 
     def started() -> GroupClient:
         return GroupClient(
-            confluent_kafka_command(), application.source, bootstrap_servers=application.bootstrap, group_id=application.consumers,
-            group_protocol="consumer", auto_offset_reset="earliest", auto_commit_interval_ms="100",
-        )  # fmt: skip
+            confluent_kafka_command(),
+            application.source,
+            bootstrap_servers=application.bootstrap,
+            group_id=application.consumers,
+            group_protocol="consumer",
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms="100",
+        )
 
     def stop(client: GroupClient) -> None:
         client.signal(signal.SIGTERM)

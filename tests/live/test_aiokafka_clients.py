@@ -220,9 +220,7 @@ async def test_cancelled_start_closes_every_connection(kind: str, times: int, bo
 
 
 @pytest.mark.parametrize("kind", OPENING)
-async def test_start_cancelled_while_brokers_are_slow_closes_its_connection(
-    kind: str, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_start_cancelled_while_brokers_are_slow_closes_its_connection(kind: str, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker stands still once it is asked for the brokers of the cluster."""
     opening = OPENING[kind]
     asked, sends = asyncio.Event(), AIOKafkaConnection.send

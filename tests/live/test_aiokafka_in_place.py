@@ -28,9 +28,14 @@ class Reader:
 
     def __init__(self, bootstrap: str, topic: str, strategy: Any, read: Counter[Place], **options: Any) -> None:
         self._consumer = AIOKafkaConsumer(
-            topic, group_id=topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", heartbeat_interval_ms=200,
-            partition_assignment_strategy=[strategy], **options,
-        )  # fmt: skip
+            topic,
+            group_id=topic,
+            bootstrap_servers=bootstrap,
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=200,
+            partition_assignment_strategy=[strategy],
+            **options,
+        )
         self._read = read
         self._stopped = False
         self._reading: asyncio.Task[None]
@@ -127,9 +132,7 @@ async def test_loads_are_what_was_written_of_late_and_what_is_left_to_read(boots
     past = LoadFetcher(group_id=prefix, connection=bootstrap, window_s=0.1, timeout_s=10.0)
     assert await past.fetch(places) == dict.fromkeys(places, 0), "nothing of late, and a reader of the latest is behind nothing"
     assert await fetcher.fetch([]) == {}
-    strategies = [
-        LoadBalancedAssignor(group_id=prefix, connection=bootstrap, auto_offset_reset="earliest", timeout_s=10.0) for _ in range(2)
-    ]
+    strategies = [LoadBalancedAssignor(group_id=prefix, connection=bootstrap, auto_offset_reset="earliest", timeout_s=10.0) for _ in range(2)]
     read: Counter[Place] = Counter()
     readers = [await Reader(bootstrap, prefix, each, read, enable_auto_commit=False).start() for each in strategies]
     try:

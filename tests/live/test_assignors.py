@@ -96,14 +96,12 @@ async def test_lost_task_waits_for_its_member_and_returns_to_it(bootstrap: str, 
 
 
 @pytest.mark.parametrize("strategy", ["none", "min_cost"])
-async def test_standbys_follow_tags_and_a_contradicting_rack_is_warned_of(
-    bootstrap: str, prefix: str, tmp_path: Path, strategy: str
-) -> None:
+async def test_standbys_follow_tags_and_a_contradicting_rack_is_warned_of(bootstrap: str, prefix: str, tmp_path: Path, strategy: str) -> None:
     """KIP-925, 4.D: both a rack and tags are there, the tags win, and the group goes on."""
     application = Application(bootstrap, prefix)
     application.config = led_by(
         application.config, "high_availability", num_standbys=1, rack_aware_tags=("rack",), rack_aware_strategy=strategy, initial_delay_ms=6_000
-    )  # fmt: skip
+    )
     await application.make_topics()
     async with (
         leading(bootstrap, prefix, prefix, application.config, application.topology) as leader,

@@ -44,9 +44,7 @@ class Lives:
         self._keeps_disk = keeps_disk
         self._number = 0
 
-    def leading(
-        self, log: str, topology: TopologyDeclared | None = None, partitions: int = 1
-    ) -> contextlib.AbstractAsyncContextManager[Leader]:  # fmt: skip
+    def leading(self, log: str, topology: TopologyDeclared | None = None, partitions: int = 1) -> contextlib.AbstractAsyncContextManager[Leader]:
         of = self.application
         return leading(of.bootstrap, f"{of.prefix}-{log}", of.prefix, of.config, topology or of.topology, partitions)
 

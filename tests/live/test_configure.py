@@ -96,8 +96,10 @@ async def test_dry_run_what_if_and_timeline_have_the_same_numbers(settings: Work
     assert [each["metrics"] for each in simulated["outcomes"]] == [each["metrics"] for each in asked["outcomes"]]
     timeline = await ask(settings, "timeline")
     assert (timeline["facts"], timeline["totals"]["moves"], timeline["totals"]["rounds"]) == (
-        asked["facts"], asked["recorded"]["moves"], asked["recorded"]["rebalances"],
-    )  # fmt: skip
+        asked["facts"],
+        asked["recorded"]["moves"],
+        asked["recorded"]["rebalances"],
+    )
 
 
 async def ask(settings: WorkerSettings, command: str, *words: str) -> dict[str, Any]:
@@ -173,8 +175,11 @@ async def test_judged_change_is_refused_while_a_worker_cannot_read_it(settings: 
         await swarm.until_all_run("g", 4, ["m1"])
         assert await check_workers_read(settings, ChangePlanned) == ""
     older = AIOKafkaConsumer(
-        settings.topics.checkpoints, bootstrap_servers=settings.bootstrap, group_id=group_name(settings), client_id="faust-0.15.0",
-    )  # fmt: skip
+        settings.topics.checkpoints,
+        bootstrap_servers=settings.bootstrap,
+        group_id=group_name(settings),
+        client_id="faust-0.15.0",
+    )
     await older.start()
     try:
         with pytest.raises(InputError, match=r"a worker at \S+ does not know ChangePlanned and would halt the group"):

@@ -133,9 +133,16 @@ async def test_page_shows_a_join_the_hand_over_and_a_fault_without_a_reload(boot
 
             owned = live.state("orders")
             parked = next(task for task, owner in owned.owner.items() if owner == "m3")
-            await live.swarm.send("orders", TaskParked(
-                member_id="m3", incarnation=owned.members["m3"].incarnation, task=parked, token=owned.tokens[parked], error="no such customer",
-            ))  # fmt: skip
+            await live.swarm.send(
+                "orders",
+                TaskParked(
+                    member_id="m3",
+                    incarnation=owned.members["m3"].incarnation,
+                    task=parked,
+                    token=owned.tokens[parked],
+                    error="no such customer",
+                ),
+            )
             await expect(page.locator(".troubles")).to_contain_text("no such customer")
             await check_axe(page, "a group in trouble")
             next(member for member in live.swarm.members if member.member_id == "m2").killed = True
@@ -236,18 +243,35 @@ async def test_hostile_names_are_text_on_every_page(bootstrap: str, prefix: str)
         part = Subtopology(subtopology=0, partitions=12, stateful=True, source_topics=(HOSTILE[1],), changelog_topics=(HOSTILE[3],))
         await live.swarm.configure(group, configured(initial_delay_ms=300), TopologyDeclared(epoch=1, subtopologies=(part,)))
         for name in HOSTILE:
-            await live.swarm.send(group, MemberJoined(
-                member_id=name, incarnation=1, rack=name, advertised=name, session_timeout_ms=600_000, topology_epoch=1, join_nonce=name[:100],
-            ))  # fmt: skip
+            await live.swarm.send(
+                group,
+                MemberJoined(
+                    member_id=name,
+                    incarnation=1,
+                    rack=name,
+                    advertised=name,
+                    session_timeout_ms=600_000,
+                    topology_epoch=1,
+                    join_nonce=name[:100],
+                ),
+            )
         async with asyncio.timeout(30):
             while sum(lead.name == group and len(lead.machine.state.owner) == 12 for _, lead in live.worker.groups()) != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         state = live.state(group)
         for number, error in enumerate(HOSTILE):
             task = TaskId(0, number)
-            await live.swarm.send(group, TaskParked(
-                member_id=state.owner[task], incarnation=1, task=task, token=state.tokens[task], topic=HOSTILE[1], error=error,
-            ))  # fmt: skip
+            await live.swarm.send(
+                group,
+                TaskParked(
+                    member_id=state.owner[task],
+                    incarnation=1,
+                    task=task,
+                    token=state.tokens[task],
+                    topic=HOSTILE[1],
+                    error=error,
+                ),
+            )
         places = [(), ("g", group), *(("g", group, "m", name) for name in HOSTILE), *(("g", group, "t", f"0_{number}") for number in range(3))]
         async with page_at(live.browser, live.place()) as page:
             await expect(page.locator(".list")).to_contain_text("parked by its member")

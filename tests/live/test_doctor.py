@@ -97,9 +97,20 @@ async def application(broker: SecuredBroker, folder: Path) -> AsyncIterator[Work
     """A worker, and a member that runs all tasks."""
     connection = Connection(**broker.settings("member"))  # type: ignore[arg-type]
     member = Member(
-        GROUP, count, sources="orders.in", state="orders.counts", outputs="orders.totals", create_topics=True, partitions=2, member_id="m1",
-        connection=connection, guarantee="exactly_once", state_directory=folder, group_config=CONFIG, heartbeat_interval_ms=200,
-    )  # fmt: skip
+        GROUP,
+        count,
+        sources="orders.in",
+        state="orders.counts",
+        outputs="orders.totals",
+        create_topics=True,
+        partitions=2,
+        member_id="m1",
+        connection=connection,
+        guarantee="exactly_once",
+        state_directory=folder,
+        group_config=CONFIG,
+        heartbeat_interval_ms=200,
+    )
     settings = WorkerSettings(**broker.settings("worker"), http_port=0, observe_interval_ms=500, retention_ms=3_600_000)  # type: ignore[arg-type]
     async with Worker(settings) as worker, member:
         await until(lambda: len(member.running) == 2)
@@ -108,9 +119,7 @@ async def application(broker: SecuredBroker, folder: Path) -> AsyncIterator[Work
 
 @pytest.mark.smoke
 @pytest.mark.new_kafka  # Kafka 3.3 has no SCRAM with KRaft
-async def test_users_work_with_the_listed_acls_and_the_doctor_finds_everything_fine(
-    broker: SecuredBroker, tmp_path: Path
-) -> None:
+async def test_users_work_with_the_listed_acls_and_the_doctor_finds_everything_fine(broker: SecuredBroker, tmp_path: Path) -> None:
     async with application(broker, tmp_path) as worker:
         async with writer(Connection(bootstrap=broker.inside)) as producer:
             await producer.send("orders.in", b"1", key=b"k")
@@ -157,9 +166,7 @@ async def test_users_work_with_the_listed_acls_and_the_doctor_finds_everything_f
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["worker", "member", "reader"])
-async def test_doctor_names_each_acl_that_is_taken_away(
-    broker: SecuredBroker, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_doctor_names_each_acl_that_is_taken_away(broker: SecuredBroker, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with application(broker, tmp_path):
         pass  # it has made the topics, and ends before its users lose their rights
     monkeypatch.setattr(examination, "CLOCK_S", 0.0)

@@ -140,8 +140,7 @@ class Application:
             await feeding
 
     async def check(self) -> None:
-        """Every number has come to the table, and no generation has a partition on two workers.
-        """
+        """Every number has come to the table, and no generation has a partition on two workers."""
         every = (1 << self._sent) - 1
         wanted = {f"{partition}-{key}" for partition in range(PARTITIONS) for key in range(KEYS)}
         seen: dict[str, int] = {}

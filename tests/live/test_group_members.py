@@ -195,9 +195,7 @@ async def test_nothing_is_removed_if_a_process_of_the_command_lives_on(bootstrap
 
 
 @pytest.mark.parametrize("protocol", [SOON, KIP_848], ids=["classic", "KIP-848"])
-async def test_successor_with_the_same_instance_id_is_not_removed(
-    bootstrap: str, prefix: str, start: Start, protocol: dict[str, str]
-) -> None:
+async def test_successor_with_the_same_instance_id_is_not_removed(bootstrap: str, prefix: str, start: Start, protocol: dict[str, str]) -> None:
     """It has another member id."""
     async with ConsumerGroup(Connection(bootstrap=bootstrap), prefix) as group:
         first = start(is_supervised=False, group_instance_id="x", **protocol)
@@ -286,7 +284,7 @@ async def test_process_of_kafka_streams_is_taken_out_with_all_its_threads(bootst
         options = ["--group", prefix, "--bootstrap", bootstrap, "--client-id", f"{name}-StreamThread-*"]
         return StreamsApplication(
             bootstrap, prefix, name, tmp_path, input=f"{prefix}-in", output=f"{prefix}-out", settings=settings, supervised=options
-        )  # fmt: skip
+        )
 
     async def there() -> Counter[str]:
         return Counter(each.client_id.partition("-")[0] for each in await members(bootstrap, prefix))

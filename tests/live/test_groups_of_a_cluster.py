@@ -90,8 +90,11 @@ def compared(records: list[RawRecord]) -> set[int]:
         if isinstance(ours.value, ClassicGroup):
             value = theirs["value"]
             assert (ours.value.protocol_type, ours.value.generation, ours.value.protocol, ours.value.leader) == (
-                value["protocolType"], value["generation"], value["protocol"], value["leader"],
-            )  # fmt: skip
+                value["protocolType"],
+                value["generation"],
+                value["protocol"],
+                value["leader"],
+            )
             ids = [(each["memberId"], each["groupInstanceId"], each["clientId"], each["clientHost"]) for each in value["members"]]
             assert [(each.member_id, each.static_id, each.client_id, each.host) for each in ours.value.members] == ids
         elif ours.value is not None:

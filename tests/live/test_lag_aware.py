@@ -71,9 +71,17 @@ class Group:
         async with contextlib.AsyncExitStack() as stack:
             for name in names:
                 member = Member(
-                    self.prefix, slowly, _topology=self.topology, member_id=name, connection=Connection(bootstrap=self.bootstrap), prefix=self.prefix,
-                    group_config=self.config, session_timeout_ms=12_000, lease_margin_ms=2_000, heartbeat_interval_ms=500,
-                )  # fmt: skip
+                    self.prefix,
+                    slowly,
+                    _topology=self.topology,
+                    member_id=name,
+                    connection=Connection(bootstrap=self.bootstrap),
+                    prefix=self.prefix,
+                    group_config=self.config,
+                    session_timeout_ms=12_000,
+                    lease_margin_ms=2_000,
+                    heartbeat_interval_ms=500,
+                )
                 self.members[name] = await stack.enter_async_context(member)
             yield
 

@@ -1,5 +1,4 @@
-"""The topics of a log: created with the right settings, refused with wrong ones, and opened once.
-"""
+"""The topics of a log: created with the right settings, refused with wrong ones, and opened once."""
 
 from __future__ import annotations
 

@@ -50,9 +50,11 @@ class Application:
         self.topology = TopologyDeclared(epoch=0, subtopologies=(part,))
         assignor = registry.latest("high_availability")
         self.config = GroupConfigured(
-            assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver,
+            assignor=assignor.name,
+            behaviour_version=assignor.version,
+            solver=assignor.solver,
             knobs=GroupSettings(acceptable_recovery_lag=50, initial_delay_ms=500, probing_interval_ms=1_000, max_warmups=4, max_warmups_per_member=4),
-        )  # fmt: skip
+        )
         self.sent: collections.Counter[bytes] = collections.Counter()
         self.partitions = PARTITIONS
         """Partitions of each of its topics."""

@@ -131,9 +131,7 @@ async def test_partitions_that_are_behind_have_their_turns(bootstrap: str, prefi
 
 
 @pytest.mark.parametrize("read_committed", [False, True])
-async def test_next_answer_is_fetched_while_one_is_taken(
-    bootstrap: str, prefix: str, read_committed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_next_answer_is_fetched_while_one_is_taken(bootstrap: str, prefix: str, read_committed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = f"{prefix}-in"
     await make_topic(bootstrap, topic, 10)
     places = [TopicPartition(topic, partition) for partition in range(10)]

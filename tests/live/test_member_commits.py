@@ -17,11 +17,8 @@ RECORDS = 300
 
 
 @pytest.mark.smoke
-async def test_commits_slower_than_their_interval_still_hold_many_records(
-    bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With slow brokers and a short interval, a task that is behind must not commit single records.
-    """
+async def test_commits_slower_than_their_interval_still_hold_many_records(bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With slow brokers and a short interval, a task that is behind must not commit single records."""
     commits = 0
     commit: Any = OpenTask._commit_plainly
 

@@ -22,9 +22,16 @@ from tools.brokers import Brokers
 
 pytestmark = pytest.mark.usefixtures("no_error_unseen")
 STORY = (
-    r"serves http://.*", r"waits for a worker, which makes the log \S+", r"joined, incarnation \d+", r"runs 0_\d.*", r"gives up 0_\d.*",
-    r"restores 0_\d.*", r"copies 0_\d.*", r"left", r"waits for tasks: no worker leads the group, .*",
-)  # fmt: skip
+    r"serves http://.*",
+    r"waits for a worker, which makes the log \S+",
+    r"joined, incarnation \d+",
+    r"runs 0_\d.*",
+    r"gives up 0_\d.*",
+    r"restores 0_\d.*",
+    r"copies 0_\d.*",
+    r"left",
+    r"waits for tasks: no worker leads the group, .*",
+)
 MOST_S = 60
 AWAY = r"(?:a broker does not answer|a broker has not answered for \d+ s): .+|the brokers answer again, after \d+\.\d s"
 
@@ -146,8 +153,9 @@ async def test_broker_that_is_away_makes_the_member_unready_and_a_few_lines(tmp_
         assert 3 <= len(lines) <= 3 + away_s / AGAIN_S, lines
         assert [line for line in lines if line.startswith("the brokers answer again")] == lines[-1:], lines
     other = [
-        line for line in heard
+        line
+        for line in heard
         if not re.fullmatch(rf"(?:group away: member m1|worker of away): (?:{AWAY})|group away: member m1 (?:{'|'.join(STORY)})", line[2])
-    ]  # fmt: skip
+    ]
     assert [line for line in other if line[0].startswith("aiokafka") and line[1] != "INFO"] == []
     assert [line for line in other if line[0].startswith("equipoise.member") and "has ended (lease_lapsed" not in line[2]] == []

@@ -40,19 +40,33 @@ KAFKA = os.environ.get("KAFKA_VERSION", "4.4.0")
 SOON = {"session_timeout_ms": "6000", "heartbeat_interval_ms": "500"}
 _JAVA = "org.apache.kafka.clients.consumer."
 JAVA_STRATEGIES = {
-    "range": f"{_JAVA}RangeAssignor", "roundrobin": f"{_JAVA}RoundRobinAssignor", "sticky": f"{_JAVA}StickyAssignor",
+    "range": f"{_JAVA}RangeAssignor",
+    "roundrobin": f"{_JAVA}RoundRobinAssignor",
+    "sticky": f"{_JAVA}StickyAssignor",
     "cooperative-sticky": f"{_JAVA}CooperativeStickyAssignor",
-}  # fmt: skip
+}
 COMMANDS: dict[str, Callable[[], list[str]]] = {
-    "aiokafka": aiokafka_command, "kafka-python": kafka_python_command, "librdkafka": confluent_kafka_command, "Java": java_command,
-}  # fmt: skip
+    "aiokafka": aiokafka_command,
+    "kafka-python": kafka_python_command,
+    "librdkafka": confluent_kafka_command,
+    "Java": java_command,
+}
 TAKEN = {
-    ("aiokafka", "range"): True, ("aiokafka", "roundrobin"): True, ("aiokafka", "sticky"): True,
-    ("kafka-python", "range"): True, ("kafka-python", "roundrobin"): True, ("kafka-python", "sticky"): True,
+    ("aiokafka", "range"): True,
+    ("aiokafka", "roundrobin"): True,
+    ("aiokafka", "sticky"): True,
+    ("kafka-python", "range"): True,
+    ("kafka-python", "roundrobin"): True,
+    ("kafka-python", "sticky"): True,
     ("kafka-python", "cooperative-sticky"): True,
-    ("librdkafka", "range"): True, ("librdkafka", "roundrobin"): True, ("librdkafka", "cooperative-sticky"): False,
-    ("Java", "range"): True, ("Java", "roundrobin"): True, ("Java", "sticky"): True, ("Java", "cooperative-sticky"): True,
-}  # fmt: skip
+    ("librdkafka", "range"): True,
+    ("librdkafka", "roundrobin"): True,
+    ("librdkafka", "cooperative-sticky"): False,
+    ("Java", "range"): True,
+    ("Java", "roundrobin"): True,
+    ("Java", "sticky"): True,
+    ("Java", "cooperative-sticky"): True,
+}
 """Library and strategy -> whether the broker takes it over. aiokafka has no cooperative-sticky, and
 librdkafka no sticky.
 """

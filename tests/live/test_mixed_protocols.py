@@ -32,9 +32,7 @@ def told(calls: list[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["high_availability", "cooperative"])
 @pytest.mark.smoke
-async def test_eager_member_gives_up_everything_and_a_cooperative_one_keeps_its_tasks(
-    bootstrap: str, prefix: str, tmp_path: Path, name: str
-) -> None:
+async def test_eager_member_gives_up_everything_and_a_cooperative_one_keeps_its_tasks(bootstrap: str, prefix: str, tmp_path: Path, name: str) -> None:
     """Nothing is lost or counted twice, whoever gives up what for whom."""
     application = Application(bootstrap, prefix)
     assignor = registry.latest(name)

@@ -70,9 +70,21 @@ def test_prometheus_finds_every_metric_of_the_dashboard_and_alerts_fire_after_ki
     port_of_worker, port_of_stream, *ports_of_members = free_ports(4)
     asyncio.run(make_topics(connection, prefix, 4))
     worker = [
-        "equipoise", "worker", "--bootstrap", bootstrap, "--prefix", prefix, "--http-port", str(port_of_worker), "--observe-interval-ms", "500",
-        "--retention-ms", "3600000", "--base-interval-ms", "1000",
-    ]  # fmt: skip
+        "equipoise",
+        "worker",
+        "--bootstrap",
+        bootstrap,
+        "--prefix",
+        prefix,
+        "--http-port",
+        str(port_of_worker),
+        "--observe-interval-ms",
+        "500",
+        "--retention-ms",
+        "3600000",
+        "--base-interval-ms",
+        "1000",
+    ]
     processes: dict[str, subprocess.Popen[bytes]] = {"worker": started(worker, tmp_path / "worker.out")}
     with ExitStack() as stack:
         stack.callback(end, processes)
@@ -82,20 +94,43 @@ def test_prometheus_finds_every_metric_of_the_dashboard_and_alerts_fire_after_ki
         asyncio.run(say(connection, prefix, prefix, config))
         for number, port in enumerate(ports_of_members, 1):
             member = [
-                "examples.orders", "--bootstrap", bootstrap, "--topic", prefix, "count", "--member", f"m{number}", "--group", prefix, "--prefix",
-                prefix, "--http-port", str(port), "--session-timeout-ms", "6000", "--lease-margin-ms", "1000", "--heartbeat-interval-ms", "500",
-                "--log-format", "json",
-            ]  # fmt: skip
+                "examples.orders",
+                "--bootstrap",
+                bootstrap,
+                "--topic",
+                prefix,
+                "count",
+                "--member",
+                f"m{number}",
+                "--group",
+                prefix,
+                "--prefix",
+                prefix,
+                "--http-port",
+                str(port),
+                "--session-timeout-ms",
+                "6000",
+                "--lease-margin-ms",
+                "1000",
+                "--heartbeat-interval-ms",
+                "500",
+                "--log-format",
+                "json",
+            ]
             processes[f"m{number}"] = started(member, tmp_path / f"m{number}.out")
         asyncio.run(produce(connection, prefix, orders=200, per_second=400.0, customers=10, seed=1))
         with pytest.raises(urllib.error.HTTPError, match="400"):
-            urllib.request.urlopen(urllib.request.Request(
-                f"http://127.0.0.1:{port_of_worker}/v1/groups/{prefix}/rounds", b"no question", {"Content-Type": "application/json"}
-            ), timeout=10)  # fmt: skip
+            urllib.request.urlopen(
+                urllib.request.Request(
+                    f"http://127.0.0.1:{port_of_worker}/v1/groups/{prefix}/rounds", b"no question", {"Content-Type": "application/json"}
+                ),
+                timeout=10,
+            )
         targets = {
-            "equipoise-worker": [f"127.0.0.1:{port_of_worker}"], "equipoise-member": [f"127.0.0.1:{port}" for port in ports_of_members],
+            "equipoise-worker": [f"127.0.0.1:{port_of_worker}"],
+            "equipoise-member": [f"127.0.0.1:{port}" for port in ports_of_members],
             "equipoise-stream": [f"127.0.0.1:{port_of_stream}"],
-        }  # fmt: skip
+        }
         prometheus = stack.enter_context(Prometheus(tmp_path, targets))
 
         shown, alerted = metrics_in(queries(dashboard())), metrics_in(rule["expr"] for rule in rules())

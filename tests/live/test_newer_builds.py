@@ -94,8 +94,10 @@ async def test_member_works_beside_a_newer_worker_leaves_when_it_cannot_and_come
                 assert (member.incarnation, len(member.running)) == (incarnation, PARTITIONS)  # what m2 is ordered to do is nothing to it
                 assert all("MemberAssigned version 2 is not known to this build, which reads 1 to 1" in each for each in _said(caplog, "m2"))
                 assert "this member's build is older than the worker: upgrade it" in _said(caplog, "m2")[0]
-                joins, left = ([each.event.incarnation for each in leader.facts if type(each.event) is kind and each.event.member_id == "m2"]
-                               for kind in (MemberJoined, MemberLeft))  # fmt: skip
+                joins, left = (
+                    [each.event.incarnation for each in leader.facts if type(each.event) is kind and each.event.member_id == "m2"]
+                    for kind in (MemberJoined, MemberLeft)
+                )
                 # Each announced that it left, so its session was not waited for; the last one may
                 # be about to.
                 assert len(left) >= len(joins) - 1

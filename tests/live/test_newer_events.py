@@ -62,8 +62,9 @@ async def test_unknown_event_affects_only_its_group(bootstrap: str, prefix: str,
         copied = equipoise("archive", source, "--to", target, "--json")
         told = json.loads(copied.stdout)["unread"]
         assert (copied.exit_code, [(each["group"], each["partition"], each["offset"], each["kind"]) for each in told]) == (
-            1, [(newer, partition, unknown.offset, 99)]
-        )  # fmt: skip
+            1,
+            [(newer, partition, unknown.offset, 99)],
+        )
         with open_log(target) as log:
             assert [each.offset for each in log.read() if isinstance(each, UnreadRecord)] == [unknown.offset]
         assert equipoise("verify", target).exit_code == 2

@@ -36,7 +36,7 @@ END_MS = BEGIN_MS + 36_000_000
 """A click that closes all sessions of its partition."""
 GAP_MS = 30_000
 MOST_S = 240
-MAIN = '''
+MAIN = """
 import os
 
 
@@ -56,7 +56,7 @@ if __name__ == "__main__":
         on_sigterm="restart", session_timeout_ms=10_000, **options,
     )
     sys.exit(asyncio.run(member.run()))
-'''
+"""
 
 
 def click(number: int) -> tuple[int, int]:
@@ -97,8 +97,12 @@ class Application:
 
     def start(self, *members: str) -> None:
         environment = {
-            **os.environ, "EQUIPOISE_BOOTSTRAP": self.bootstrap, "PYTHONPATH": str(ROOT), "GUARANTEE": self.guarantee, "ORDER": self.order,
-        }  # fmt: skip
+            **os.environ,
+            "EQUIPOISE_BOOTSTRAP": self.bootstrap,
+            "PYTHONPATH": str(ROOT),
+            "GUARANTEE": self.guarantee,
+            "ORDER": self.order,
+        }
         for member in members:
             command = [sys.executable, f"{self.name}.py", member]
             self.processes[member] = subprocess.Popen(command, cwd=self.folder, env=environment)
@@ -135,7 +139,7 @@ async def test_results_are_those_of_a_recount(bootstrap: str, prefix: str, tmp_p
     with ExitStack() as stack:
         usual, other = (
             stack.enter_context(Application(f"{prefix}-{order}", bootstrap, prefix, tmp_path, guarantee, order)) for order in ("usual", "other")
-        )  # fmt: skip
+        )
         async with producing(bootstrap) as producer:
             await send_clicks(producer, f"{prefix}-clicks", clicks(0, 2), PARTITIONS)
             for user in range(USERS):  # behind the clicks, and later than all of them

@@ -80,9 +80,15 @@ def test_groups_are_polled_where_their_records_may_not_be_read(tmp_path: Path) -
 
         def consumer(name: str, protocol: str) -> None:
             client = GroupClient(
-                confluent_kafka_command(), "orders", bootstrap_servers=secured.inside, group_id=f"billing-{protocol}", client_id=name,
-                group_protocol=protocol, auto_offset_reset="earliest", auto_commit_interval_ms="200",
-            )  # fmt: skip
+                confluent_kafka_command(),
+                "orders",
+                bootstrap_servers=secured.inside,
+                group_id=f"billing-{protocol}",
+                client_id=name,
+                group_protocol=protocol,
+                auto_offset_reset="earliest",
+                auto_commit_interval_ms="200",
+            )
             running.callback(client.close)
 
         def states() -> list[ObservedState]:
@@ -128,7 +134,8 @@ def test_groups_are_polled_where_their_records_may_not_be_read(tmp_path: Path) -
         assert [each.partition(",")[0] for each in document["unread"]] == ["__consumer_offsets"]
         groups = {each["group"]: each for each in document["groups"]}
         assert {name: (each["kind"], each["state"], each["members"], each["work"]) for name, each in groups.items()} == {
-            "billing-classic": ("classic consumer", "stable", 2, PARTITIONS), "billing-consumer": ("consumer", "stable", 1, PARTITIONS),
+            "billing-classic": ("classic consumer", "stable", 2, PARTITIONS),
+            "billing-consumer": ("consumer", "stable", 1, PARTITIONS),
             "billing-app": ("streams", "stable", 1, PARTITIONS),
-        }  # fmt: skip
+        }
         assert [groups[name]["lag"] for name in ("billing-classic", "billing-consumer")] == [0, 0]

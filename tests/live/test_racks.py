@@ -94,9 +94,18 @@ class Application:
     async def member(self, name: str, rack: str | None) -> AsyncIterator[Member]:
         """It keeps its state in memory, so whoever is started again restores."""
         member = Member(
-            self.name, self.keep, _topology=self.topology, member_id=name, connection=Connection(bootstrap=self.brokers.bootstrap),
-            prefix=self.name, rack=rack, group_config=self.config, session_timeout_ms=12_000, lease_margin_ms=2_000, heartbeat_interval_ms=300,
-        )  # fmt: skip
+            self.name,
+            self.keep,
+            _topology=self.topology,
+            member_id=name,
+            connection=Connection(bootstrap=self.brokers.bootstrap),
+            prefix=self.name,
+            rack=rack,
+            group_config=self.config,
+            session_timeout_ms=12_000,
+            lease_margin_ms=2_000,
+            heartbeat_interval_ms=300,
+        )
         async with member:
             self.members[name] = member, rack
             yield member
@@ -230,10 +239,15 @@ async def test_ordinary_consumer_group_is_balanced_by_lag_and_reads_from_its_rac
     def consumer(rack: str) -> AIOKafkaConsumer:
         strategy = LagAwareAssignor(group_id=topic, connection=brokers.bootstrap, auto_offset_reset="earliest", rack=rack, timeout_s=10.0)
         return AIOKafkaConsumer(
-            topic, group_id=topic, bootstrap_servers=brokers.bootstrap, auto_offset_reset="earliest", client_rack=rack,
-            heartbeat_interval_ms=200, partition_assignment_strategy=[strategy],
+            topic,
+            group_id=topic,
+            bootstrap_servers=brokers.bootstrap,
+            auto_offset_reset="earliest",
+            client_rack=rack,
+            heartbeat_interval_ms=200,
+            partition_assignment_strategy=[strategy],
             metadata_max_age_ms=2_000,  # the first broker that is asked may not know the new topic yet
-        )  # fmt: skip
+        )
 
     both = [consumer(f"rack-{number}") for number in range(2)]
     try:

@@ -232,9 +232,10 @@ async def test_task_moves_only_when_it_is_prepared(bootstrap: str, prefix: str, 
                 assert any(task in report.failed and task not in report.preparing for report in reports(leader, "m2"))
                 assert any(report.lags.get(task) == 0 for report in reports(leader, "m2"))
                 prepared_ms = next(
-                    record.append_ms for record in leader.facts
+                    record.append_ms
+                    for record in leader.facts
                     if isinstance(record.event, LagReported) and record.event.member_id == "m2" and task in record.event.ready
-                )  # fmt: skip
+                )
                 assert revoked_at(leader, task) >= prepared_ms
                 began_ms = next(record.append_ms for record in leader.facts if isinstance(record.event, LagReported) and record.event.preparing)
                 assert prepared_ms - began_ms > 3_000

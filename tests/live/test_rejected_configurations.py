@@ -59,7 +59,7 @@ async def in_force(settings: WorkerSettings) -> GroupConfigured | None:
     """The configuration that whoever asks finds in force."""
     follower = Follower(settings, settings.topics, "g")
     await follower.catch_up()
-    (_, group), = follower.groups()
+    ((_, group),) = follower.groups()
     return group.machine.state.config
 
 
@@ -86,7 +86,7 @@ async def test_typo_leaves_the_group_under_its_old_configuration_and_the_correct
         await until_refused(settings, 1)
         for _ in range(2):  # the first may show the group halted; the second begins from what was answered
             await watching.catch_up()
-        (_, seen), = watching.groups()
+        ((_, seen),) = watching.groups()
         assert (seen.halted, seen.machine.state.config) == (None, CONFIG)
         swarm.add("g", ["m3"])
         await swarm.until_all_run("g", 6, ["m1", "m2", "m3"])
@@ -125,8 +125,7 @@ async def test_worker_that_woke_late_does_not_refuse_what_its_successor_has_carr
 
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An installed package with an assignor that only those processes have which find this folder.
-    """
+    """An installed package with an assignor that only those processes have which find this folder."""
     folder = tmp_path / "installed"
     metadata = folder / "theirs-1.0.dist-info"
     metadata.mkdir(parents=True)

@@ -61,10 +61,16 @@ async def restoring(
 ) -> AsyncIterator[ChangelogRestorer]:
     failures: list[BaseException] = []
     restorer = ChangelogRestorer(
-        Connection(bootstrap=bootstrap), dict.fromkeys(TASKS, (topic,)), open_store, directory,
-        throttle=throttle or Throttle(), ends_every_s=ends_every_s,
-        progressed=lambda: None, failed=failures.append, now_ms=lambda: time.time_ns() // 1_000_000,
-    )  # fmt: skip
+        Connection(bootstrap=bootstrap),
+        dict.fromkeys(TASKS, (topic,)),
+        open_store,
+        directory,
+        throttle=throttle or Throttle(),
+        ends_every_s=ends_every_s,
+        progressed=lambda: None,
+        failed=failures.append,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+    )
     await restorer.start()
     try:
         yield restorer

@@ -1,5 +1,4 @@
-"""The simulated Kafka answers as a real broker does: the same random operations, answer for answer.
-"""
+"""The simulated Kafka answers as a real broker does: the same random operations, answer for answer."""
 
 from __future__ import annotations
 

@@ -31,8 +31,14 @@ from tests.live.streams import StreamsApplication, changelog_of
 PARTITIONS = 4
 QUIET_S = 8.0
 """Without another round for so long the group is at rest."""
-SETTINGS = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500", "commit.interval.ms": "200", "acceptable.recovery.lag": "100",
-            "probing.rebalance.interval.ms": "60000", "num.standby.replicas": "1"}  # fmt: skip
+SETTINGS = {
+    "session.timeout.ms": "6000",
+    "heartbeat.interval.ms": "500",
+    "commit.interval.ms": "200",
+    "acceptable.recovery.lag": "100",
+    "probing.rebalance.interval.ms": "60000",
+    "num.standby.replicas": "1",
+}
 
 
 def equipoise(*arguments: str, code: int = 0) -> str:

@@ -26,9 +26,13 @@ from tests.live.test_streams_rounds import metric, until, verdict_of
 PARTITIONS = 4
 RECORDS_PER_S = 200
 SETTINGS = {
-    "num.stream.threads": "1", "session.timeout.ms": "6000", "heartbeat.interval.ms": "500", "commit.interval.ms": "200",
-    "equipoise.retry.ms": "2000", "replication.factor": "1",
-}  # fmt: skip
+    "num.stream.threads": "1",
+    "session.timeout.ms": "6000",
+    "heartbeat.interval.ms": "500",
+    "commit.interval.ms": "200",
+    "equipoise.retry.ms": "2000",
+    "replication.factor": "1",
+}
 SAID = ("equipoise decided the round", "equipoise did not decide this round")
 
 
@@ -47,9 +51,7 @@ class Load:
         ours = {} if url is None else {"task.assignor.class": "io.equipoise.streams.EquipoiseTaskAssignor", "equipoise.url": url}
         static = {"group.instance.id": f"{self.name}-{instance}"} if self._static else {}
         settings = {**self._settings, **ours, **static}
-        application = StreamsApplication(
-            self._bootstrap, self.name, instance, self._folder, input=self.input, output=self.output, settings=settings
-        )
+        application = StreamsApplication(self._bootstrap, self.name, instance, self._folder, input=self.input, output=self.output, settings=settings)
         self.instances[instance] = self._stack.enter_context(application)
         return application
 

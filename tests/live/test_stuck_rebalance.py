@@ -29,8 +29,14 @@ async def make_topic(bootstrap: str, topic: str) -> None:
 
 
 def member(running: ExitStack, bootstrap: str, topic: str, name: str) -> subprocess.Popen[str]:
-    settings = {"bootstrap.servers": bootstrap, "group.id": topic, "client.id": name, "max.poll.interval.ms": "120000", "session.timeout.ms": "45000",
-                "auto.offset.reset": "earliest"}  # fmt: skip
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": topic,
+        "client.id": name,
+        "max.poll.interval.ms": "120000",
+        "session.timeout.ms": "45000",
+        "auto.offset.reset": "earliest",
+    }
     command = [sys.executable, "-m", "tests.live.faulty_consumer", "confluent", topic, *(f"{key}={value}" for key, value in settings.items())]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
     running.enter_context(process)

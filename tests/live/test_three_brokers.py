@@ -110,7 +110,7 @@ async def test_state_is_never_ahead_of_its_published_decisions(brokers: Brokers,
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 async def test_running_task_processes_new_records_of_a_source_that_has_lost_some(
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture, guarantee: str
-) -> None:  # fmt: skip
+) -> None:
     """Broker 2 has the source alone, and loses two records of it. More come than were lost, before
     the member can read on. Then the same, as many as were lost, while no member is there.
     """

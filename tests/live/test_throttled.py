@@ -18,9 +18,19 @@ from tools import brokers
 def limit(broker: brokers.Brokers, bytes_per_s: int) -> None:
     """Lets clients that have no quota of their own send no more than this."""
     brokers.run(
-        "java", "-cp", f"{brokers.jars()}/*", "kafka.admin.ConfigCommand", "--bootstrap-server", broker.bootstrap, "--alter",
-        "--entity-type", "clients", "--entity-default", "--add-config", f"producer_byte_rate={bytes_per_s}",
-    )  # fmt: skip
+        "java",
+        "-cp",
+        f"{brokers.jars()}/*",
+        "kafka.admin.ConfigCommand",
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--alter",
+        "--entity-type",
+        "clients",
+        "--entity-default",
+        "--add-config",
+        f"producer_byte_rate={bytes_per_s}",
+    )
 
 
 async def said_by(*words: str) -> str:

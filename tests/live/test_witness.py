@@ -135,9 +135,7 @@ async def test_member_that_is_cut_off_is_expired_by_its_session_timeout_and_not_
             assert not [record for record in leader.facts if isinstance(record.event, MemberEnded)]
 
 
-async def test_process_that_leaves_proves_nothing(
-    bootstrap: str, prefix: str, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
-) -> None:
+async def test_process_that_leaves_proves_nothing(bootstrap: str, prefix: str, tmp_path: Path, processes: list[subprocess.Popen[bytes]]) -> None:
     application = application_of(bootstrap, prefix)
     await application.make_topics()
     async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
@@ -163,9 +161,17 @@ async def test_prepared_append_reaches_the_topic_and_not_one_that_was_made_again
             await producer.partitions_for(topics.facts)
             (topic_id,) = await producer.topic_ids((topics.facts,), place)
             proof = MemberProof(
-                connection=connection, topic=place.topic, partition=place.partition, group="g", member_id="m1", incarnations=[3, 4], lock=None,
-                within_s=5.0, leader=producer.leader(place), topic_id=topic_id,
-            )  # fmt: skip
+                connection=connection,
+                topic=place.topic,
+                partition=place.partition,
+                group="g",
+                member_id="m1",
+                incarnations=[3, 4],
+                lock=None,
+                within_s=5.0,
+                leader=producer.leader(place),
+                topic_id=topic_id,
+            )
         return json.loads(proof.message(7))
 
     async def found() -> list[Any]:
@@ -182,9 +188,7 @@ async def test_prepared_append_reaches_the_topic_and_not_one_that_was_made_again
             await asyncio.sleep(0.2)
     records = await found()
     assert [record.group for record in records] == ["g", "g"]
-    assert [record.event for record in records] == [
-        MemberEnded(member_id="m1", incarnation=each, proof="process 7 has ended") for each in (3, 4)
-    ]  # fmt: skip
+    assert [record.event for record in records] == [MemberEnded(member_id="m1", incarnation=each, proof="process 7 has ended") for each in (3, 4)]
     await delete_log(bootstrap, prefix)
     await ensure_topics(connection, topics, partitions=2)
     assert not await asyncio.to_thread(child.was_appended, prepared)

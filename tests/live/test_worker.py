@@ -150,7 +150,7 @@ async def test_worker_killed_under_load_loses_nothing_and_repeats_decisions_to_t
 @pytest.mark.slow
 async def test_worker_that_comes_or_goes_moves_its_partitions_alone(
     bootstrap: str, prefix: str, tmp_path: Path, workers: list[DeployedWorker]
-) -> None:  # fmt: skip
+) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=6)
     logs = [tmp_path / f"{number}.log" for number in range(3)]
     groups = [f"g{number}" for number in range(12)]

@@ -68,9 +68,16 @@ class Deployment:
             names = (f"{prefix}-{guarantee}-{number}" for number in itertools.count())
             (folder / guarantee).mkdir(parents=True)
             self.groups[guarantee] = Orders(
-                bootstrap, prefix, folder / guarantee, guarantee, partitions=TASKS, session_ms=SESSION_MS, lease_margin_ms=LEASE_MARGIN_MS,
-                heartbeat_ms=1_500, name=next(name for name in names if partition_of(name, LOG_PARTITIONS) == place),
-            )  # fmt: skip
+                bootstrap,
+                prefix,
+                folder / guarantee,
+                guarantee,
+                partitions=TASKS,
+                session_ms=SESSION_MS,
+                lease_margin_ms=LEASE_MARGIN_MS,
+                heartbeat_ms=1_500,
+                name=next(name for name in names if partition_of(name, LOG_PARTITIONS) == place),
+            )
         self._watches = {name: Watch(orders.connection, self.topics, orders.group) for name, orders in self.groups.items()}
 
     def say(self, text: str) -> None:

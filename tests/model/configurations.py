@@ -119,9 +119,7 @@ COMPARED: dict[str, Configuration] = {
     "closed, crashed, superseded": _planned(
         _process(0, 3, 1, "suspect"), _process(1, 2, 1), _process(0, 2, 1, "starts", "proof"), crashes=True, closes=True, jumps=0
     ),
-    "proven dead": _planned(
-        _process(0, 3, 1, "suspect"), _process(1, 2, 1), _process(0, 2, 1, "starts"), crashes=True, witness=True, jumps=0
-    ),
+    "proven dead": _planned(_process(0, 3, 1, "suspect"), _process(1, 2, 1), _process(0, 2, 1, "starts"), crashes=True, witness=True, jumps=0),
     "configured": _planned(_process(0, 4, 2, "suspect"), _process(1, 3, 1), raised=2),
     "silent": _planned(_process(0, 2, 1, "suspect"), _process(1, 2, 1), rests=True),
 }

@@ -84,9 +84,7 @@ class Lease:
         self.apart = 0
         self.spared: tuple[int, ...] = ()
         """In a trace: whom the fact that is being folded has expelled."""
-        self.at = [
-            At() if process.starts else At(known=LIVE, runs=RUNS, grant=int(index == 0)) for index, process in enumerate(self.processes)
-        ]
+        self.at = [At() if process.starts else At(known=LIVE, runs=RUNS, grant=int(index == 0)) for index, process in enumerate(self.processes)]
 
     def key(self) -> tuple[object, ...]:
         leader = self.since, self.apart, self.most, self.owner, self.revoking, self.late, self.hold, self.jumps

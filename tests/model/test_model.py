@@ -1,5 +1,4 @@
-"""The model's results are those of its last search, and recorded logs and scenarios are runs of it.
-"""
+"""The model's results are those of its last search, and recorded logs and scenarios are runs of it."""
 
 from __future__ import annotations
 

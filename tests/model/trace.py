@@ -52,8 +52,17 @@ from tests.model.lease import FENCED, LIVE, NOT_STARTED, OUT, OVER, RUNS, At, Le
 
 Incarnation = tuple[str, int]
 OF_A_MEMBER = (
-    LagReported, LeaveCancelled, LeaveIntended, MemberLeft, MemberUnchanged, RestartIntended, TaskParked, TaskReady, TasksRevoked, TroublesReported
-)  # fmt: skip
+    LagReported,
+    LeaveCancelled,
+    LeaveIntended,
+    MemberLeft,
+    MemberUnchanged,
+    RestartIntended,
+    TaskParked,
+    TaskReady,
+    TasksRevoked,
+    TroublesReported,
+)
 
 
 class Refused(EquipoiseError):
@@ -91,7 +100,6 @@ class Step:
     @property
     def accepted(self) -> bool:
         return not any(isinstance(decision, EventRejected) for decision in self.decisions)
-
 
     @property
     def waits_for_its_return(self) -> bool:
@@ -162,9 +170,16 @@ class _Run:
                 )
                 latest[fact.member_id] = fact.incarnation
         given = Configuration(
-            processes=tuple(processes), jumps=len(steps), step=1, raised=most_step_ms + 1,
-            moves=True, crashes=True, closes=True, witness=True, trails=True,
-        )  # fmt: skip
+            processes=tuple(processes),
+            jumps=len(steps),
+            step=1,
+            raised=most_step_ms + 1,
+            moves=True,
+            crashes=True,
+            closes=True,
+            witness=True,
+            trails=True,
+        )
         self.incarnations = {i: incarnation for incarnation, i in self.index.items()}
         self.model = Lease(given)
         self.model.owner, self.model.late = self.model.none, True

@@ -13,7 +13,7 @@ _MACHINE = _statemachine(
     "actions", "step_context", "crash_loops", "deadlines", "due", "fencing", "joins_together", "leader", "leftovers", "loads", "machine",
     "machine_members", "machine_movements", "problem", "readiness", "refused_configuration", "restarts", "slots", "snapshots", "source_lags", "state",
     "rounds", "transitions", "rejoining",
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 _PARTITION = _statemachine("partition", "published", "refused_configuration", "rest")
 _SESSION = _statemachine("keepalive", "member", "member_boundaries", "session_state")
 _UNEVEN = ("tests/unit/assignors/test_lag_aware_uneven.py", "tests/unit/assignors/test_exchanges.py")
@@ -25,7 +25,7 @@ _ASSIGNORS = tuple(
         "bounds", "high_availability", "kafka_cases", "kafka_cases_parts", "movements", "rack_standbys", "racks", "recorded_plans", "standbys",
         "target", "warmup_slots",
     )
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 
 
 _CONSUMER = ("tests/unit/kafka/test_consumer_core.py", "tests/properties/test_consumer_core.py")

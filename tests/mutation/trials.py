@@ -102,7 +102,7 @@ def with_tests(selection: Sequence[str], then: Callable[[list[pytest.Item]], T],
             once = hypothesis.Phase.explicit, hypothesis.Phase.generate
             few = hypothesis.settings(
                 derandomize=True, deadline=None, max_examples=examples, database=None, suppress_health_check=every, phases=once, print_blob=False
-            )  # fmt: skip
+            )
             hypothesis.settings.register_profile("mutation", few)
             hypothesis.settings.load_profile("mutation")
 
@@ -155,9 +155,7 @@ def measured(items: Sequence[pytest.Item], modules: Collection[str], kept: Path)
             for line, tests in measure.get_data().contexts_by_lineno(str(ROOT / name)).items():
                 for test in filter(None, tests):
                     lines[test].setdefault(name, set()).add(line)
-        found = {
-            item.nodeid: Measured(depends=hashes[item.path], seconds=seconds[item.nodeid], lines=lines[item.nodeid]) for item in fresh
-        }
+        found = {item.nodeid: Measured(depends=hashes[item.path], seconds=seconds[item.nodeid], lines=lines[item.nodeid]) for item in fresh}
         imported = sorted({*before.imported, *(name for name in sys.modules if name not in at_first)})
         return Baseline(tests={**known, **found}, imported=imported, texts=texts)
 

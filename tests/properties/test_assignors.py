@@ -122,11 +122,8 @@ def test_shares_are_kept_if_all_members_are_eligible(problem: AssignmentProblem)
 
 @settings(max_examples=60)
 @given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=4), factor=st.integers(1, 5), leaving=st.sets(st.integers(0, 3)))
-def test_target_within_balance_factor_moves_the_fewest(
-    counts: list[int], factor: int, leaving: set[int]
-):
-    """KIP-441, for members of equal capacity; tries every assignment within the balance factor.
-    """
+def test_target_within_balance_factor_moves_the_fewest(counts: list[int], factor: int, leaving: set[int]):
+    """KIP-441, for members of equal capacity; tries every assignment within the balance factor."""
     numbers = iter(range(sum(counts)))
     members = [
         MemberSpec(
@@ -155,8 +152,7 @@ def test_target_within_balance_factor_moves_the_fewest(
 @settings(max_examples=150)
 @given(st.data())
 def test_group_at_rest_keeps_shares_and_has_all_standbys(data: st.DataObject):
-    """After any changes, some of them during movements. The contract covers coming to rest.
-    """
+    """After any changes, some of them during movements. The contract covers coming to rest."""
     group = data.draw(groups(Subject(assignor=ASSIGNOR)))
     gone: dict[str, dict[TaskId, Lag]] = {}
     for number in range(data.draw(st.integers(1, 6))):
@@ -253,8 +249,7 @@ def test_staying_members_keep_their_tasks_when_others_leave(count: int, members:
 
 
 def test_seventh_member_moves_eight_tasks():
-    """Exactly 8 owners change, in at most 5 rounds; further rounds change nothing.
-    """
+    """Exactly 8 owners change, in at most 5 rounds; further rounds change nothing."""
     group = AssignorGroup(stateful(60), {f"m{index}": 1 for index in range(6)}, acceptable_recovery_lag=10_000, max_warmups=2)
     group.settle(0)
     group.join("m6")

@@ -16,9 +16,18 @@ from tests.fetching_brokers import Brokers, Reader
 PLACES = [TopicPartition("in", number) for number in range(3)] + [TopicPartition("other", 0)]
 STEPS = ("write", "open", "commit", "abort", "deliver", "deliver", "deliver", "deliver", "send", "send", "take", "take", "take", "wait")
 FAULTS = (
-    "lose", "drop request", "move", "hear", "forget session", "full cache", "pause", "resume", "leave and come back", "seek back",
+    "lose",
+    "drop request",
+    "move",
+    "hear",
+    "forget session",
+    "full cache",
+    "pause",
+    "resume",
+    "leave and come back",
+    "seek back",
     "refuse",
-)  # fmt: skip
+)
 chosen_faults = st.sets(st.sampled_from(FAULTS))
 """Of one run: with all of them in each, one would heal what another has broken."""
 

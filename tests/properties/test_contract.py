@@ -1,5 +1,4 @@
-"""Every built-in assignor keeps the contract (`equipoise.testing.contract`) that third parties run.
-"""
+"""Every built-in assignor keeps the contract (`equipoise.testing.contract`) that third parties run."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ from equipoise.testing import CONTRACT, Check, Subject
 
 
 def loaded(problem: AssignmentProblem) -> AssignmentProblem:
-    """Weights by task, the same in every call; every third task has none.
-    """
+    """Weights by task, the same in every call; every third task has none."""
 
     def load(task: Task) -> TaskLoad | None:
         number = 7 * task.id.partition + 3 * task.id.subtopology

@@ -19,8 +19,7 @@ MOST_ROUNDS = 40
 
 
 def played(seed: int) -> ConnectScript:
-    """Returns a group of workers after a script drawn from the seed; checks each plan.
-    """
+    """Returns a group of workers after a script drawn from the seed; checks each plan."""
     given_ = script(random.Random(seed))
     group = ConnectScript(given_)
     group.play(given_["steps"])

@@ -163,9 +163,7 @@ def ties_in_the_second_topic() -> tuple[AssignmentProblem, list[int]]:
 @settings(max_examples=300)
 @given(problems(most_tasks=12, most_members=6), st.booleans(), st.lists(LAGS, min_size=12, max_size=12), st.permutations(range(6)))
 @example(ties_in_the_second_topic()[0], True, ties_in_the_second_topic()[1], [1, 0, 2, 3, 4, 5])
-def test_renaming_members_changes_no_count_lag_or_move(
-    problem: AssignmentProblem, cross_topic: bool, lags: list[int], order: list[int]
-):
+def test_renaming_members_changes_no_count_lag_or_move(problem: AssignmentProblem, cross_topic: bool, lags: list[int], order: list[int]):
     """What a member with another name would have to restore is left to chance, as copies play no
     part; all else is as good.
 

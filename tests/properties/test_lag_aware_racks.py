@@ -27,8 +27,7 @@ Hands = list[tuple[int, ...]]
 
 @st.composite
 def groups(draw: st.DrawFn, *, topics: int = 1, most: int = 5, tolerance: int = 0) -> AssignmentProblem:
-    """Consumers in racks, of topics to which all subscribe; partitions may have any owner or none.
-    """
+    """Consumers in racks, of topics to which all subscribe; partitions may have any owner or none."""
     names = [f"c{number}" for number in range(draw(st.integers(2, 4)))]
     has_state = draw(st.booleans())
     tasks, owner = [], {}

@@ -106,9 +106,7 @@ class Watched(DelegatingAssignor):
 
 @settings(max_examples=100)
 @given(amounts=AMOUNTS, capacities=CAPACITIES, high=st.integers(5, 60), low=st.integers(1, 5), data=st.data())
-def test_moves_for_traffic_lower_it_and_begin_no_rebalancing(
-    amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject
-):
+def test_moves_for_traffic_lower_it_and_begin_no_rebalancing(amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject):
     """Switches the strategy on in a group that settled without racks."""
     group = made(amounts, capacities, strategy="none", load_high_percent=high, load_low_percent=low)
     for task in group.tasks:

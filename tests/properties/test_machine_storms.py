@@ -87,8 +87,7 @@ def test_build_problem_after_rounds_equals_that_of_a_restored_state(seed: int, a
 
 @pytest.mark.parametrize("seed", [2, 6, 1_027])
 def test_machine_storm_under_kafka_streams_settles(seed: int):
-    """The assignor does not guarantee it, and asks for probing rounds until every task is in place.
-    """
+    """The assignor does not guarantee it, and asks for probing rounds until every task is in place."""
     check_snapshot_replay(storm(seed, "kafka_streams").records, most_splits=3)
 
 
@@ -115,8 +114,7 @@ def test_machine_any_storm_with_changing_assignors_settles(seed: int):
 @pytest.mark.parametrize("seed", [3, 13, 1_027])
 @pytest.mark.parametrize("assignor", ["lag_aware", "kafka_connect"])
 def test_machine_storm_under_assignors_of_consumers_or_workers_settles(assignor: str, seed: int):
-    """`kafka_connect` does not guarantee it; it assigns delayed tasks after its delay.
-    """
+    """`kafka_connect` does not guarantee it; it assigns delayed tasks after its delay."""
     check_snapshot_replay(storm(seed, assignor).records, most_splits=3)
 
 

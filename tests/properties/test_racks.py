@@ -351,8 +351,7 @@ def test_standbys_are_as_spread_even_and_cheap_as_any(problem: AssignmentProblem
 @settings(max_examples=50)
 @given(st.data())
 def test_group_moves_once_for_racks_then_rests(data: st.DataObject):
-    """A balanced group with avoidable traffic moves once and comes to rest at the least traffic.
-    """
+    """A balanced group with avoidable traffic moves once and comes to rest at the least traffic."""
     made = [*stateful(data.draw(st.integers(1, 12))), *stateless(data.draw(st.integers(0, 6)), subtopology=1)]
     tasks = [attrs.evolve(task, source=(data.draw(partitions("s")),)) for task in made]
     members = dict.fromkeys((f"m{index}" for index in range(data.draw(st.integers(1, 4)))), 1)

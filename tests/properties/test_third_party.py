@@ -141,8 +141,7 @@ class NeverContent(Defective):
 
 
 class Nervous(Defective):
-    """It drops the standbys of a settled group while some lag is odd.
-    """
+    """It drops the standbys of a settled group while some lag is odd."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         plan = super().assign(problem)

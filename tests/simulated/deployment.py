@@ -251,7 +251,7 @@ class Deployment:
         """Of the present build of the application."""
         part = Subtopology(
             subtopology=self.subtopology, partitions=self.tasks, stateful=True, source_topics=(TOPIC,), changelog_topics=(f"{TOPIC}-state",)
-        )  # fmt: skip
+        )
         return TopologyDeclared(epoch=self.topology_epoch, subtopologies=(part,))
 
     @property
@@ -296,14 +296,26 @@ class Deployment:
             await count(record, context)
 
         member = Member(
-            GROUP, handler, _topology=self.topology_of(seat), member_id=seat.member_id, connection=self.connection(process), _runtime=process,
-            guarantee=self.present_guarantee, most_uncommitted_records=MOST_UNCOMMITTED, prefix=self.prefix, group_config=CONFIG,
-            session_timeout_ms=seat.session_ms, lease_margin_ms=seat.margin_ms,
-            heartbeat_interval_ms=min(HEARTBEAT_MS, (seat.session_ms - seat.margin_ms) // 2), start_timeout_ms=20_000,
+            GROUP,
+            handler,
+            _topology=self.topology_of(seat),
+            member_id=seat.member_id,
+            connection=self.connection(process),
+            _runtime=process,
+            guarantee=self.present_guarantee,
+            most_uncommitted_records=MOST_UNCOMMITTED,
+            prefix=self.prefix,
+            group_config=CONFIG,
+            session_timeout_ms=seat.session_ms,
+            lease_margin_ms=seat.margin_ms,
+            heartbeat_interval_ms=min(HEARTBEAT_MS, (seat.session_ms - seat.margin_ms) // 2),
+            start_timeout_ms=20_000,
             keepalive_interval_ms=(seat.session_ms - seat.margin_ms) * 3 // 4 if self.seed % 5 == 3 else None,
-            rack=f"rack-{seat.name}" if self.seed % 4 == 1 else None, witness=self.seed % 3 == 2,
-            state_directory=seat.folder, open_store=lambda folder: DiskStore(seat.machine, folder),
-        )  # fmt: skip
+            rack=f"rack-{seat.name}" if self.seed % 4 == 1 else None,
+            witness=self.seed % 3 == 2,
+            state_directory=seat.folder,
+            open_store=lambda folder: DiskStore(seat.machine, folder),
+        )
         seat.member = member
         async with member:
             await member.wait()
@@ -342,9 +354,12 @@ class Deployment:
 
     async def _run_worker(self, seat: WorkerSeat, process: SimulatedProcess) -> None:
         settings = SimulatedSettings(
-            made=SimulatedClients(self.cluster, process.name), prefix=seat.prefix, partitions=LOG_PARTITIONS,
-            observe_interval_ms=1_000, checkpoint_facts=80,
-        )  # fmt: skip
+            made=SimulatedClients(self.cluster, process.name),
+            prefix=seat.prefix,
+            partitions=LOG_PARTITIONS,
+            observe_interval_ms=1_000,
+            checkpoint_facts=80,
+        )
         seat.worker = SimulatedWorker(settings, process, self.coordinators[seat.prefix])
         await seat.worker.start()
         await asyncio.get_running_loop().create_future()
@@ -506,8 +521,7 @@ class Deployment:
         return f"facts {number} were read up to {position} of {partition.log.end}" if old else ""
 
     def _copy_behind(self, partition: int) -> str:
-        """A copy that is followed and has not reached the end of its changelog; "": there is none.
-        """
+        """A copy that is followed and has not reached the end of its changelog; "": there is none."""
         found = self.cluster.partition(TopicPartition(f"{TOPIC}-state", partition))
         assert found is not None, "it was created"
         end = found.log.committed_end

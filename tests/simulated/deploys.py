@@ -173,9 +173,16 @@ class DeployStorm:
 
     def _changes(self) -> list[Callable[[], None]]:
         can: list[Callable[[], None]] = [
-            self._forget_offsets, self._foreign_commit, self._make_source_again, self._restart, self._other_order, self._other_sources,
-            self._forget_epoch, self._delete_records, self._lose_records,
-        ]  # fmt: skip
+            self._forget_offsets,
+            self._foreign_commit,
+            self._make_source_again,
+            self._restart,
+            self._other_order,
+            self._other_sources,
+            self._forget_epoch,
+            self._delete_records,
+            self._lose_records,
+        ]
         if self._new_states:
             can += [self._add_state]
         if any(len(part.states) > 1 for part in self._parts):

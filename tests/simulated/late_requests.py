@@ -75,9 +75,14 @@ class LateRequests:
 
     async def play(self, steps: int) -> list[str]:
         operations: list[tuple[Callable[[], Awaitable[None]], int]] = [
-            (self._init, 3), (self._add, 6), (self._produce, 12), (self._produce_again, 6), (self._end, 5), (self._commit_offset, 2),
+            (self._init, 3),
+            (self._add, 6),
+            (self._produce, 12),
+            (self._produce_again, 6),
+            (self._end, 5),
+            (self._commit_offset, 2),
             (self._again, 1),
-        ]  # fmt: skip
+        ]
         await self._init()
         for _ in range(steps):
             (operation,) = self._random.choices([each for each, _ in operations], [weight for _, weight in operations])

@@ -92,10 +92,18 @@ def _simulate(seed: int, guarantee: str, faults: Sequence[Fault], storm_s: float
         ):
             run.go()
         return Result(
-            seed=seed, guarantee=guarantee, faults=run.faults_done, steps=deployment.scheduler.steps, virtual_s=deployment.now_s,
-            took_s=time.perf_counter() - began_s, orders=deployment.orders, repeated=run.repeated,
-            problems=tuple(deployment.problems), trace=tuple(deployment.trace), trace_hash=_hash(deployment),
-        )  # fmt: skip
+            seed=seed,
+            guarantee=guarantee,
+            faults=run.faults_done,
+            steps=deployment.scheduler.steps,
+            virtual_s=deployment.now_s,
+            took_s=time.perf_counter() - began_s,
+            orders=deployment.orders,
+            repeated=run.repeated,
+            problems=tuple(deployment.problems),
+            trace=tuple(deployment.trace),
+            trace_hash=_hash(deployment),
+        )
     finally:
         logging.disable(logging.CRITICAL)
         deployment.close()
@@ -238,5 +246,3 @@ class _Run:
 def describe(result: Result, lines: int = 60) -> Any:
     """What to print of a failed simulation."""
     return "\n".join([*result.trace[-lines:], *result.problems[:20], str(result)])
-
-

@@ -53,8 +53,9 @@ class Script:
         for topic, configs in self._topics.items():
             await self._world.create(_new_topic(topic, configs))
         clients = self._world.clients
-        self._every, self._committed = clients.consumer(group=f"{self._prefix}.group", fetch_max_wait_ms=50), clients.consumer(
-            read_committed=True, fetch_max_wait_ms=50
+        self._every, self._committed = (
+            clients.consumer(group=f"{self._prefix}.group", fetch_max_wait_ms=50),
+            clients.consumer(read_committed=True, fetch_max_wait_ms=50),
         )
         self._keeper, self._admin = clients.consumer(fetch_max_wait_ms=50), clients.admin()
         readers = [self._every, self._committed, self._keeper, self._admin]
@@ -67,10 +68,22 @@ class Script:
             self._keeper.seek(place, 0)
         try:
             operations = [
-                (self._send, 8), (self._send_many, 3), (self._send_batches, 3), (self._transact, 6), (self._end, 5), (self._fence, 3),
-                (self._write_fenced, 3), (self._ends, 3), (self._read, 6), (self._keep_reading, 4), (self._assign_others, 2), (self._commit, 2),
-                (self._delete_records, 1), (self._again, 1), (self._describe, 1),
-            ]  # fmt: skip
+                (self._send, 8),
+                (self._send_many, 3),
+                (self._send_batches, 3),
+                (self._transact, 6),
+                (self._end, 5),
+                (self._fence, 3),
+                (self._write_fenced, 3),
+                (self._ends, 3),
+                (self._read, 6),
+                (self._keep_reading, 4),
+                (self._assign_others, 2),
+                (self._commit, 2),
+                (self._delete_records, 1),
+                (self._again, 1),
+                (self._describe, 1),
+            ]
             for _ in range(steps):
                 (operation,) = self._random.choices([each for each, _ in operations], [weight for _, weight in operations])
                 await operation()

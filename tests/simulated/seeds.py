@@ -18,6 +18,15 @@ def run_seed(seed: int, *, guarantee: str, faults: str, storm_s: float, every_s:
         return simulate(seed, guarantee, wanted, storm_s=storm_s, every_s=every_s)
     except Exception:  # noqa: BLE001  # the other seeds go on
         return Result(
-            seed=seed, guarantee=guarantee, faults=0, steps=0, virtual_s=0.0, took_s=0.0, orders=0, repeated=0,
-            problems=(f"the simulation itself fails:\n{traceback.format_exc()}",), trace=(), trace_hash="none",
-        )  # fmt: skip
+            seed=seed,
+            guarantee=guarantee,
+            faults=0,
+            steps=0,
+            virtual_s=0.0,
+            took_s=0.0,
+            orders=0,
+            repeated=0,
+            problems=(f"the simulation itself fails:\n{traceback.format_exc()}",),
+            trace=(),
+            trace_hash="none",
+        )

@@ -25,9 +25,15 @@ from tests.simulated.test_start import TASKS, NewGroup, group
 __all__ = ["group"]
 
 RAISED: list[BaseException] = [
-    ValueError("v"), type("Odd", (BaseException,), {})("o"), SystemExit(7), KeyboardInterrupt(), asyncio.CancelledError("c"),
-    ExceptionGroup("several", [ValueError("v"), KeyError("k")]), BaseExceptionGroup("several", [SystemExit(7), ValueError("v")]), GeneratorExit(),
-]  # fmt: skip
+    ValueError("v"),
+    type("Odd", (BaseException,), {})("o"),
+    SystemExit(7),
+    KeyboardInterrupt(),
+    asyncio.CancelledError("c"),
+    ExceptionGroup("several", [ValueError("v"), KeyError("k")]),
+    BaseExceptionGroup("several", [SystemExit(7), ValueError("v")]),
+    GeneratorExit(),
+]
 ENDS_S = 30.0
 
 
@@ -151,7 +157,8 @@ CLOSED = stored("close")
 TABLE: dict[str, list[Callable[[BaseException], dict[str, Any]]]] = {
     "Member.handler": [lambda error: {"handler": thrower(error)}, lambda error: {"handler": async_thrower(error)}],
     "Member.batch_handler": [
-        lambda error: {"handler": None, "batch_handler": thrower(error)}, lambda error: {"handler": None, "batch_handler": async_thrower(error)},
+        lambda error: {"handler": None, "batch_handler": thrower(error)},
+        lambda error: {"handler": None, "batch_handler": async_thrower(error)},
     ],
     "Member.on_assigned": [lambda error: {"on_assigned": thrower(error)}, lambda error: {"on_assigned": async_thrower(error)}],
     "Member.on_standby": [lambda error: {"on_standby": thrower(error)}, lambda error: {"on_standby": async_thrower(error)}],
@@ -164,7 +171,8 @@ TABLE: dict[str, list[Callable[[BaseException], dict[str, Any]]]] = {
     "Member.query_range.of": [asked_with(lambda member, error: member.query_range(of=ThrowingView(error)))],
     "MemberOptions.key_serde": [lambda error: {"key_serde": Throwing(error)}, lambda error: {"key_serde": ThrowingWriter(error), "handler": put_it}],
     "MemberOptions.value_serde": [
-        lambda error: {"value_serde": Throwing(error)}, lambda error: {"value_serde": ThrowingWriter(error), "handler": send_it},
+        lambda error: {"value_serde": Throwing(error)},
+        lambda error: {"value_serde": ThrowingWriter(error), "handler": send_it},
     ],
     "MemberOptions.state_key_serde": [lambda error: {"state_key_serde": ThrowingWriter(error), "handler": put_it}],
     "MemberOptions.state_serde": [lambda error: {"state_serde": ThrowingWriter(error), "handler": put_it}],
@@ -186,10 +194,19 @@ TABLE: dict[str, list[Callable[[BaseException], dict[str, Any]]]] = {
 SAME = {"Processor.handler": "Member.handler", "Processor.batch_handler": "Member.batch_handler"}
 """What `Member` makes of its own arguments."""
 NO_MEMBERS = {
-    "TaskContext.key_serde", "TaskContext.value_serde", "State.keys", "State.values", "State.store", "GroupMachine.load",
-    "GroupMachine.restore.load", "State.write_again.changes", "State.get_often.unpack", "State.put_often.pack",
-    "State.raise_often.unpack", "State.raise_often.pack",
-}  # fmt: skip
+    "TaskContext.key_serde",
+    "TaskContext.value_serde",
+    "State.keys",
+    "State.values",
+    "State.store",
+    "GroupMachine.load",
+    "GroupMachine.restore.load",
+    "State.write_again.changes",
+    "State.get_often.unpack",
+    "State.put_often.pack",
+    "State.raise_often.unpack",
+    "State.raise_often.pack",
+}
 """What the member gives to its own parts, and what belongs to a log."""
 
 
@@ -212,8 +229,9 @@ def callbacks_of(names: Iterable[tuple[str, Any]]) -> set[str]:
             continue
         functions = {name: public.__init__} | {
             f"{name}.{each}": getattr(value, "__func__", value)
-            for each, value in vars(public).items() if not each.startswith("_") and inspect.isfunction(getattr(value, "__func__", value))
-        }  # fmt: skip
+            for each, value in vars(public).items()
+            if not each.startswith("_") and inspect.isfunction(getattr(value, "__func__", value))
+        }
         for place, function in functions.items():
             module = vars(importlib.import_module(public.__module__))
             hints = typing.get_type_hints(function, {**_ALL, **module})
@@ -236,8 +254,9 @@ def test_every_callback_of_the_public_names_is_in_the_table() -> None:
 FORMS = [(name, number) for name, makes in TABLE.items() for number in range(len(makes))]
 CASES = [
     pytest.param(name, number, error, id=f"{name}-{number}-{type(error).__name__}", marks=[] if place == form % len(RAISED) else [pytest.mark.slow])
-    for form, (name, number) in enumerate(FORMS) for place, error in enumerate(RAISED)
-]  # fmt: skip
+    for form, (name, number) in enumerate(FORMS)
+    for place, error in enumerate(RAISED)
+]
 """Each form of a callback with one of the errors; the other pairs take turns."""
 
 

@@ -71,10 +71,17 @@ class _World:
     async def member(self, directory: StateDirectory, records_per_s: float | None = None) -> ChangelogRestorer:
         runtime: Any = type("Runtime", (), {"monotonic_s": staticmethod(self._clock), "run_blocking": staticmethod(_at_once)})
         restorer = ChangelogRestorer(
-            SimulatedConnection(made=SimulatedClients(self.cluster, "member")), dict.fromkeys(self.tasks, ("log",)), RocksStore, directory,
-            runtime=runtime, throttle=Throttle(records_per_s, None, self._clock), ends_every_s=1.0,
-            progressed=lambda: None, failed=self.failed.append, now_ms=self.now_ms,
-        )  # fmt: skip
+            SimulatedConnection(made=SimulatedClients(self.cluster, "member")),
+            dict.fromkeys(self.tasks, ("log",)),
+            RocksStore,
+            directory,
+            runtime=runtime,
+            throttle=Throttle(records_per_s, None, self._clock),
+            ends_every_s=1.0,
+            progressed=lambda: None,
+            failed=self.failed.append,
+            now_ms=self.now_ms,
+        )
         await restorer.start()
         return restorer
 

@@ -32,9 +32,15 @@ def count(record: Record, context: TaskContext) -> None:
 
 def made(guarantee: str = "at_least_once", **options: object) -> Group:
     return Group(
-        count, sources="orders", state="log", outputs="counts", key_serde=StringSerde(), value_serde=JsonSerde(),
-        guarantee=guarantee, **options,  # type: ignore[arg-type]
-    )  # fmt: skip
+        count,
+        sources="orders",
+        state="log",
+        outputs="counts",
+        key_serde=StringSerde(),
+        value_serde=JsonSerde(),
+        guarantee=guarantee,
+        **options,  # type: ignore[arg-type]
+    )
 
 
 def send(group: Group, rounds: int) -> None:
@@ -83,9 +89,16 @@ def test_tasks_with_standbys_are_silent_for_a_moment_only_when_their_member_rest
 
     config = configured(num_standbys=1, initial_delay_ms=1_000, acceptable_recovery_lag=1_000)
     group = Group(
-        note, sources="orders", state="log", outputs="counts", key_serde=StringSerde(), value_serde=JsonSerde(),
-        guarantee=guarantee, group_config=config, partitions=tasks,
-    )  # fmt: skip
+        note,
+        sources="orders",
+        state="log",
+        outputs="counts",
+        key_serde=StringSerde(),
+        value_serde=JsonSerde(),
+        guarantee=guarantee,
+        group_config=config,
+        partitions=tasks,
+    )
     with group:
         group.join(*members)
         group.settle()
@@ -173,9 +186,15 @@ def test_task_whose_output_was_refused_is_parked_at_its_next_owner_too(guarantee
             context.send("counts", 0, key=record.key, partition=99)
 
     with Group(
-        misdirected, sources="orders", state="log", outputs="counts", partitions=1, key_serde=StringSerde(), value_serde=JsonSerde(),
+        misdirected,
+        sources="orders",
+        state="log",
+        outputs="counts",
+        partitions=1,
+        key_serde=StringSerde(),
+        value_serde=JsonSerde(),
         guarantee=guarantee,
-    ) as group:  # fmt: skip
+    ) as group:
         group.join("m1")
         group.send(1, key="k")
         group.settle()

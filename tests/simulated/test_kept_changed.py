@@ -1,5 +1,4 @@
-"""A task whose windows were given another size under their name is parked before its first record.
-"""
+"""A task whose windows were given another size under their name is parked before its first record."""
 
 from __future__ import annotations
 
@@ -39,9 +38,16 @@ def test_task_with_changed_windows_is_parked_before_its_first_record(by: str, gu
         deployed[0].close(context)
 
     with Group(
-        handle if by == "handler" else handle_by_task, sources="views", state="s", outputs="out", partitions=1, guarantee=guarantee,
-        on_assigned=None if by == "handler" else on_assigned, on_error=ErrorPolicy.skip(), **SERDES,
-    ) as group:  # fmt: skip
+        handle if by == "handler" else handle_by_task,
+        sources="views",
+        state="s",
+        outputs="out",
+        partitions=1,
+        guarantee=guarantee,
+        on_assigned=None if by == "handler" else on_assigned,
+        on_error=ErrorPolicy.skip(),
+        **SERDES,
+    ) as group:
         group.join("m1")
         for second in range(5):
             group.send(1, key="k", timestamp_ms=BASE + second * 1_000)

@@ -30,9 +30,12 @@ class Led(Deploys):
         self._worker.process.kill()
         self._processes += 1
         settings = SimulatedSettings(
-            made=SimulatedClients(self._cluster, f"worker{self._processes}"), prefix=self._options.prefix, partitions=1,
-            observe_interval_ms=1_000, checkpoint_facts=5,
-        )  # fmt: skip
+            made=SimulatedClients(self._cluster, f"worker{self._processes}"),
+            prefix=self._options.prefix,
+            partitions=1,
+            observe_interval_ms=1_000,
+            checkpoint_facts=5,
+        )
         process = self._process("worker", lambda error: None)
         self._worker = SimulatedWorker(settings, process, WorkerCoordinator(self._scheduler, 1, 10.0))
         process.start(self._lead())

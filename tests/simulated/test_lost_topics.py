@@ -35,7 +35,7 @@ def write_slowly(group: Deploys, count: int) -> None:
 @pytest.mark.parametrize("processors", [one(), [*one(), *one("b", name="second")]])
 def test_member_continues_behind_its_own_commits_that_positions_have_lost(
     guarantee: str, processors: list[Processor], caplog: pytest.LogCaptureFixture
-) -> None:  # fmt: skip
+) -> None:
     """Nobody else knows of them: the group's offsets are gone, too."""
     with Deploys(processors, guarantee=guarantee) as group:
         group.join("m1")
@@ -180,7 +180,7 @@ class Chain(Deploys):
 @pytest.mark.parametrize("topic", ["source", "second", "s1", POSITIONS.topic, "out", "dead"])
 def test_topic_of_a_member_that_is_lost_keeps_its_promise(
     guarantee: str, topic: str, fault: str, runs: bool, caplog: pytest.LogCaptureFixture
-) -> None:  # fmt: skip
+) -> None:
     """`runs`: the member, while that happens."""
     with Chain(guarantee) as group:
         group.join("m1")

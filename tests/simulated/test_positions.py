@@ -207,7 +207,6 @@ def test_late_position_of_a_former_owner_does_not_count() -> None:
         assert group.sent() == every("a", 5)
 
 
-
 @pytest.mark.parametrize(("state", "before", "runs"), [("s1", 3, True), ((), 20, True), ("s1", 20, False), ((), 3, False)])
 def test_source_that_is_made_again_is_read_from_its_beginning(guarantee: str, state: Any, before: int, runs: bool) -> None:
     with Deploys(one(state=state), guarantee=guarantee) as group:
@@ -315,7 +314,7 @@ def test_brokers_without_topic_ids_are_read_on(guarantee: str, monkeypatch: pyte
 
 def test_source_that_ends_before_a_position_without_leader_epoch_is_said_once(
     guarantee: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(WireConsumer, "fetched_epoch", lambda *_: NO_EPOCH)
     with Deploys(one(), guarantee=guarantee) as group:
         group.join("m1")
@@ -334,9 +333,7 @@ def test_source_that_ends_before_a_position_without_leader_epoch_is_said_once(
 
 @pytest.mark.parametrize("state", ["s1", ()])
 @pytest.mark.parametrize("regrown", [0, 1, 2, 3])
-def test_new_records_of_a_source_that_has_lost_some_are_processed(
-    guarantee: str, state: Any, regrown: int, caplog: pytest.LogCaptureFixture
-) -> None:  # fmt: skip
+def test_new_records_of_a_source_that_has_lost_some_are_processed(guarantee: str, state: Any, regrown: int, caplog: pytest.LogCaptureFixture) -> None:
     """`regrown`: before the member hears of anything."""
     with Deploys(one(state=state), guarantee=guarantee) as group:
         group.join("m1")
@@ -360,7 +357,7 @@ def test_new_records_of_a_source_that_has_lost_some_are_processed(
 @pytest.mark.parametrize(("regrown", "more"), [(0, 0), (1, 4), (2, 0), (3, 0)])
 def test_member_that_was_away_processes_new_records_of_a_source_that_has_lost_some(
     guarantee: str, state: Any, regrown: int, more: int, caplog: pytest.LogCaptureFixture
-) -> None:  # fmt: skip
+) -> None:
     """`more`: records that come when it is back; none: nothing but the epoch says so."""
     with Deploys(one(state=state), guarantee=guarantee) as group:
         group.join("m1")

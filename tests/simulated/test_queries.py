@@ -97,8 +97,9 @@ def test_each_member_reads_each_key_and_range_wherever_its_task_runs(group: NewG
         assert asked(group, member, member.query(b"k07", of=last, at_ms=119_999)) is None
         windows = asked(group, member, member.query_range(b"k07", of=last))
         assert [(each.key, each.start_ms, each.end_ms, each.value) for each in windows] == [
-            (b"k07", 119_985, 119_995, 1), (b"k07", 119_990, 120_000, 2),
-        ]  # fmt: skip
+            (b"k07", 119_985, 119_995, 1),
+            (b"k07", 119_990, 120_000, 2),
+        ]
         assert {(each.key, each.value) for each in asked(group, member, member.query_range(of=last))} == {(key, n) for key in KEYS for n in (1, 2)}
 
 

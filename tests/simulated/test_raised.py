@@ -26,9 +26,17 @@ class Boom(BaseException):
 
 
 RAISED: list[BaseException] = [
-    SystemExit(7), KeyboardInterrupt(), GeneratorExit("g"), asyncio.CancelledError("c"), Boom("b"), StopIteration(1), RecursionError("r"),
-    Exception("e"), MemoryError(), StopAsyncIteration("s"),
-]  # fmt: skip
+    SystemExit(7),
+    KeyboardInterrupt(),
+    GeneratorExit("g"),
+    asyncio.CancelledError("c"),
+    Boom("b"),
+    StopIteration(1),
+    RecursionError("r"),
+    Exception("e"),
+    MemoryError(),
+    StopAsyncIteration("s"),
+]
 FEW = {SystemExit, asyncio.CancelledError, Boom}
 """The others take turns."""
 ERRORS = [pytest.param(each, id=type(each).__name__, marks=[] if type(each) in FEW else [pytest.mark.slow]) for each in RAISED]

@@ -260,7 +260,7 @@ def test_task_that_cannot_be_opened_is_parked_and_closes_when_it_is_asked(group:
 def test_member_that_brokers_refuse_as_a_whole_ends_with_the_fix(group: NewGroup) -> None:
     group.cluster.coordinators.init_producer_id = (  # type: ignore[method-assign]
         lambda transactional_id, timeout_ms, broker, reply: reply(errors.InvalidTransactionTimeout if transactional_id else (9, 0))
-    )  # fmt: skip
+    )
     group.start("m1", guarantee="exactly_once")
     group.settle(PATIENCE_S + 40)
     assert "raise their transaction.max.timeout.ms, or use at_least_once" in str(group.ended["m1"])

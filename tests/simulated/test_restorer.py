@@ -53,10 +53,17 @@ def test_restorer_without_copies_fetches_nothing_and_goes_on_where_it_was() -> N
 
         runtime: Any = type("Clock", (), {"monotonic_s": staticmethod(clock)})
         restorer = ChangelogRestorer(
-            SimulatedConnection(made=SimulatedClients(cluster, "member")), dict.fromkeys(TASKS, ("log",)), MemoryStore, None,
-            runtime=runtime, throttle=Throttle(None, None, clock), ends_every_s=1.0, progressed=lambda: None, failed=lambda error: None,
+            SimulatedConnection(made=SimulatedClients(cluster, "member")),
+            dict.fromkeys(TASKS, ("log",)),
+            MemoryStore,
+            None,
+            runtime=runtime,
+            throttle=Throttle(None, None, clock),
+            ends_every_s=1.0,
+            progressed=lambda: None,
+            failed=lambda error: None,
             now_ms=lambda: scheduler.now_us // 1_000,
-        )  # fmt: skip
+        )
         await restorer.start()
         for value in (b"1", b"2"):
             for task in TASKS:

@@ -73,12 +73,18 @@ class NewGroup:
         def ignore(record: Record, context: TaskContext) -> None: ...
 
         member = Member(
-            "g", options.pop("handler", ignore), sources=options.pop("sources", "in"), state=options.pop("state", "log"),
-            member_id=name, open_store=options.pop("open_store", lambda folder: MemoryStore()),
-            connection=SimulatedConnection(made=SimulatedClients(self.cluster, name)), _runtime=process,
+            "g",
+            options.pop("handler", ignore),
+            sources=options.pop("sources", "in"),
+            state=options.pop("state", "log"),
+            member_id=name,
+            open_store=options.pop("open_store", lambda folder: MemoryStore()),
+            connection=SimulatedConnection(made=SimulatedClients(self.cluster, name)),
+            _runtime=process,
             on_assigned=options.pop("on_assigned", lambda context: self.assigned.append((context.task, name))),
-            group_config=configured(initial_delay_ms=DELAY_MS, num_standbys=num_standbys), **options,
-        )  # fmt: skip
+            group_config=configured(initial_delay_ms=DELAY_MS, num_standbys=num_standbys),
+            **options,
+        )
         process.start(self._until_over(name, member))
         return member
 

@@ -18,9 +18,11 @@ from tests.simulated.test_start import TASKS, NewGroup, group
 __all__ = ["group"]
 
 POLICIES = {
-    "stop": ErrorPolicy.stop(), "skip": ErrorPolicy.skip(), "dead_letter": ErrorPolicy.dead_letter("dead"),
+    "stop": ErrorPolicy.stop(),
+    "skip": ErrorPolicy.skip(),
+    "dead_letter": ErrorPolicy.dead_letter("dead"),
     "retry": ErrorPolicy.retry(2, backoff_s=0.1, then=ErrorPolicy.skip()),
-}  # fmt: skip
+}
 EACH_POLICY = [pytest.param(each, marks=[] if each == "skip" else [pytest.mark.slow]) for each in POLICIES]
 CALLS = ["get", "get_many", "items", "apply", "open"]
 RECORDS = 12

@@ -100,10 +100,23 @@ class Bench:
         new_clients = partial(TaskClients, self.clients, "group", task, self.options, sources=("in",), changelogs=())
         runtime: Any = self
         runner = TaskRunner(
-            runtime, runtime, "log", "group", task, 1, ticks=self.new_ticks(), uncommitted=self.uncommitted, turns=self.turns,
-            new_clients=new_clients, connected=None, stateful=False, options=self.options, processor=Processor(handler, sources="in", **processor),
-            on_assigned=on_assigned, on_revoked=None,
-        )  # fmt: skip
+            runtime,
+            runtime,
+            "log",
+            "group",
+            task,
+            1,
+            ticks=self.new_ticks(),
+            uncommitted=self.uncommitted,
+            turns=self.turns,
+            new_clients=new_clients,
+            connected=None,
+            stateful=False,
+            options=self.options,
+            processor=Processor(handler, sources="in", **processor),
+            on_assigned=on_assigned,
+            on_revoked=None,
+        )
         self.runners.append(runner)
         runner.start()
         return runner

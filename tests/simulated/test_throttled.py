@@ -36,9 +36,16 @@ def test_member_that_quotas_hold_back_says_so_in_status_and_once_in_its_log(capl
 def test_records_that_quotas_delay_are_neither_skipped_nor_repeated() -> None:
     text = StringSerde()
     with Group(
-        copy, sources="in", state=(), outputs="out", partitions=1, guarantee="exactly_once", key_serde=text, value_serde=text,
+        copy,
+        sources="in",
+        state=(),
+        outputs="out",
+        partitions=1,
+        guarantee="exactly_once",
+        key_serde=text,
+        value_serde=text,
         on_error=ErrorPolicy.skip(),
-    ) as group:  # fmt: skip
+    ) as group:
         group.join("m1")
         group.settle()
         for throttle_ms in (500, 20_000, 0):

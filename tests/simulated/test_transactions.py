@@ -75,9 +75,17 @@ class Peer:
         self._turns = Turns()
         tasks = [TaskId(0, partition) for partition in range(TASKS)]
         self._restorer = ChangelogRestorer(
-            connection, dict.fromkeys(tasks, ("log",)), MemoryStore, None, runtime=runtime, throttle=Throttle(None, None, runtime.monotonic_s),
-            ends_every_s=1.0, progressed=lambda: None, failed=lambda error: None, now_ms=lambda: int(runtime.monotonic_s() * 1_000),
-        )  # fmt: skip
+            connection,
+            dict.fromkeys(tasks, ("log",)),
+            MemoryStore,
+            None,
+            runtime=runtime,
+            throttle=Throttle(None, None, runtime.monotonic_s),
+            ends_every_s=1.0,
+            progressed=lambda: None,
+            failed=lambda error: None,
+            now_ms=lambda: int(runtime.monotonic_s() * 1_000),
+        )
         self.runners: dict[int, TaskRunner] = {}
         self.running: set[int] = set()
         self.fenced_tasks: list[int] = []
@@ -95,12 +103,23 @@ class Peer:
             self.granted.add(task)
             permit: Any = self
             runner = self.runners[partition] = TaskRunner(
-                permit, self._runtime, "log", "group", task, token,
-                ticks=self._ticks, uncommitted=self._uncommitted, turns=self._turns, connected=None, stateful=True,
+                permit,
+                self._runtime,
+                "log",
+                "group",
+                task,
+                token,
+                ticks=self._ticks,
+                uncommitted=self._uncommitted,
+                turns=self._turns,
+                connected=None,
+                stateful=True,
                 options=self.options,
                 new_clients=partial(TaskClients, self.clients, "group", task, self.options, sources=("in",), changelogs=("log",)),
-                processor=Processor(handler, sources="in"), on_assigned=None, on_revoked=None,
-            )  # fmt: skip
+                processor=Processor(handler, sources="in"),
+                on_assigned=None,
+                on_revoked=None,
+            )
             runner.start()
         async with asyncio.timeout(TRANSACTION_TIMEOUT_MS / 1_000 * 2):
             while not self.running.issuperset(partitions):  # noqa: ASYNC110
@@ -624,8 +643,7 @@ def test_task_that_was_given_back_is_given_back_again_without_a_record() -> None
 
 @pytest.mark.parametrize("step", ["begin_transaction", "written"])
 def test_first_commit_of_an_owner_that_the_next_one_does_not_know_is_refused(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """m1 has given the task back. m2 is paused before its first commit, and m3 is granted the task.
-    """
+    """m1 has given the task back. m2 is paused before its first commit, and m3 is granted the task."""
 
     async def test(bench: Bench) -> None:
         first, zombie, heir = bench.peer("m1"), bench.peer("m2"), bench.peer("m3")
@@ -879,8 +897,7 @@ def test_owner_of_a_former_build_is_fenced_by_the_id_of_its_task() -> None:
 
 
 def test_owner_of_a_former_build_takes_over_and_the_late_commit_is_aborted() -> None:
-    """It knows no transactional id of a member, and waits for the open transaction like any reader.
-    """
+    """It knows no transactional id of a member, and waits for the open transaction like any reader."""
 
     async def test(bench: Bench) -> None:
         zombie = bench.peer("m1")

@@ -21,10 +21,15 @@ def test_change_that_cannot_be_is_refused() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "acceptable lag 1,000,000 times too large", "cooperative assignor, and one dies", "one joins, with a full disk",
-        "one is killed in place of leaving", "all restart, with broken code", "right: more warm-ups, and one dies", "right: one joins",
+        "acceptable lag 1,000,000 times too large",
+        "cooperative assignor, and one dies",
+        "one joins, with a full disk",
+        "one is killed in place of leaving",
+        "all restart, with broken code",
+        "right: more warm-ups, and one dies",
+        "right: one joins",
     ],
-)  # fmt: skip
+)
 def test_change_is_noticed_if_it_is_wrong_and_settings_are_back(name: str) -> None:
     seen = tried(BY_NAME[name])
     assert seen.is_as_it_should_be, seen

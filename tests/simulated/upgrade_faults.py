@@ -137,8 +137,7 @@ def other_guarantee(deployment: Deployment, random: Random) -> float | None:
 
 @fault("operators")
 def hostile_record(deployment: Deployment, random: Random) -> float | None:
-    """Another program writes to the facts: without a key, or to the group, garbage or very large.
-    """
+    """Another program writes to the facts: without a key, or to the group, garbage or very large."""
     partition = deployment.cluster.partition(TopicPartition(deployment.topics.facts, partition_of(GROUP, LOG_PARTITIONS)))
     if partition is None or partition.leader < 0 or not partition.log.end:
         return None

@@ -281,9 +281,7 @@ SWITCHES = (
 )
 
 
-def search(
-    switch: Switch, most_seeds: int = MOST_SEEDS, storm_s: float = 20.0, every_s: float = 0.6
-) -> tuple[Result | DeployStorm | None, int, int]:  # fmt: skip
+def search(switch: Switch, most_seeds: int = MOST_SEEDS, storm_s: float = 20.0, every_s: float = 0.6) -> tuple[Result | DeployStorm | None, int, int]:
     """Simulates with the switch off until something does not hold. Returns that result, and how
     many seeds and steps it took.
     """

@@ -360,8 +360,10 @@ def test_spark_what_if_costs_equal_those_of_the_plain_function(spark: Any, damag
     plain = plain_rows(units, asked)
     assert sorted(rows, key=_place) == sorted(plain, key=_place)
     assert [(row["group"], row["seq"]) for row in sorted(rows, key=_place)] == [
-        ("", None), ("g000", None), *((group, seq) for group in ("g001", "g003") for seq in range(3)),
-    ]  # fmt: skip
+        ("", None),
+        ("g000", None),
+        *((group, seq) for group in ("g001", "g003") for seq in range(3)),
+    ]
     unit = next(unit for unit in units if unit.group == "g003")
     answer = what_if(unit.entries(), asked, group="g003")
     expected = [each.metrics for each in (answer.factual, *answer.outcomes)]

@@ -66,9 +66,7 @@ def test_verdicts_over_a_bucket_are_those_of_the_folder(spark: Any, fleet: Path,
 
 
 @pytest.mark.slow
-def test_what_if_and_timeline_over_a_bucket_are_those_of_the_folder(
-    spark: Any, fleet: Path, fleet_in_bucket: str, tmp_path: Path
-) -> None:
+def test_what_if_and_timeline_over_a_bucket_are_those_of_the_folder(spark: Any, fleet: Path, fleet_in_bucket: str, tmp_path: Path) -> None:
     answers = [
         CliRunner().invoke(main, ["spark", "what-if", f"{place}/", "--sweep", "max_warmups=1,2", "--seeds", "1", "--json"], catch_exceptions=False)
         for place in (fleet_in_bucket, str(fleet))

@@ -1,5 +1,4 @@
-"""docs/spark.md, by task: every command of its blocks runs on an archive and writes what it says.
-"""
+"""docs/spark.md, by task: every command of its blocks runs on an archive and writes what it says."""
 
 from __future__ import annotations
 

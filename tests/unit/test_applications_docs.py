@@ -47,8 +47,7 @@ def names() -> dict[str, Any]:
 
 
 def write_all(folder: Path) -> list[str]:
-    """Writes each block of code to a file, and a program with a misspelt option. Returns the names.
-    """
+    """Writes each block of code to a file, and a program with a misspelt option. Returns the names."""
     written = {**files(), **{f"block_{number}.py": text for number, (file, text) in enumerate(blocks("python")) if not file}}
     (chain,) = (name for name, text in written.items() if "CHAIN =" in text)
     for test in [name for name, text in written.items() if "CHAIN" in text and name != chain]:
@@ -197,9 +196,7 @@ def test_address_of_the_page_is_the_owners_or_that_of_a_copy_without_lag(
     class Asked:
         async def owner(self, key: str) -> KeyLocation:
             copy = CopyLocation(member_id="m2", advertised="b:1", lag=lag)
-            return KeyLocation(
-                task=TaskId(0, 1), member_id="m1", advertised=owner, token=1, copies=(copy,), generation=1, as_of_ms=1
-            )  # fmt: skip
+            return KeyLocation(task=TaskId(0, 1), member_id="m1", advertised=owner, token=1, copies=(copy,), generation=1, as_of_ms=1)
 
     assert asyncio.run(names["address_of"](Asked(), "c1")) == expected
 

@@ -1,5 +1,4 @@
-"""docs/architecture.md: every event has a row, sizes are correct, lines are short.
-"""
+"""docs/architecture.md: every event has a row, sizes are correct, lines are short."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The benchmarks that compare with Kafka, on groups small enough for a test.
-"""
+"""The benchmarks that compare with Kafka, on groups small enough for a test."""
 
 from __future__ import annotations
 

@@ -137,8 +137,9 @@ def test_slow_tests_that_are_named_exist() -> None:
     named = SLOW.read_text(encoding="utf-8").splitlines()
     assert named == sorted(set(named))
     missing = [
-        name for name in named
+        name
+        for name in named
         for file, _, function in [name.partition("[")[0].partition("::")]
         if not re.search(rf"^(async )?def {function}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
-    ]  # fmt: skip
+    ]
     assert not missing, "measure again: pytest --cpu FILE"

@@ -94,17 +94,48 @@ RUN_BY = {
     ("docs/what-if.md", "toml", ""): "tests/unit/test_what_if_docs.py::test_what_if_toml_of_the_page_is_valid",
     ("docs/what-if.md", "", "# Kafka Streams"): f"{HERE}::test_lines_for_streams_properties_are_what_the_command_prints",
     ("docs/what-if.md", "python", ""): "tests/unit/test_what_if_docs.py::test_what_if_python_of_the_page_runs",
-}  # fmt: skip
+}
 """Page, kind and beginning of a block -> the test that runs it. The first that fits counts."""
 
 DRAWINGS = ("   facts ",)
 """How blocks begin that are pictures."""
 
 PROGRAMS = {
-    "acl", "bash", "cat", "cd", "do", "docker", "done", "duckdb", "echo", "export", "for", "grep", "jobs", "jq", "kafka-acls.sh", "kafka-configs.sh",
-    "kafka-transactions.sh", "kill", "kubectl", "member", "mkdir", "mvn", "pip", "printf", "rm", "set", "shift", "sleep", "spark-submit", "systemctl",
-    "towncrier", "tr", "venv-pack", "wait",
-}  # fmt: skip
+    "acl",
+    "bash",
+    "cat",
+    "cd",
+    "do",
+    "docker",
+    "done",
+    "duckdb",
+    "echo",
+    "export",
+    "for",
+    "grep",
+    "jobs",
+    "jq",
+    "kafka-acls.sh",
+    "kafka-configs.sh",
+    "kafka-transactions.sh",
+    "kill",
+    "kubectl",
+    "member",
+    "mkdir",
+    "mvn",
+    "pip",
+    "printf",
+    "rm",
+    "set",
+    "shift",
+    "sleep",
+    "spark-submit",
+    "systemctl",
+    "towncrier",
+    "tr",
+    "venv-pack",
+    "wait",
+}
 """What shells of the pages run beside equipoise, make and python, by their names without folders.
 """
 READERS = {"consume.py", "members.py", "orders.py", "send.py", "spending.py"}
@@ -261,9 +292,9 @@ def test_core_contract_of_the_architecture_page_holds() -> None:
 
 
 def test_assignor_of_the_architecture_page_is_the_protocol() -> None:
-    shown = run_python(
-        "from __future__ import annotations\n" + text_of("docs/architecture.md", "python", "class Assignor"), Protocol=object
-    )["Assignor"]
+    shown = run_python("from __future__ import annotations\n" + text_of("docs/architecture.md", "python", "class Assignor"), Protocol=object)[
+        "Assignor"
+    ]
     assert set(shown.__annotations__) == {name for name, value in vars(Assignor).items() if isinstance(value, property)}
     assert list(inspect.signature(shown.assign).parameters) == list(inspect.signature(Assignor.assign).parameters)
 
@@ -272,9 +303,11 @@ def test_plan_has_the_proofs_that_the_page_shows() -> None:
     shown = json.loads("{" + text_of("docs/assignors.md", "json") + "}")
     source = [{"topic": "t", "partition": 0, "racks": ["a"]}]
     problem = {
-        "assignor": "high_availability", "config": {"rack_aware_strategy": "min_cost"},
-        "members": [{"id": "m1", "rack": "a"}, {"id": "m2", "rack": "b"}], "tasks": [{"id": "0_0", "stateful": False, "source": source}],
-    }  # fmt: skip
+        "assignor": "high_availability",
+        "config": {"rack_aware_strategy": "min_cost"},
+        "members": [{"id": "m1", "rack": "a"}, {"id": "m2", "rack": "b"}],
+        "tasks": [{"id": "0_0", "stateful": False, "source": source}],
+    }
     cost = json.loads(assign_line(json.dumps(problem)))["cost"]
     assert set(shown) <= set(cost)
 
@@ -294,9 +327,12 @@ def test_application_of_the_faust_page_takes_the_assignor() -> None:
 def test_lines_of_the_log_are_those_of_the_code() -> None:
     code = "".join(path.read_text(encoding="utf-8") for name in ("assignors", "equipoise", "replay") for path in (ROOT / name).rglob("*.py"))
     known = [
-        "because {cause}", "has more than its share; {destination} has less", "and its session is over", "which is removed at its end",
+        "because {cause}",
+        "has more than its share; {destination} has less",
+        "and its session is over",
+        "which is removed at its end",
         "was removed after",
-    ]  # fmt: skip
+    ]
     shown = "".join(block.text for block in blocks("docs/operations.md") if block.text.startswith("group orders: "))
     for words in known:
         assert words.replace("{destination}", "m4").replace("{cause}", "a member joined") in shown

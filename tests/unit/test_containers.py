@@ -22,9 +22,20 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 WORKFLOWS = sorted((ROOT / ".github").rglob("*.yml"))
 KEYS = {
-    "build", "command", "depends_on", "entrypoint", "environment", "healthcheck", "image", "init", "ports", "profiles", "restart",
-    "stop_grace_period", "volumes",
-}  # fmt: skip
+    "build",
+    "command",
+    "depends_on",
+    "entrypoint",
+    "environment",
+    "healthcheck",
+    "image",
+    "init",
+    "ports",
+    "profiles",
+    "restart",
+    "stop_grace_period",
+    "volumes",
+}
 """Keys of a service of the Compose Specification that compose.yaml may use."""
 
 

@@ -80,14 +80,16 @@ def test_manifest_runs_a_command_with_probes_and_its_labels_agree(path: Path) ->
     assert service["spec"]["selector"] == budget["spec"]["selector"]["matchLabels"] == policy["spec"]["podSelector"]["matchLabels"] == labels
     (container,) = template["spec"]["containers"]
     assert {probe: container[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")} == {
-        "startupProbe": "/health", "livenessProbe": "/health", "readinessProbe": "/ready",
-    }  # fmt: skip
+        "startupProbe": "/health",
+        "livenessProbe": "/health",
+        "readinessProbe": "/ready",
+    }
     (port,) = container["ports"]
     assert str(port["containerPort"]) == template["metadata"]["annotations"]["prometheus.io/port"]
     assert service["spec"]["ports"][0]["targetPort"] == policy["spec"]["ingress"][0]["ports"][0]["port"] == port["name"]
-    assert {mount["name"] for mount in container["volumeMounts"]} == {
-        each["name"] for each in template["spec"].get("volumes", ())
-    } | {each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", ())}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {each["name"] for each in template["spec"].get("volumes", ())} | {
+        each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", ())
+    }
     if workload["kind"] == "Deployment":
         check_command(["equipoise", *container["args"]])
         assert port["containerPort"] == WORKER_PORT
@@ -117,7 +119,7 @@ def test_unit_is_sound_and_its_command_exists(path: Path, tmp_path: Path) -> Non
         (tmp_path / name).symlink_to(tmp_path / path.name)
     done = subprocess.run(
         [analyze, "verify", "--man=no", str(tmp_path / name)], capture_output=True, text=True, check=False, env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
-    )  # fmt: skip
+    )
     of_these = [line for line in (done.stderr + done.stdout).splitlines() if str(tmp_path) in line or any(each.name in line for each in UNITS)]
     assert of_these == []
 

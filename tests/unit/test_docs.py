@@ -1,5 +1,4 @@
-"""The written pages: every link resolves, every command they name exists.
-"""
+"""The written pages: every link resolves, every command they name exists."""
 
 from __future__ import annotations
 

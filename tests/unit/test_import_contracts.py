@@ -15,7 +15,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = [
-    "equipoise.replay", "equipoise.bridge", "equipoise.log", "equipoise.kafka", "equipoise.statemachine", "equipoise.assignors", "equipoise.events",
+    "equipoise.replay",
+    "equipoise.bridge",
+    "equipoise.log",
+    "equipoise.kafka",
+    "equipoise.statemachine",
+    "equipoise.assignors",
+    "equipoise.events",
 ]  # each may import those to its right
 
 PURE = ["events", "statemachine", "statemachine/deep", "assignors"]
@@ -25,7 +31,13 @@ PURE_FILES = [
     *(
         f"equipoise/kafka/producer/{name}.py"
         for name in (
-            "batch_queues", "producer_core", "producer_errors", "producer_states", "record_batches", "sending_orders", "transaction_manager",
+            "batch_queues",
+            "producer_core",
+            "producer_errors",
+            "producer_states",
+            "record_batches",
+            "sending_orders",
+            "transaction_manager",
         )
     ),
 ]
@@ -62,8 +74,7 @@ IMPURE_BUILTINS = {"__import__", "breakpoint", "eval", "exec", "hash", "id", "in
 
 @pytest.fixture(scope="module")
 def codes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """File -> codes that ruff finds in it with this repository's settings. One run for all files.
-    """
+    """File -> codes that ruff finds in it with this repository's settings. One run for all files."""
     folder = tmp_path_factory.mktemp("ruff")
     (folder / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     sources = {f"{package}/offence_{number}.py": offence for package in PURE for number, offence in enumerate(OFFENCES)}
@@ -128,11 +139,24 @@ OF_THE_RUNTIME = {"aiokafka", "concurrent", "datetime", "fcntl", "random", "secr
 ALLOWED_IN_HOSTS = {"aiokafka.errors", "aiokafka.partitioner", "aiokafka.protocol.commit", "aiokafka.protocol.group", "threading.Lock"}
 """They reach no broker and no clock."""
 ADAPTER = {
-    "admin/admin_shell.py", "aiokafka_lifecycle.py", "aiokafka_metadata.py", "aiokafka_structs.py", "aiokafka_wire.py",
-    "consumer/batches.py", "consumer/leader_questions.py", "consumer/requests.py", "declared_requests.py", "group_configs.py",
-    "group_coordinators.py", "group_requests.py", "metadata_requests.py", "prepared_append.py", "producer/producer_requests.py",
-    "producer/record_batches.py", "transaction_requests.py",
-}  # fmt: skip
+    "admin/admin_shell.py",
+    "aiokafka_lifecycle.py",
+    "aiokafka_metadata.py",
+    "aiokafka_structs.py",
+    "aiokafka_wire.py",
+    "consumer/batches.py",
+    "consumer/leader_questions.py",
+    "consumer/requests.py",
+    "declared_requests.py",
+    "group_configs.py",
+    "group_coordinators.py",
+    "group_requests.py",
+    "metadata_requests.py",
+    "prepared_append.py",
+    "producer/producer_requests.py",
+    "producer/record_batches.py",
+    "transaction_requests.py",
+}
 OTHER_THREADS = {"new_event_loop", "run_in_executor", "to_thread"}
 
 

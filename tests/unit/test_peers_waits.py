@@ -94,8 +94,7 @@ def test_answer_may_arrive_before_its_input() -> None:
 
 
 def test_untouched_wait_ignores_members_that_the_action_changed() -> None:
-    """The longest wait of tasks that did not move counts only members that the action left alone.
-    """
+    """The longest wait of tasks that did not move counts only members that the action left alone."""
     alone, restarted = task((0, 20_000, "b")), task((0, 5_000, "a"), (8_000, 20_000, "a"))
     found = cost(alone, restarted, touched="a")
     assert (found.untouched_wait_ms, found.longest_still_ms, found.tasks_still) == (5, 3_005, 1)
@@ -108,10 +107,19 @@ def step(action: str, settled: bool, **cost: int | None) -> dict[str, Any]:
 
 def test_restarts_are_one_row() -> None:
     steps = [
-        step("restart", True, unavailable_ms=1_500, tasks_still=1, longest_still_ms=1_500, moves=2, moved_wait_ms=300, untouched_wait_ms=None,
-             repeated=1),
+        step(
+            "restart",
+            True,
+            unavailable_ms=1_500,
+            tasks_still=1,
+            longest_still_ms=1_500,
+            moves=2,
+            moved_wait_ms=300,
+            untouched_wait_ms=None,
+            repeated=1,
+        ),
         step("restart", False, unavailable_ms=2_000, tasks_still=2, longest_still_ms=2_000, moves=0, moved_wait_ms=None, untouched_wait_ms=90),
-    ]  # fmt: skip
+    ]
     _, rows = rows_of([{"system": "s", "steps": steps}])
     assert rows == [["s", "rolling restart of 2", 3.5, 3, 2.0, 2, 300, 90, "over 69", 1, 0]]
 

@@ -87,7 +87,7 @@ def rows_of(*counts: tuple[int, int]) -> list[Row]:
         ([(1, 0), (1, 1), (2, 1), (2, 2)], (), ["1 counts were said twice"]),
         ([(1, 0), (2, 1), (1, 1), (2, 2)], {2}, ["1 counts with a smaller fencing token come after one with a larger"]),
     ],
-)  # fmt: skip
+)
 def test_recounting_changed_guarantee_judges_each_grant_by_its_own(counts: Any, at_least_once: Any, faults: list[str]) -> None:
     recounting = Recounting(exactly_once=True, at_least_once={f"log/g/0_0/{token}" for token in at_least_once})
     for offset in range(3):

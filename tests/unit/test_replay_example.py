@@ -1,5 +1,4 @@
-"""The example of replay as a library prints the output in docs/spark.md and draws docs/pictures.
-"""
+"""The example of replay as a library prints the output in docs/spark.md and draws docs/pictures."""
 
 from __future__ import annotations
 

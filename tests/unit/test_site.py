@@ -104,10 +104,18 @@ def test_pages_fit_a_phone_and_search_answers_offline(site: Path, tmp_path: Path
     harness = site / "harness.html"
     harness.write_text(f"<!doctype html><meta charset=utf-8><body><script>{MEASURE}</script>{written}", encoding="utf-8")
     options = [
-        "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run", "--virtual-time-budget=20000",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--allow-file-access-from-files",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+        "--virtual-time-budget=20000",
         "--dump-dom",
-    ]  # fmt: skip
+    ]
     done = subprocess.run([CHROMIUM, *options, harness.as_uri()], capture_output=True, text=True, timeout=120, check=True)
     harness.unlink()
     found: dict[str, Any] = json.loads(html.unescape(done.stdout[done.stdout.index("<body>") + 6 : done.stdout.index("</body>")]))

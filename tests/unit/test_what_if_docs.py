@@ -1,5 +1,4 @@
-"""docs/what-if.md: its tables and picture equal those of `equipoise what-if`, and its Python runs.
-"""
+"""docs/what-if.md: its tables and picture equal those of `equipoise what-if`, and its Python runs."""
 
 from __future__ import annotations
 

@@ -25,13 +25,18 @@ BATCH_BYTES = 1000 * 1024
 async def run(given: Given) -> None:
     """Until the process is killed."""
     consumer: Any = AIOKafkaConsumer(
-        bootstrap_servers=given.bootstrap, group_id=given.name, enable_auto_commit=False, auto_offset_reset="earliest",
+        bootstrap_servers=given.bootstrap,
+        group_id=given.name,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
         isolation_level="read_committed" if given.exactly_once else "read_uncommitted",
-    )  # fmt: skip
+    )
     producer: Any = AIOKafkaProducer(
-        bootstrap_servers=given.bootstrap, enable_idempotence=True, transactional_id=given.name if given.exactly_once else None,
+        bootstrap_servers=given.bootstrap,
+        enable_idempotence=True,
+        transactional_id=given.name if given.exactly_once else None,
         max_batch_size=BATCH_BYTES,
-    )  # fmt: skip
+    )
     await producer.start()
     await consumer.start()
     consumer.assign([TopicPartition(given.input, number) for number in range(given.tasks)])

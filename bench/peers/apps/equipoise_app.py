@@ -58,13 +58,24 @@ async def run(given: Given) -> None:
     config = GroupConfigured(assignor=name, behaviour_version=version, solver=solver, knobs=knobs)
     one_by_one = count_in_windows if given.in_windows else count
     member = Member(
-        given.name, None if given.in_batches else one_by_one, batch_handler=count_all if given.in_batches else None,
-        sources=given.input, state=given.changelog, member_id=given.instance, connection=Connection(bootstrap=given.bootstrap),
-        prefix=given.name, group_config=config, guarantee="exactly_once" if given.exactly_once else "at_least_once",
-        state_directory=given.state, session_timeout_ms=given.session_timeout_ms, heartbeat_interval_ms=given.heartbeat_interval_ms,
-        on_assigned=lambda context: _LOG.info("runs %s", context.task), on_revoked=lambda context: _LOG.info("has stopped %s", context.task),
-        on_standby=lambda task: _LOG.info("keeps a copy of %s", task), witness=True,
-    )  # fmt: skip
+        given.name,
+        None if given.in_batches else one_by_one,
+        batch_handler=count_all if given.in_batches else None,
+        sources=given.input,
+        state=given.changelog,
+        member_id=given.instance,
+        connection=Connection(bootstrap=given.bootstrap),
+        prefix=given.name,
+        group_config=config,
+        guarantee="exactly_once" if given.exactly_once else "at_least_once",
+        state_directory=given.state,
+        session_timeout_ms=given.session_timeout_ms,
+        heartbeat_interval_ms=given.heartbeat_interval_ms,
+        on_assigned=lambda context: _LOG.info("runs %s", context.task),
+        on_revoked=lambda context: _LOG.info("has stopped %s", context.task),
+        on_standby=lambda task: _LOG.info("keeps a copy of %s", task),
+        witness=True,
+    )
     leaving: list[asyncio.Future[None]] = []
 
     def restart() -> None:

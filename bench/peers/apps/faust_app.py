@@ -18,11 +18,19 @@ def app_of(given: Given, **settings: Any) -> Any:
     spend.
     """
     app = faust.App(
-        given.name, broker=f"kafka://{given.bootstrap}", store="rocksdb://", datadir=str(given.state), topic_partitions=given.tasks,
-        table_standby_replicas=given.standbys, broker_session_timeout=given.session_timeout_ms / 1_000,
-        broker_heartbeat_interval=given.heartbeat_interval_ms / 1_000, broker_commit_interval=1.0, web_enabled=False,
-        topic_disable_leader=True, **settings,
-    )  # fmt: skip
+        given.name,
+        broker=f"kafka://{given.bootstrap}",
+        store="rocksdb://",
+        datadir=str(given.state),
+        topic_partitions=given.tasks,
+        table_standby_replicas=given.standbys,
+        broker_session_timeout=given.session_timeout_ms / 1_000,
+        broker_heartbeat_interval=given.heartbeat_interval_ms / 1_000,
+        broker_commit_interval=1.0,
+        web_enabled=False,
+        topic_disable_leader=True,
+        **settings,
+    )
     output = app.topic(given.output, value_type=bytes, value_serializer="raw")
     table = app.Table(TABLE, key_type=bytes, value_type=bytes, partitions=given.tasks, options={"driver": "rocksdict"})
 

@@ -43,10 +43,14 @@ class Counting(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         self._stopping = asyncio.Event()
         self._producer = AIOKafkaProducer(bootstrap_servers=given.bootstrap, enable_idempotence=True)
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=given.bootstrap, group_id=given.name, enable_auto_commit=False, auto_offset_reset="earliest",
-            session_timeout_ms=given.session_timeout_ms, heartbeat_interval_ms=given.heartbeat_interval_ms,
+            bootstrap_servers=given.bootstrap,
+            group_id=given.name,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            session_timeout_ms=given.session_timeout_ms,
+            heartbeat_interval_ms=given.heartbeat_interval_ms,
             partition_assignment_strategy=(StickyPartitionAssignor,),
-        )  # fmt: skip
+        )
 
     async def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
         """Before each rebalance: what was processed is committed."""

@@ -20,9 +20,12 @@ COMMIT_S, TRANSACTION_S = 1.0, 0.1
 async def run(given: Given) -> None:
     """Until the process is killed."""
     consumer: Any = AIOKafkaConsumer(
-        bootstrap_servers=given.bootstrap, group_id=given.name, enable_auto_commit=False, auto_offset_reset="earliest",
+        bootstrap_servers=given.bootstrap,
+        group_id=given.name,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
         isolation_level="read_committed" if given.exactly_once else "read_uncommitted",
-    )  # fmt: skip
+    )
     transactional_id = given.name if given.exactly_once else None
     producer: Any = AIOKafkaProducer(bootstrap_servers=given.bootstrap, enable_idempotence=True, transactional_id=transactional_id)
     await producer.start()

@@ -1,5 +1,4 @@
-"""`equipoise spark COMMAND`: offline commands over the many groups of Parquet archives, on Spark.
-"""
+"""`equipoise spark COMMAND`: offline commands over the many groups of Parquet archives, on Spark."""
 
 from __future__ import annotations
 

@@ -105,11 +105,17 @@ def _causes_table(causes: list[dict[str, Any]]) -> Table:
     columns = ("what began it", "groups", "incidents", "partition-seconds not read", "longest s", "rebalancing s", "moves", "most in")
     cells = [
         (
-            each["cause_text"], each["groups"], each["incidents"], each["unavailable_ms"] / 1_000, each["longest_ms"] / 1_000,
-            each["rebalancing_ms"] / 1_000, each["moves"], each["worst_group"] if each["worst_unavailable_ms"] else None,
+            each["cause_text"],
+            each["groups"],
+            each["incidents"],
+            each["unavailable_ms"] / 1_000,
+            each["longest_ms"] / 1_000,
+            each["rebalancing_ms"] / 1_000,
+            each["moves"],
+            each["worst_group"] if each["worst_unavailable_ms"] else None,
         )
         for each in causes
-    ]  # fmt: skip
+    ]
     return Table(columns=columns, rows=cells, title="what it cost, over all groups")
 
 

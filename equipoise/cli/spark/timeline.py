@@ -93,11 +93,17 @@ def _causes_table(causes: list[dict[str, Any]]) -> Table:
     columns = ("what began it", "groups", "task-s without a running owner", "longest s", "moves", "records restored", "most in", "task-s there")
     cells = [
         (
-            each["cause_text"], each["groups"], _seconds(each["stopped_ms"]), _seconds(each["longest_ms"]), each["moves"], each["restored_records"],
-            each["worst_group"], _seconds(each["worst_stopped_ms"]),
+            each["cause_text"],
+            each["groups"],
+            _seconds(each["stopped_ms"]),
+            _seconds(each["longest_ms"]),
+            each["moves"],
+            each["restored_records"],
+            each["worst_group"],
+            _seconds(each["worst_stopped_ms"]),
         )
         for each in causes
-    ]  # fmt: skip
+    ]
     return Table(columns=columns, rows=cells, title="what it cost, over all groups")
 
 
@@ -106,11 +112,17 @@ def _groups(groups: list[dict[str, Any]], of_groups: dict[str, dict[str, int]], 
     columns = ("group", "facts", "rounds", "moves", "task-s without a running owner", "longest s", "mostly by", "problem")
     cells = [
         (
-            row["group"], row["facts"], row["rounds"], row["moves"], _seconds(row["stopped_ms"]), _seconds(row["longest_ms"]),
-            _mostly(of_groups.get(row["group"], {})), row["problem"],
+            row["group"],
+            row["facts"],
+            row["rounds"],
+            row["moves"],
+            _seconds(row["stopped_ms"]),
+            _seconds(row["longest_ms"]),
+            _mostly(of_groups.get(row["group"], {})),
+            row["problem"],
         )
         for row in worst
-    ]  # fmt: skip
+    ]
     more = [f"... and {len(groups) - len(worst):,} more in {folder}/groups"] if len(worst) < len(groups) else []
     return [Table(columns=columns, rows=cells, title="groups, those that cost most first"), *more]
 

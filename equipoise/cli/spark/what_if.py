@@ -116,11 +116,17 @@ def _ranking_table(ranked: list[dict[str, Any]]) -> Table:
     columns = ("configuration", "task-s saved", "records saved", "moves saved", "better in", "worse in", "worst in", "task-s more there")
     cells = [
         (
-            each["configuration"], each["saved_unavailable_task_seconds"], each["saved_records_restored"], each["saved_moves"], each["better"],
-            each["worse"], each["worst_group"], each["worst_task_seconds"],
+            each["configuration"],
+            each["saved_unavailable_task_seconds"],
+            each["saved_records_restored"],
+            each["saved_moves"],
+            each["better"],
+            each["worse"],
+            each["worst_group"],
+            each["worst_task_seconds"],
         )
         for each in ranked
-    ]  # fmt: skip
+    ]
     return Table(columns=columns, rows=cells, title="what each saves over all groups beside them as they are, the most first")
 
 
@@ -141,11 +147,19 @@ def _drift_parts(ranked: list[dict[str, Any]], drifts: list[dict[str, Any]]) -> 
     columns = ("group", "configuration", "rounds", "otherwise", "first at", "offset", "there", "task-s saved", "records saved", "moves saved")
     cells = [
         (
-            each["group"], each["configuration"], each["rounds"], each["rounds_differing"], day_text(each["differs_at_ms"]), each["differs_at"],
-            each["difference"], each["saved_unavailable_task_seconds"], each["saved_records_restored"], each["saved_moves"],
+            each["group"],
+            each["configuration"],
+            each["rounds"],
+            each["rounds_differing"],
+            day_text(each["differs_at_ms"]),
+            each["differs_at"],
+            each["difference"],
+            each["saved_unavailable_task_seconds"],
+            each["saved_records_restored"],
+            each["saved_moves"],
         )
         for each in drifts[:_MOST_ROWS]
-    ]  # fmt: skip
+    ]
     more = [f"... and {len(drifts) - _MOST_ROWS:,} more: --json has all"] if len(drifts) > _MOST_ROWS else []
     return [*lines, *([Table(columns=columns, rows=cells)] if cells else []), *more]
 

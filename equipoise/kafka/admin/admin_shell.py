@@ -106,8 +106,7 @@ class WireAdmin:
 
 
 def _not_made(answer: Any) -> dict[str, str]:
-    """Topic -> reason. Raises KafkaError when it passes, as that of a controller that has no time.
-    """
+    """Topic -> reason. Raises KafkaError when it passes, as that of a controller that has no time."""
     failed = {}
     for name, code, message in answer.topic_errors:
         if code in (0, _ALREADY_EXISTS):

@@ -89,9 +89,7 @@ async def _answered(
         raise late from error
 
 
-async def _asked(
-    wire: Wire, places: Collection[TopicPartition], request: MakeRequest, read: Callable[[Any], Answers[T]]
-) -> dict[TopicPartition, T]:
+async def _asked(wire: Wire, places: Collection[TopicPartition], request: MakeRequest, read: Callable[[Any], Answers[T]]) -> dict[TopicPartition, T]:
     await wire.know({place[0] for place in places})
     by_leader: dict[int, list[TopicPartition]] = {}
     for place in places:

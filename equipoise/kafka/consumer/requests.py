@@ -32,7 +32,7 @@ class SessionFetch(
     in_versions(  # type: ignore[misc]  # aiokafka ships no types
         FetchRequest_v4, FetchRequest_v5, FetchRequest_v6, FetchRequest_v7, FetchRequest_v8, FetchRequest_v9, FetchRequest_v10, FetchRequest_v11
     )
-):  # fmt: skip
+):
     """A fetch as the core orders it. Brokers before Kafka 1.1 (version 7) have no sessions, and
     each order names everything.
     """
@@ -56,17 +56,24 @@ class SessionFetch(
 
 
 LIST_OFFSETS_V4 = declared(
-    2, 4,
+    2,
+    4,
     Schema(
-        ("replica_id", Int32), ("isolation_level", Int8),
+        ("replica_id", Int32),
+        ("isolation_level", Int8),
         ("topics", Array(("topic", TEXT), ("partitions", Array(("partition", Int32), ("current_leader_epoch", Int32), ("timestamp", Int64))))),
     ),
     Schema(
         ("throttle_time_ms", Int32),
-        ("topics", Array(("topic", TEXT), ("partitions", Array(
-            ("partition", Int32), ("error_code", Int16), ("timestamp", Int64), ("offset", Int64), ("leader_epoch", Int32))))),
+        (
+            "topics",
+            Array(
+                ("topic", TEXT),
+                ("partitions", Array(("partition", Int32), ("error_code", Int16), ("timestamp", Int64), ("offset", Int64), ("leader_epoch", Int32))),
+            ),
+        ),
     ),
-)  # fmt: skip
+)
 """aiokafka's own has an epoch of eight bytes."""
 
 
@@ -94,16 +101,21 @@ def listed(answer: Any) -> Iterable[tuple[TopicPartition, int, LeaderEnd]]:
 
 
 EPOCH_ENDS_V2 = declared(
-    23, 2,
+    23,
+    2,
     Schema(
         ("topics", Array(("topic", TEXT), ("partitions", Array(("partition", Int32), ("current_leader_epoch", Int32), ("leader_epoch", Int32))))),
     ),
     Schema(
         ("throttle_time_ms", Int32),
-        ("topics", Array(("topic", TEXT), ("partitions", Array(
-            ("error_code", Int16), ("partition", Int32), ("leader_epoch", Int32), ("end_offset", Int64))))),
+        (
+            "topics",
+            Array(
+                ("topic", TEXT), ("partitions", Array(("error_code", Int16), ("partition", Int32), ("leader_epoch", Int32), ("end_offset", Int64)))
+            ),
+        ),
     ),
-)  # fmt: skip
+)
 
 
 class EpochEndsRequest(in_versions(EPOCH_ENDS_V2)):  # type: ignore[misc]

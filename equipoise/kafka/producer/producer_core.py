@@ -64,7 +64,7 @@ class ProducerCore:
 
     def append_whole(
         self, place: TopicPartition, records: Iterable[Unsent], most_bytes: int | None, now_ms: float, wall_ms: int
-    ) -> list[RecordBatch]:  # fmt: skip
+    ) -> list[RecordBatch]:
         """Queues records for one partition, in as few batches as possible. Raises as `append`, and
         queues nothing then.
         """
@@ -83,9 +83,7 @@ class ProducerCore:
             raise copy.copy(self._closed)
         self.transaction.check_can_send()
 
-    def add_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, str] | None = None
-    ) -> OffsetsCommit:  # fmt: skip
+    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, str] | None = None) -> OffsetsCommit:
         """Commits offsets with the transaction, and their metadata. Raises IllegalOperation, or the
         fatal error.
         """

@@ -20,9 +20,13 @@ class InvalidRecordError(errors.BrokerResponseError):  # type: ignore[misc]  # a
 
 errors.kafka_errors.setdefault(InvalidRecordError.errno, InvalidRecordError)
 REFUSED = (
-    errors.MessageSizeTooLargeError, errors.RecordListTooLargeError, errors.InvalidTopicError, errors.TopicAuthorizationFailedError,
-    errors.InvalidTimestampError, InvalidRecordError,
-)  # fmt: skip
+    errors.MessageSizeTooLargeError,
+    errors.RecordListTooLargeError,
+    errors.InvalidTopicError,
+    errors.TopicAuthorizationFailedError,
+    errors.InvalidTimestampError,
+    InvalidRecordError,
+)
 """Errors with which a broker refuses a batch for good, and notes no sequence numbers of it."""
 _FENCED = 90
 """PRODUCER_FENCED, which aiokafka does not number."""

@@ -220,7 +220,7 @@ class WireProducer(CoreShell):
 
     async def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int], group: str, notes: Mapping[TopicPartition, str] | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises IllegalOperation outside of a transaction, KafkaError."""
         commit = self.core.add_offsets(group, {TopicPartition(*place): offset for place, offset in offsets.items()}, notes)
         self._plan()

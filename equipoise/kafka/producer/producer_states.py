@@ -31,13 +31,16 @@ TRANSITIONS: Mapping[ProducerState, Set[ProducerState]] = {
     ProducerState.INITIALIZING: {ProducerState.READY, ProducerState.FATAL_ERROR},
     ProducerState.READY: {ProducerState.IN_TRANSACTION, ProducerState.FATAL_ERROR},
     ProducerState.IN_TRANSACTION: {
-        ProducerState.COMMITTING, ProducerState.ABORTING, ProducerState.ABORTABLE_ERROR, ProducerState.FATAL_ERROR,
+        ProducerState.COMMITTING,
+        ProducerState.ABORTING,
+        ProducerState.ABORTABLE_ERROR,
+        ProducerState.FATAL_ERROR,
     },
     ProducerState.COMMITTING: {ProducerState.READY, ProducerState.ABORTABLE_ERROR, ProducerState.FATAL_ERROR},
     ProducerState.ABORTING: {ProducerState.READY, ProducerState.FATAL_ERROR},
     ProducerState.ABORTABLE_ERROR: {ProducerState.ABORTING, ProducerState.FATAL_ERROR},
     ProducerState.FATAL_ERROR: set(),
-}  # fmt: skip
+}
 """State -> those that may follow it."""
 OPEN = {ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR}
 """A transaction takes records."""

@@ -295,9 +295,15 @@ def _base_from(packed: bytes) -> Base | None:
         return None
     log_id, position, append_ms, facts_offset, decisions_offset, interval_bytes, previous = head
     return Base(
-        log_id=log_id, position=position, append_ms=append_ms, facts_offset=facts_offset, decisions_offset=decisions_offset,
-        interval_bytes=interval_bytes, previous=previous, groups={group: tuple(place) for group, place in groups.items()},
-    )  # fmt: skip
+        log_id=log_id,
+        position=position,
+        append_ms=append_ms,
+        facts_offset=facts_offset,
+        decisions_offset=decisions_offset,
+        interval_bytes=interval_bytes,
+        previous=previous,
+        groups={group: tuple(place) for group, place in groups.items()},
+    )
 
 
 def _is(values: list[Any], kinds: tuple[type, ...]) -> bool:

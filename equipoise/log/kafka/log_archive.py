@@ -142,8 +142,7 @@ class Settling:
         self._known_late: set[tuple[str, int]] = set()
 
     def expect(self, late: Iterable[StoredDecision]) -> None:
-        """Takes decisions that will come behind those of later facts, to put them to their facts.
-        """
+        """Takes decisions that will come behind those of later facts, to put them to their facts."""
         for decision in late:
             self._late.setdefault(decision.row.caused_by, []).append(decision)
             self._known_late.add((decision.row.group, decision.row.number))

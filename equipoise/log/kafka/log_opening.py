@@ -56,9 +56,7 @@ async def open_partitions(connection: Connection, topics: Topics, *, new_id: str
     return opened
 
 
-async def read_opening(
-    connection: Connection, topics: Topics, *, timeout_s: float = 0.0, waits: Callable[[], None] = lambda: None
-) -> LogOpened:
+async def read_opening(connection: Connection, topics: Topics, *, timeout_s: float = 0.0, waits: Callable[[], None] = lambda: None) -> LogOpened:
     """Returns the log's first record: its id and the number of partitions for groups
     (docs/protocol.md#l1).
 
@@ -174,5 +172,3 @@ async def declare_archive(connection: Connection, topics: Topics, log_id: str, p
             for partition, position in positions.items():
                 key, value = archive_record(log_id, name, position or 0, at_ms)
                 await producer.send_and_wait(topics.bases, None if position is None else value, key=key, partition=partition)
-
-

@@ -122,8 +122,7 @@ async def _make_topics(connection: Connection, topics: Topics, partitions: int, 
 async def _write(
     connection: Connection, topics: Topics, partition: int, rows: Iterable[FactRow | StoredDecision], advance: Callable[[int], None]
 ) -> int:
-    """Writes what is missing behind what is there, in order. Returns the number of records written.
-    """
+    """Writes what is missing behind what is there, in order. Returns the number of records written."""
     places = TopicPartition(topics.facts, partition), TopicPartition(topics.decisions, partition)
     async with reader(connection) as consumer:
         with reaching(connection):

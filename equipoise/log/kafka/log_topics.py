@@ -72,8 +72,7 @@ class Topics:
 
     @property
     def decisions(self) -> str:
-        """Has as many partitions as `facts`. A group's decisions are in the partition of its facts.
-        """
+        """Has as many partitions as `facts`. A group's decisions are in the partition of its facts."""
         return f"{self.prefix}.decisions"
 
     @property

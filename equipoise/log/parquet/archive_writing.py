@@ -76,9 +76,7 @@ class Writer:
             values: tuple[Any, ...] = (row.group, self._partition, row.offset, row.append_ms, *what, None, None, None, row.checksum)
             next_offset = row.offset + 1
         elif isinstance(row, BaseRow):
-            values = (
-                row.group, self._partition, None, row.append_ms, BASE_KIND, BASE_VERSION, row.payload, BASE_NUMBER, row.offset, 0, row.checksum
-            )  # fmt: skip
+            values = (row.group, self._partition, None, row.append_ms, BASE_KIND, BASE_VERSION, row.payload, BASE_NUMBER, row.offset, 0, row.checksum)
             state = row.entry()
             next_offset = state.begins_offset
             if self._numbers is not None:

@@ -172,9 +172,15 @@ def part_of(store: Store, name: str) -> Part | None:
         return None
     partition, first_row, next_row, first_offset, next_offset = (int(match[at]) for at in range(1, 6))
     return Part(
-        store=store, name=name, partition=partition, first_row=first_row, next_row=next_row,
-        first_offset=first_offset, next_offset=next_offset, crc32=int(match[6], 16),
-    )  # fmt: skip
+        store=store,
+        name=name,
+        partition=partition,
+        first_row=first_row,
+        next_row=next_row,
+        first_offset=first_offset,
+        next_offset=next_offset,
+        crc32=int(match[6], 16),
+    )
 
 
 def until_day(parts: Sequence[Part], last_day: str | None) -> list[Part]:

@@ -109,8 +109,7 @@ class ObjectStore:
         """There are none."""
 
     def sweep(self, hidden: str) -> None:
-        """Nothing unpublished can be seen. What is left of begun uploads is the bucket's to remove.
-        """
+        """Nothing unpublished can be seen. What is left of begun uploads is the bucket's to remove."""
 
     def lock(self, name: str, refusal: str) -> Lock | None:
         return None

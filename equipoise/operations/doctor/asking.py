@@ -160,5 +160,3 @@ async def transaction_s(connection: Connection, transactional_id: str, group: st
 
 def _named(operations: int) -> Collection[str] | None:
     return None if operations == NOT_TOLD else {name for bit, name in OPERATIONS.items() if operations >> bit & 1}
-
-

@@ -154,9 +154,11 @@ class _Examination:
     async def _held(self, applications: Iterable[Application], found: Mapping[str, TopicFound]) -> list[Finding]:
         names = dict.fromkeys(name for each in applications for name in each.sources)
         places = [
-            TopicPartition(name, partition) for name in names if not found[name].is_hidden and "Read" in (found[name].allowed or ("Read",))
+            TopicPartition(name, partition)
+            for name in names
+            if not found[name].is_hidden and "Read" in (found[name].allowed or ("Read",))
             for partition in range(len(found[name].partitions))
-        ]  # fmt: skip
+        ]
         return await open_transactions.of_sources(self._settings, self._asking.admin, places, int(ANSWER_S * 1_000))
 
     async def _protocols(self, node_id: int) -> protocol_findings.GroupProtocols:
@@ -195,20 +197,23 @@ class _Examination:
             parts = () if each.state.topology is None else each.state.topology.subtopologies
             found.append(
                 Application(
-                    group=each.state.group, deals_by_lag=each.deals_by_lag,
+                    group=each.state.group,
+                    deals_by_lag=each.deals_by_lag,
                     sources=tuple(topic for part in parts for topic in part.source_topics),
                     changelogs=tuple(topic for part in parts if part.stateful for topic in part.changelog_topics),
                 )
-            )  # fmt: skip
+            )
         if examined.group is None:
             return found
         known = next(iter(found), Application(group=examined.group))
         return [
             attrs.evolve(
-                known, outputs=examined.outputs, sources=tuple(dict.fromkeys((*known.sources, *examined.sources))),
+                known,
+                outputs=examined.outputs,
+                sources=tuple(dict.fromkeys((*known.sources, *examined.sources))),
                 changelogs=tuple(dict.fromkeys((*known.changelogs, *examined.changelogs))),
             )
-        ]  # fmt: skip
+        ]
 
     def _incomplete(self, applications: Iterable[Application]) -> Iterable[Finding]:
         for each in applications:
@@ -220,8 +225,11 @@ class _Examination:
     # Rights
 
     async def _rights(
-        self, applications: Sequence[Application], found: Mapping[str, TopicFound],
-        settings: topic_findings.Settings, transaction: float | Exception | None,
+        self,
+        applications: Sequence[Application],
+        found: Mapping[str, TopicFound],
+        settings: topic_findings.Settings,
+        transaction: float | Exception | None,
     ) -> Iterable[Finding]:
         needed: dict[Acl, Need] = {}
         wanted: Sequence[Application | None] = applications or [None]

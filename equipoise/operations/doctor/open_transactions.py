@@ -54,8 +54,9 @@ async def open_transactions(admin: Admin, held: Mapping[TopicPartition, int]) ->
     """The transaction at the last stable offset of each partition. Raises KafkaError."""
     leaders = {
         TopicPartition(topic["topic"], part["partition"]): part["leader"]
-        for topic in await admin.describe_topics(sorted({place.topic for place in held})) for part in topic["partitions"]
-    }  # fmt: skip
+        for topic in await admin.describe_topics(sorted({place.topic for place in held}))
+        for part in topic["partitions"]
+    }
     found = [await _first(admin, leaders.get(place), place, offset) for place, offset in held.items()]
     ids = sorted({each.producer_id for each in found if each.producer_id >= 0})
     names: dict[int, str] = {}
@@ -68,9 +69,12 @@ async def open_transactions(admin: Admin, held: Mapping[TopicPartition, int]) ->
 async def _first(admin: Admin, leader: int | None, place: TopicPartition, offset: int) -> OpenTransaction:
     answer: Any = await admin.ask(DescribeProducers(*place), leader)
     producers = [
-        each for topic in answer.to_object()["topics"] for part in topic["partitions"] for each in part["active_producers"]
+        each
+        for topic in answer.to_object()["topics"]
+        for part in topic["partitions"]
+        for each in part["active_producers"]
         if each["current_txn_start_offset"] == offset
-    ]  # fmt: skip
+    ]
     return OpenTransaction(place, offset, producers[0]["producer_id"] if producers else -1)
 
 

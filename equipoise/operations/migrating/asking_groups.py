@@ -67,10 +67,13 @@ class GroupsAsking(Asking):
                 group = _classic_group(each)
                 found.append(
                     JudgedGroup(
-                        group=group, group_type="classic", classic=len(group.clients), coordinator=coordinator,
+                        group=group,
+                        group_type="classic",
+                        classic=len(group.clients),
+                        coordinator=coordinator,
                         verdict=_denied(each.error_code) or verdict_of(group, coordinator),
                     )
-                )  # fmt: skip
+                )
         for some in _in_parts([name for name in kinds if kinds[name][0] == "consumer"]):
             answer = (await self.admin.ask(ConsumerGroupDescribe(*some), node_id)).to_object()
             found += [_consumers(each, coordinator) for each in answer["groups"]]
@@ -81,9 +84,13 @@ class GroupsAsking(Asking):
         given = (await self.settings(broker=node_id)).get(str(node_id)) or {}
         knows = await self.assigns(node_id, ConsumerGroupDescribe)
         return CoordinatorSettings(
-            node_id=node_id, knows=knows, policy=given.get(POLICY), max_size=int(given[SIZE]) if SIZE in given else None,
-            assignors=given.get(ASSIGNORS), heartbeat_interval_ms=int(given.get(HEARTBEAT, "5000")),
-        )  # fmt: skip
+            node_id=node_id,
+            knows=knows,
+            policy=given.get(POLICY),
+            max_size=int(given[SIZE]) if SIZE in given else None,
+            assignors=given.get(ASSIGNORS),
+            heartbeat_interval_ms=int(given.get(HEARTBEAT, "5000")),
+        )
 
 
 def _in_parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -107,9 +114,12 @@ def _classic_group(described: ClassicDescription) -> MigratedGroup:
         for each in described.members
     ]
     return MigratedGroup(
-        name=described.name, state=described.state, protocol_type=described.protocol_type, protocol=described.protocol,
+        name=described.name,
+        state=described.state,
+        protocol_type=described.protocol_type,
+        protocol=described.protocol,
         clients=tuple(sorted(clients, key=lambda each: (each.client_id, each.member_id))),
-    )  # fmt: skip
+    )
 
 
 def _consumers(described: Mapping[str, Any], coordinator: CoordinatorSettings) -> JudgedGroup:
@@ -122,9 +132,10 @@ def _consumers(described: Mapping[str, Any], coordinator: CoordinatorSettings) -
     elif classic:
         named = ", ".join(sorted({each["client_id"] for each in classic})[:5])
         verdict = TakeoverVerdict(
-            takes="taken over", why=f"{len(classic)} of {counted(len(described['members']), 'member')} use the classic protocol: {named}",
+            takes="taken over",
+            why=f"{len(classic)} of {counted(len(described['members']), 'member')} use the classic protocol: {named}",
             to_do="start them again with group.protocol=consumer, one by one",
-        )  # fmt: skip
+        )
     else:
         verdict = TakeoverVerdict(takes="new protocol", why="every client uses the new protocol")
     return JudgedGroup(group=group, group_type="consumer", classic=len(classic), coordinator=coordinator, verdict=verdict)

@@ -65,10 +65,14 @@ def read_client(member_id: str, client_id: str, host: str, instance_id: str | No
     except WireError as error:
         return attrs.evolve(whole, problem=error.problem)
     return attrs.evolve(
-        whole, protocol_version=said.version, topics=tuple(sorted(said.topics)), sends=_length(said.user_data), given=_length(has.user_data),
+        whole,
+        protocol_version=said.version,
+        topics=tuple(sorted(said.topics)),
+        sends=_length(said.user_data),
+        given=_length(has.user_data),
         held=frozenset((topic, partition) for topic, of in has.partitions.items() for partition in of),
         problem=f"it ends before what a subscription of version {said.version} has" if said.is_cut else "",
-    )  # fmt: skip
+    )
 
 
 def library_of(client_id: str) -> tuple[str, str]:

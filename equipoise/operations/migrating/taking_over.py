@@ -171,15 +171,25 @@ class TakingOver:
         elif unread:
             problem = f"taken over, and {counted(len(unread), 'partition')} have nobody: {_places(unread)}"
         return TakenOver(
-            group=self.before.name, is_done=not problem, clients=len(clients), partitions=len(has),
-            moves=sum(had.get(place, name) != name for place, name in has.items()), took_s=self._runtime.monotonic_s() - began_s, problem=problem,
-        )  # fmt: skip
+            group=self.before.name,
+            is_done=not problem,
+            clients=len(clients),
+            partitions=len(has),
+            moves=sum(had.get(place, name) != name for place, name in has.items()),
+            took_s=self._runtime.monotonic_s() - began_s,
+            problem=problem,
+        )
 
     def _not_done(self, problem: str, began_s: float) -> TakenOver:
         return TakenOver(
-            group=self.before.name, is_done=False, clients=len(self.before.clients), partitions=0, moves=0,
-            took_s=self._runtime.monotonic_s() - began_s, problem=problem,
-        )  # fmt: skip
+            group=self.before.name,
+            is_done=False,
+            clients=len(self.before.clients),
+            partitions=0,
+            moves=0,
+            took_s=self._runtime.monotonic_s() - began_s,
+            problem=problem,
+        )
 
     async def classic_clients(self) -> int | None:
         """Counts the clients of the classic protocol; None: the broker cannot be asked, or the
@@ -263,5 +273,3 @@ async def give_back(connection: Connection, group: str, within_s: float, runtime
             if described is None or new or runtime.monotonic_s() > by_s:
                 return GivenBack(group=group, removed=len(ours), is_classic=described is None, new_protocol=new)
             await asyncio.sleep(LOOK_S)
-
-

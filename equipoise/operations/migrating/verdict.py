@@ -14,8 +14,11 @@ from equipoise.operations.migrating.clients import UNKNOWN, ClassicClient
 from equipoise.replay.wording import counted
 
 POLICY, SIZE, ASSIGNORS, PROTOCOLS = (
-    "group.consumer.migration.policy", "group.consumer.max.size", "group.consumer.assignors", "group.coordinator.rebalance.protocols",
-)  # fmt: skip
+    "group.consumer.migration.policy",
+    "group.consumer.max.size",
+    "group.consumer.assignors",
+    "group.coordinator.rebalance.protocols",
+)
 Takes = Literal["yes", "no", "unknown", "taken over", "new protocol", "not for it"]
 """Of a group: the broker takes it over; it does not; not known now; it has, and clients of the old
 protocol are in it; every client uses the new one; it is no group of consumers.
@@ -65,30 +68,34 @@ def verdict_of(group: MigratedGroup, coordinator: CoordinatorSettings) -> Takeov
         return TakeoverVerdict(takes="not for it", why=f"its members are no consumers: their protocol type is {group.protocol_type!r}")
     if not coordinator.knows:
         return TakeoverVerdict(
-            takes="no", why=f"broker {coordinator.node_id} serves no groups of KIP-848",
+            takes="no",
+            why=f"broker {coordinator.node_id} serves no groups of KIP-848",
             to_do=f"brokers of 4.0 or later, with the feature group.version=1, and `consumer` in {PROTOCOLS} where that is set",
-        )  # fmt: skip
+        )
     if group.state == _EMPTY:
         return TakeoverVerdict(takes="yes", why="it has no clients: the first one decides", to_do="start clients with group.protocol=consumer")
     if coordinator.policy is not None and coordinator.policy.lower() not in ("upgrade", "bidirectional"):
         return TakeoverVerdict(
-            takes="no", why=f"{POLICY} of broker {coordinator.node_id} is {coordinator.policy}",
+            takes="no",
+            why=f"{POLICY} of broker {coordinator.node_id} is {coordinator.policy}",
             to_do=f"set {POLICY}=bidirectional on every broker, and restart the brokers one by one",
-        )  # fmt: skip
+        )
     if coordinator.max_size is not None and len(group.clients) > coordinator.max_size:
         return TakeoverVerdict(
-            takes="no", why=f"it has {len(group.clients)} clients, and {SIZE} of broker {coordinator.node_id} is {coordinator.max_size}",
+            takes="no",
+            why=f"it has {len(group.clients)} clients, and {SIZE} of broker {coordinator.node_id} is {coordinator.max_size}",
             to_do=f"raise {SIZE} on every broker",
-        )  # fmt: skip
+        )
     if group.state != _AT_REST:
         why = f"it rebalances ({group.state}), and the broker shows no bytes of its clients"
         return TakeoverVerdict(takes="unknown", why=why, to_do="ask again when it is at rest")
     broken = [each for each in group.clients if each.problem]
     if broken:
         return TakeoverVerdict(
-            takes="no", why=f"what {broken[0].client_id or broken[0].member_id} says is not that of a consumer: {broken[0].problem}",
+            takes="no",
+            why=f"what {broken[0].client_id or broken[0].member_id} says is not that of a consumer: {broken[0].problem}",
             to_do="see what this client is, and take it out of the group" if broken[0].library == UNKNOWN else _MALFORMED,
-        )  # fmt: skip
+        )
     given = [each for each in group.clients if each.given]
     if given:
         return TakeoverVerdict(takes="no", why=_user_data(group, given), to_do=_WITHOUT_USER_DATA)

@@ -50,8 +50,7 @@ class Validator:
         """Members that this step assigns to -> their standbys and warm-ups before it."""
 
     def check(self, record: FactRecord, decisions: list[DecisionRecord], state: GroupState) -> None:
-        """Judges one step: the fact, its decisions, and the state after it. Raises InvariantBroken.
-        """
+        """Judges one step: the fact, its decisions, and the state after it. Raises InvariantBroken."""
         model = self.model
         self.steps += 1
         self._warmups_before = model.warmups

@@ -57,8 +57,17 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId, tasks_text
 from equipoise.statemachine.state import ASKED_MEMORY_MS, CRASH_MEMORY_MS, REMEMBERED_TOPOLOGIES
 
 _OF_A_MEMBER = (
-    LagReported, MemberUnchanged, TaskReady, TasksRevoked, TaskParked, TroublesReported, LeaveIntended, LeaveCancelled, RestartIntended, MemberLeft
-)  # fmt: skip
+    LagReported,
+    MemberUnchanged,
+    TaskReady,
+    TasksRevoked,
+    TaskParked,
+    TroublesReported,
+    LeaveIntended,
+    LeaveCancelled,
+    RestartIntended,
+    MemberLeft,
+)
 
 
 @attrs.define
@@ -252,8 +261,7 @@ class ReferenceModel:
         return not member.leaving and not member.is_restarting and self.knows(member, task)
 
     def is_crash_looping(self, member: MemberRecord) -> bool:
-        """docs/protocol.md#d10: it crashed at least twice and has not run for its back-off since.
-        """
+        """docs/protocol.md#d10: it crashed at least twice and has not run for its back-off since."""
         record = self.crashes.get(member.member_id)
         return record is not None and record.until_ms is not None and self.now_ms < record.until_ms
 
@@ -498,8 +506,7 @@ class ReferenceModel:
         return member
 
     def _out(self, member: MemberRecord, *, hold_ms: int, told_hold_ms: int = 0) -> None:
-        """Removes an incarnation. `hold_ms` > 0: by force, so that it may still run for that long.
-        """
+        """Removes an incarnation. `hold_ms` > 0: by force, so that it may still run for that long."""
         if told_hold_ms < hold_ms:
             raise InvariantBroken(1, f"{member.member_id} was removed by force with a hold of {told_hold_ms} ms; it may run on for {hold_ms} ms")
         if hold_ms and (member.active or member.revoking):

@@ -48,8 +48,7 @@ class Actor:
         return LagReported(member_id=self.member_id, incarnation=self.incarnation, number=number, **fields)  # type: ignore[arg-type]
 
     def take_back(self, before: Actor) -> None:
-        """Restores the state before a report that was rejected. Only the report number stays used.
-        """
+        """Restores the state before a report that was rejected. Only the report number stays used."""
         self.applied_epoch, self.held, self.ready = before.applied_epoch, before.held, before.ready
         self.lags, self.leaving, self.load = before.lags, before.leaving, before.load
         self.report_number = max(self.report_number, before.report_number)

@@ -162,9 +162,7 @@ def run(context: Context, parsed: ParsedDirective) -> None:
     harness.run(parsed.get("for_ms", 3_600_000 if parsed.has("until") else 1_000), parsed.find("until"))
 
 
-@directive(
-    "cut", "NAME...", "Cuts these workers (as worker-1) or members' processes off from the network.", for_ms=Argument(WHOLE, "duration; 1000")
-)
+@directive("cut", "NAME...", "Cuts these workers (as worker-1) or members' processes off from the network.", for_ms=Argument(WHOLE, "duration; 1000"))
 def cut(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context, parsed)
     for name in parsed.directive.words:

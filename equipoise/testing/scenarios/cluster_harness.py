@@ -19,8 +19,7 @@ from equipoise.testing.scenarios.transcript import Transcript
 
 
 class _Checksums:
-    """A sink that stores nothing. The cluster's records have checksums only when there is a sink.
-    """
+    """A sink that stores nothing. The cluster's records have checksums only when there is a sink."""
 
     def __init__(self) -> None:
         self.facts = 0

@@ -17,8 +17,7 @@ Run = Callable[[Context, ParsedDirective], None]
 
 @attrs.frozen(kw_only=True)
 class Spec:
-    """A directive. `words`: its positional part, as in ``MEMBER...``; empty: none.
-    """
+    """A directive. `words`: its positional part, as in ``MEMBER...``; empty: none."""
 
     name: str
     words: str

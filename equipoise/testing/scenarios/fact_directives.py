@@ -247,8 +247,7 @@ def topology(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "partitions",
     "",
-    "PartitionsObserved ([D6](protocol.md#d6)): end offsets by task, or end offsets, racks, "
-    "weights and source lags of one topic's partitions.",
+    "PartitionsObserved ([D6](protocol.md#d6)): end offsets by task, or end offsets, racks, weights and source lags of one topic's partitions.",
     ends=Argument(ENDS, "end offset of each task's changelog partition"),
     topic=Argument(TEXT, "topic of `end_offsets=`, `racks=`, `weights=` and `source_lags=`"),
     end_offsets=Argument(PARTITIONS, "end offset by partition"),
@@ -322,8 +321,7 @@ EPOCH = Argument(WHOLE, "assignment epoch that the member has applied; default: 
 @directive(
     "report",
     "MEMBER...",
-    "LagReported ([M2](protocol.md#m2)). Omitted fields repeat the member's last accepted report. "
-    "A full report unless `base=` is given.",
+    "LagReported ([M2](protocol.md#m2)). Omitted fields repeat the member's last accepted report. A full report unless `base=` is given.",
     incarnation=INCARNATION,
     number=Argument(WHOLE, "number of the report; default: the next"),
     epoch=EPOCH,
@@ -372,16 +370,12 @@ def report(context: Context, parsed: ParsedDirective) -> None:
             actor.take_back(before)
 
 
-@directive(
-    "ready", "MEMBER TASKS", "TaskReady: announces restored copies before the next report.", incarnation=INCARNATION, epoch=EPOCH, **TIME
-)
+@directive("ready", "MEMBER TASKS", "TaskReady: announces restored copies before the next report.", incarnation=INCARNATION, epoch=EPOCH, **TIME)
 def ready(context: Context, parsed: ParsedDirective) -> None:
     _say_of_tasks(context, parsed, TaskReady)
 
 
-@directive(
-    "revoked", "MEMBER TASKS", "TasksRevoked: announces revoked tasks before the next report.", incarnation=INCARNATION, epoch=EPOCH, **TIME
-)
+@directive("revoked", "MEMBER TASKS", "TasksRevoked: announces revoked tasks before the next report.", incarnation=INCARNATION, epoch=EPOCH, **TIME)
 def revoked(context: Context, parsed: ParsedDirective) -> None:
     _say_of_tasks(context, parsed, TasksRevoked)
 
@@ -402,9 +396,13 @@ def _say_of_tasks(context: Context, parsed: ParsedDirective, kind: type[TaskRead
 
 
 @directive(
-    "unchanged", "MEMBER...", "MemberUnchanged: the member's last report still says how it is ([M2](protocol.md#m2)).", incarnation=INCARNATION,
-    number=Argument(WHOLE, "number of that report; default: the last one that was sent"), **TIME,
-)  # fmt: skip
+    "unchanged",
+    "MEMBER...",
+    "MemberUnchanged: the member's last report still says how it is ([M2](protocol.md#m2)).",
+    incarnation=INCARNATION,
+    number=Argument(WHOLE, "number of that report; default: the last one that was sent"),
+    **TIME,
+)
 def unchanged(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     for member_id in context.live_members(parsed):
@@ -414,10 +412,14 @@ def unchanged(context: Context, parsed: ParsedDirective) -> None:
 
 
 @directive(
-    "parked", "MEMBER TASKS", "TaskParked, for each task: its member handles nothing more in it, or handles it again ([M10](protocol.md#m10)).",
-    incarnation=INCARNATION, token=Argument(WHOLE, "fencing token of the grant; default: of the task's last grant"),
-    error=Argument(TEXT, "the error, without spaces; empty: it is handled again"), **TIME,
-)  # fmt: skip
+    "parked",
+    "MEMBER TASKS",
+    "TaskParked, for each task: its member handles nothing more in it, or handles it again ([M10](protocol.md#m10)).",
+    incarnation=INCARNATION,
+    token=Argument(WHOLE, "fencing token of the grant; default: of the task's last grant"),
+    error=Argument(TEXT, "the error, without spaces; empty: it is handled again"),
+    **TIME,
+)
 def parked(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     actor = context.actor(parsed, parsed.member)
@@ -432,9 +434,13 @@ def parked(context: Context, parsed: ParsedDirective) -> None:
 
 
 @directive(
-    "held-up", "MEMBER", "TroublesReported: something outside holds up the member, or nothing does any more ([M10](protocol.md#m10)).",
-    incarnation=INCARNATION, by=Argument(TEXT, "a trouble, without spaces; default: none"), **TIME,
-)  # fmt: skip
+    "held-up",
+    "MEMBER",
+    "TroublesReported: something outside holds up the member, or nothing does any more ([M10](protocol.md#m10)).",
+    incarnation=INCARNATION,
+    by=Argument(TEXT, "a trouble, without spaces; default: none"),
+    **TIME,
+)
 def held_up(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     actor = context.actor(parsed, parsed.member)
@@ -483,10 +489,13 @@ def leave_cancel(context: Context, parsed: ParsedDirective) -> None:
 
 
 @directive(
-    "leave-request", "MEMBER...", "LeaveRequested: an operator asks these members to leave ([M8](protocol.md#m8)).",
+    "leave-request",
+    "MEMBER...",
+    "LeaveRequested: an operator asks these members to leave ([M8](protocol.md#m8)).",
     withdrawn=Argument(YES_NO, "yes: the operator withdraws the request"),
-    incarnations=Argument(NUMBER_BY_MEMBER, "of each, when they were chosen; default: whichever they are"), **TIME,
-)  # fmt: skip
+    incarnations=Argument(NUMBER_BY_MEMBER, "of each, when they were chosen; default: whichever they are"),
+    **TIME,
+)
 def leave_request(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     members, chosen = tuple(sorted(parsed.members())), dict[str, int](parsed.get("incarnations", {}))
@@ -501,10 +510,15 @@ def deal(context: Context, parsed: ParsedDirective) -> None:
 
 
 @directive(
-    "plan-change", "ID KIND", "ChangePlanned: the group is going to be changed ([D14](protocol.md#d14)).",
-    most_unavailable_task_ms=Argument(WHOLE, "more is too much"), quiet_ms=Argument(WHOLE, "it is over after so long at rest; 15000"),
-    or_undo=Argument(YES_NO, "yes: the settings of before come back when it costs too much"), made_from=MADE_FROM, **TIME,
-)  # fmt: skip
+    "plan-change",
+    "ID KIND",
+    "ChangePlanned: the group is going to be changed ([D14](protocol.md#d14)).",
+    most_unavailable_task_ms=Argument(WHOLE, "more is too much"),
+    quiet_ms=Argument(WHOLE, "it is over after so long at rest; 15000"),
+    or_undo=Argument(YES_NO, "yes: the settings of before come back when it costs too much"),
+    made_from=MADE_FROM,
+    **TIME,
+)
 def plan_change(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     change_id, kind = parsed.members()
@@ -516,9 +530,15 @@ def plan_change(context: Context, parsed: ParsedDirective) -> None:
 
 
 @directive(
-    "measure-change", "ID", "ChangeMeasured: who made a change says what it cost ([D14](protocol.md#d14)).",
-    unavailable_task_ms=Argument(WHOLE, "0"), moves=Argument(WHOLE, "0"), rest_ms=Argument(WHOLE, "0"), is_over=Argument(YES_NO, "yes"), **TIME,
-)  # fmt: skip
+    "measure-change",
+    "ID",
+    "ChangeMeasured: who made a change says what it cost ([D14](protocol.md#d14)).",
+    unavailable_task_ms=Argument(WHOLE, "0"),
+    moves=Argument(WHOLE, "0"),
+    rest_ms=Argument(WHOLE, "0"),
+    is_over=Argument(YES_NO, "yes"),
+    **TIME,
+)
 def measure_change(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     (change_id,) = parsed.members()
@@ -535,7 +555,7 @@ def left(context: Context, parsed: ParsedDirective) -> None:
 
 @directive(
     "ended", "MEMBER...", "MemberEnded: a witness proves that the member's process is gone ([M11](protocol.md#m11)).", incarnation=INCARNATION, **TIME
-)  # fmt: skip
+)
 def ended(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     for member_id in parsed.members():
@@ -642,9 +662,7 @@ def rejoin(context: Context, parsed: ParsedDirective) -> None:
     absent: dict[str, int] = parsed.get("absent", {})
     topologies: dict[int, int] = parsed.get("topology", {})
     declared = tuple(
-        TopologyDeclared(
-            epoch=epoch, subtopologies=(Subtopology(subtopology=0, partitions=partitions, stateful=False, source_topics=("in",)),)
-        )
+        TopologyDeclared(epoch=epoch, subtopologies=(Subtopology(subtopology=0, partitions=partitions, stateful=False, source_topics=("in",)),))
         for epoch, partitions in topologies.items()
     )
     newest = declared[-1].epoch if declared else max(context.state.topologies, default=0)

@@ -1,5 +1,4 @@
-"""Directives for truthful members: acknowledgements, restores, and time that passes while they run.
-"""
+"""Directives for truthful members: acknowledgements, restores, and time that passes while they run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One directive line, parsed: its words and arguments, each of the kind that the directive takes.
-"""
+"""One directive line, parsed: its words and arguments, each of the kind that the directive takes."""
 
 from __future__ import annotations
 

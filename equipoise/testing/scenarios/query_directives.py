@@ -1,5 +1,4 @@
-"""Directives that append nothing: queries, display settings, restarts and expected halts.
-"""
+"""Directives that append nothing: queries, display settings, restarts and expected halts."""
 
 from __future__ import annotations
 
@@ -122,8 +121,7 @@ def _row(context: Context, member: MemberState) -> tuple[str, ...]:
 
 
 def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns two spaces apart; empty columns are left out; without rows there are no lines.
-    """
+    """Columns two spaces apart; empty columns are left out; without rows there are no lines."""
     if not rows:
         return []
     kept = [at for at in range(len(columns)) if any(row[at] not in ("", "()") for row in rows)]
@@ -218,9 +216,7 @@ def restart(context: Context, parsed: ParsedDirective) -> None:
         context.show_step(fact, decisions, shown, quiet=False)
 
 
-@directive(
-    "expect-halt", "CODE", "Expects the group to be halted with this code. A halt without this directive in the same case is an error."
-)
+@directive("expect-halt", "CODE", "Expects the group to be halted with this code. A halt without this directive in the same case is an error.")
 def expect_halt(context: Context, parsed: ParsedDirective) -> None:
     halted = context.halted
     code = parsed.directive.words[0]

@@ -67,8 +67,7 @@ def by_task_text(values: dict[TaskId, str]) -> str:
 
 
 def fact_text(fact: Fact) -> str:
-    """``MemberJoined m1``, ``LagReported m1 epoch=3``; incarnations from the second on as ``m1/2``.
-    """
+    """``MemberJoined m1``, ``LagReported m1 epoch=3``; incarnations from the second on as ``m1/2``."""
     words = [type(fact).__name__]
     member_id = getattr(fact, "member_id", None)
     if member_id is not None:

@@ -114,8 +114,7 @@ class Context:
         return decisions
 
     def show_step(self, fact: Fact, decisions: list[DecisionRecord], shown: int, *, quiet: bool) -> None:
-        """Shows a fact, its decisions and new disagreements. `shown`: disagreements already shown.
-        """
+        """Shows a fact, its decisions and new disagreements. `shown`: disagreements already shown."""
         group_harness = self.group_harness
         self._remember(fact, decisions)
         if self._refused_again(decisions):
@@ -192,8 +191,7 @@ class Context:
         return config
 
     def make(self, parsed: ParsedDirective, kind: Callable[..., T], **fields: object) -> T:
-        """Constructs a fact or a part of one. Raises ScenarioError, which names the invalid field.
-        """
+        """Constructs a fact or a part of one. Raises ScenarioError, which names the invalid field."""
         try:
             return kind(**fields)
         except FieldError as error:

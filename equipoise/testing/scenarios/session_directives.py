@@ -232,9 +232,7 @@ def fetch_serve(context: Context, parsed: ParsedDirective) -> None:
         harness.serve(host, parsed.find("most"))
 
 
-@directive(
-    "fetch-arrive", "SESSION...", "The session receives the answer.", lose=Argument(WHOLE, "number of a decision that the answer omits")
-)
+@directive("fetch-arrive", "SESSION...", "The session receives the answer.", lose=Argument(WHOLE, "number of a decision that the answer omits"))
 def fetch_arrive(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     for host in _chosen(harness, parsed):

@@ -147,8 +147,7 @@ class SessionHarness:
         self.found: set[TaskId] = set()
 
     def wait(self, ms: int) -> None:
-        """Advances the clocks, and calls `look` whenever a session's right to process may change.
-        """
+        """Advances the clocks, and calls `look` whenever a session's right to process may change."""
         end_ms = self.now_ms + ms
         while self.now_ms < end_ms:
             moments = [moment for host in self.hosts.values() for moment in _moments(host.session) if self.now_ms < moment < end_ms]
@@ -271,8 +270,7 @@ def _moments(session: MemberSession) -> list[int]:
 
 
 def _by_a_newer_build(record: DecisionRecord) -> DecisionRecord | UnreadDecision:
-    """The decision as read when a newer build wrote it in a version that this build does not know.
-    """
+    """The decision as read when a newer build wrote it in a version that this build does not know."""
     kind, version, payload = codec.encode(record.decision)
     row = DecisionRow(record.group, record.number, record.caused_by, record.index, kind, version + 1, payload, 0)
     return member_decision(StoredDecision(row, record.log_id, record.fact_checksum))

@@ -104,4 +104,3 @@ class WorkerCoordinator:
     def _tell(self, worker: SimulatedWorker, partitions: tuple[int, ...]) -> None:
         if worker.process.is_alive and self._told.get(worker) == partitions:
             worker.process.app.create_task(worker.rebalanced(partitions))
-

@@ -67,8 +67,7 @@ class Scheduler:
         heapq.heappush(self._heap, (due_us, self._sequence, item))
 
     def run(self, until_us: int, until: Callable[[], bool] = lambda: False) -> None:
-        """Runs until `until` holds after a step, nothing is left to do, or the time is `until_us`.
-        """
+        """Runs until `until` holds after a step, nothing is left to do, or the time is `until_us`."""
         heap = self._heap
         hooks = sys.get_asyncgen_hooks()
         try:

@@ -109,5 +109,4 @@ PATTERNS = (
     pattern("GroupMetadataManager", None, r"(?:Finished loading|Finished unloading|Scheduling|Loading|Unloading|Loaded|Group metadata|The following|Removed|Writing|[Tt]ombstone)"),
     pattern("GroupCoordinator", None, r"(?:Starting up|Startup complete|Shutting down|Shutdown complete|Elected as|Resigned|Member id|Removed|Failed to write)"),
     pattern("[MemberId ", None, r"\[MemberId "),
-)  # fmt: skip
-
+)  # fmt: skip # a table: one row a line

@@ -64,12 +64,17 @@ def _record(kind: str, key: dict[str, Any], value: dict[str, Any] | None, offset
         return group, RawRecord(0, offset, at_ms, group_key(group), None)
     members = [
         WrittenMember(
-            member_id=str(each["memberId"]), instance_id=each.get("groupInstanceId"), client_id=str(each["clientId"]), host=str(each["clientHost"]),
-            subscription=base64.b64decode(each["subscription"]), assignment=base64.b64decode(each["assignment"]),
-            rebalance_timeout_ms=int(each.get("rebalanceTimeout", -1)), session_timeout_ms=int(each.get("sessionTimeout", -1)),
+            member_id=str(each["memberId"]),
+            instance_id=each.get("groupInstanceId"),
+            client_id=str(each["clientId"]),
+            host=str(each["clientHost"]),
+            subscription=base64.b64decode(each["subscription"]),
+            assignment=base64.b64decode(each["assignment"]),
+            rebalance_timeout_ms=int(each.get("rebalanceTimeout", -1)),
+            session_timeout_ms=int(each.get("sessionTimeout", -1)),
         )
         for each in value["members"]
-    ]  # fmt: skip
+    ]
     record = classic_group_record(group, str(value["protocolType"]), int(value["generation"]), str(value["protocol"] or ""), at_ms, members)
     return group, RawRecord(0, offset, at_ms, *record)
 

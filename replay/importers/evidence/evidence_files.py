@@ -39,18 +39,38 @@ _MOST_SHAPES = 3
 _LEAST_WRAPPED, _LEAST_WIDTH = 3, 60
 _DOCUMENT = re.compile(rb"\s*(?:\{|\[\s*[{\]])")
 _GZIP = b"\x1f\x8b"
-_SETTING = re.compile(r"\b(session\.timeout\.ms|max\.poll\.interval\.ms|group\.instance\.id|client\.id|group\.id|partition\.assignment\.strategy"
-                      r"|group\.protocol|rebalance\.timeout\.ms|max\.poll\.records|auto\.commit\.interval\.ms|scheduled\.rebalance\.max\.delay\.ms"
-                      r"|num\.standby\.replicas|application\.id) = (\S*(?: \S+)*)")  # fmt: skip
+_SETTING = re.compile(
+    r"\b(session\.timeout\.ms|max\.poll\.interval\.ms|group\.instance\.id|client\.id|group\.id|partition\.assignment\.strategy"
+    r"|group\.protocol|rebalance\.timeout\.ms|max\.poll\.records|auto\.commit\.interval\.ms|scheduled\.rebalance\.max\.delay\.ms"
+    r"|num\.standby\.replicas|application\.id) = (\S*(?: \S+)*)"
+)
 _INSTANCE = re.compile(r"'?group[_.]instance[_.]id'?[=:] ?'?([^',\s}]+)")
 _SOURCES = {
-    "broker": broker_lines.PATTERNS, "consumer": java_clients.CONSUMERS, "streams": java_clients.STREAMS, "connect": java_clients.CONNECT,
-    "librdkafka": other_clients.LIBRDKAFKA, "python": other_clients.PYTHON, "go": other_clients.GO,
-}  # fmt: skip
+    "broker": broker_lines.PATTERNS,
+    "consumer": java_clients.CONSUMERS,
+    "streams": java_clients.STREAMS,
+    "connect": java_clients.CONNECT,
+    "librdkafka": other_clients.LIBRDKAFKA,
+    "python": other_clients.PYTHON,
+    "go": other_clients.GO,
+}
 _BROKER_WORDS = (
-    "GroupCoordinator", "GroupMetadataManager", "[GroupId ", "[GroupId=", "[Group ", "rebalance group", "Stabilized group", "has failed, removing",
-    "has left, removing", "from leader", "who haven't joined", "with generation", "tatic member", "unknown member id", "egistered signal handlers",
-)  # fmt: skip
+    "GroupCoordinator",
+    "GroupMetadataManager",
+    "[GroupId ",
+    "[GroupId=",
+    "[Group ",
+    "rebalance group",
+    "Stabilized group",
+    "has failed, removing",
+    "has left, removing",
+    "from leader",
+    "who haven't joined",
+    "with generation",
+    "tatic member",
+    "unknown member id",
+    "egistered signal handlers",
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -374,9 +394,14 @@ class _Reader:
 
 
 _SOURCE_NAMES = {
-    "broker": "a broker's log", "consumer": "a Java consumer's log", "streams": "Kafka Streams' log", "connect": "Kafka Connect's log",
-    "librdkafka": "librdkafka's log", "python": "a Python consumer's log", "go": "a Go consumer's log",
-}  # fmt: skip
+    "broker": "a broker's log",
+    "consumer": "a Java consumer's log",
+    "streams": "Kafka Streams' log",
+    "connect": "Kafka Connect's log",
+    "librdkafka": "librdkafka's log",
+    "python": "a Python consumer's log",
+    "go": "a Go consumer's log",
+}
 
 
 def _dialect(text: str, source: str) -> str:

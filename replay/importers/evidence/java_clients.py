@@ -14,7 +14,7 @@ _GENERATION = r"(?:Generation\{generationId=(?P<number>-?[0-9]+)(?:, memberId='(
 _TRANSITIONS: dict[str, Said] = {
     "JOINING": Said.JOINING, "STABLE": Said.TRANSITION, "RECONCILING": Said.TRANSITION, "FENCED": Said.UNKNOWN_MEMBER, "STALE": Said.POLL_TIMEOUT,
     "LEAVING": Said.LEAVING, "PREPARE_LEAVING": Said.LEAVING,
-}  # fmt: skip
+}  # fmt: skip # a table: one row a line
 
 CONSUMERS = (
     pattern("oll timeout has expired", Said.POLL_TIMEOUT,
@@ -71,7 +71,7 @@ CONSUMERS = (
     pattern("User provided listener", Said.CALLBACK, rf"{_WHO} User provided listener (?P<other>\S+) failed on invocation of (?P<text>\w+)"),
     pattern("roup", None, rf"{_WHO} (?:Found no committed|Resetting|Setting offset|Subscribed|Notifying assignor|Discovered|Cluster ID|Requesting|Node|Updating|Failing|SyncGroup"
             r"|JoinGroup|Resetting generation|Seeking|Fetch|The |Generation|Close|Heartbeat|OffsetCommit|Kafka|Creating|Initialized|Member|Skipped|Unsubscribed|Failed)"),
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 _EXCEPTION = r"(?:\n(?P<text>[^\n]+)(?:[\s\S]*?\nCaused by: (?P<other>[^\n]+))?)?"
 STREAMS = (
     pattern("uncaught exception handler", Said.DIED,
@@ -86,7 +86,7 @@ STREAMS = (
     pattern("lost due to missed rebalance", Said.LOST, rf"{_STREAMS}.*partitions \[(?P<work>[^\]]*)\] lost due to missed rebalance", kind="streams"),
     pattern("partition revocation took", None, "partition revocation took"),
     pattern("stream-", None, rf"{_STREAMS}"),
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 
 CONNECT = (
     pattern("and got assignment", Said.WORKER,
@@ -98,4 +98,4 @@ CONNECT = (
     pattern("onnector", Said.CHANGED, rf"{_WHO} Connector (?P<text>\S+) (?P<state>config updated|config removed|target state change)", kind="connect"),
     pattern("Task threw an uncaught", Said.FAILED, r"WorkerS(?:ink|ource)Task\{id=(?P<text>[^}]+)\} Task threw an uncaught and unrecoverable exception", kind="connect"),
     pattern("[Worker clientId", None, rf"{_WHO} "),
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line

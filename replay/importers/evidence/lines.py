@@ -17,9 +17,23 @@ from equipoise.replay.importers.evidence.times import Clock, time_of_value
 NEEDLE = b"roup"
 """Nearly every line about a group has it."""
 SELDOM = (
-    b"poll", b"POLL", b"stream-", b"ession expired", b"member_id", b".ms = ", b"CONSUMER-ID", b"FencedInstance", b"nknown member", b"ommitFailed",
-    b"WorkerS", b"SESSTMOUT", b"fresh process id", b"signal handlers", b"uncaught exception", b"is not known in",
-)  # fmt: skip
+    b"poll",
+    b"POLL",
+    b"stream-",
+    b"ession expired",
+    b"member_id",
+    b".ms = ",
+    b"CONSUMER-ID",
+    b"FencedInstance",
+    b"nknown member",
+    b"ommitFailed",
+    b"WorkerS",
+    b"SESSTMOUT",
+    b"fresh process id",
+    b"signal handlers",
+    b"uncaught exception",
+    b"is not known in",
+)
 """The others have one of these."""
 _NOISE = b" expired offsets in "
 """What every broker writes every ten minutes of its own work."""
@@ -39,8 +53,19 @@ _LOGFMT = re.compile(r"(?:time|ts|timestamp|level)=")
 _ESCAPED = re.compile(r"\b(?:msg|message)=\"((?:[^\"\\]|\\.)*)\"")
 _MESSAGES = ("message", "msg", "log", "@message", "MESSAGE", "text", "body", "event", "textPayload", "line", "short_message")
 _TIMES = (
-    "@timestamp", "timestamp", "time", "ts", "t", "asctime", "timeMillis", "__REALTIME_TIMESTAMP", "date", "datetime", "instant", "timestamp_ms",
-)  # fmt: skip
+    "@timestamp",
+    "timestamp",
+    "time",
+    "ts",
+    "t",
+    "asctime",
+    "timeMillis",
+    "__REALTIME_TIMESTAMP",
+    "date",
+    "datetime",
+    "instant",
+    "timestamp_ms",
+)
 _NESTED = ("jsonPayload", "fields", "record", "_source", "result", "log")
 
 
@@ -113,10 +138,7 @@ def _wanted(lines: list[bytes], *, has_seldom: bool) -> list[int]:
     """Places of the lines that may be about a group."""
     if not has_seldom:
         return [index for index, line in enumerate(lines) if NEEDLE in line and _NOISE not in line]
-    return [
-        index for index, line in enumerate(lines)
-        if (NEEDLE in line or any(each in line for each in SELDOM)) and _NOISE not in line
-    ]  # fmt: skip
+    return [index for index, line in enumerate(lines) if (NEEDLE in line or any(each in line for each in SELDOM)) and _NOISE not in line]
 
 
 def _blocks(chunks: Iterable[bytes]) -> Iterator[tuple[list[bytes], bool]]:

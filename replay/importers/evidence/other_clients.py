@@ -36,7 +36,7 @@ LIBRDKAFKA = (
     pattern("onsumerGroupHeartbeat failed", Said.AWAY, rf"{_BETWEEN}ConsumerGroupHeartbeat failed: (?P<text>.*)",
             refine=one_of({"fenced": Said.UNKNOWN_MEMBER, "unknown member": Said.UNKNOWN_MEMBER, "instance": Said.INSTANCE_TAKEN}, Said.AWAY)),
     pattern("Group \"", None, r"Group \""),
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 
 _FOR = r"(?:consumer )?group '?(?P<group>[^\s'.,:]+(?:\.[^\s'.,:]+)*)'?"
 PYTHON = (
@@ -72,7 +72,7 @@ PYTHON = (
     pattern("-+ for group", None, r"^\+[-+]+\+ for group"),
     pattern("livelock", Said.POLL_TIMEOUT, r"\[\^-+\w*Consumer.*livelock"),
     pattern("Timed out waiting for", Said.SESSION_OVER, r"\[\^-+.*Timed out waiting for .*rebalanc"),
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line
 
 _IS = r"(?:: |=|\":)\"?"
 _KEY = rf"\"?[;,]? ?\"?group{_IS}(?P<group>[^,\s\"]+)\"?"
@@ -115,4 +115,4 @@ GO = (
     pattern("consumergroup/", None, "consumergroup/"),
     pattern("client/coordinator coordinator for", None, "client/coordinator"),
     pattern("client/coordinator", Said.AWAY, r"client/coordinator (?P<text>request to broker \S+ failed: .*|coordinator for \S+ is not available)"),
-)  # fmt: skip
+)  # fmt: skip # a table: one row a line

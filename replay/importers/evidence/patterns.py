@@ -63,21 +63,39 @@ def _found(form: Pattern, read: dict[str, str]) -> Found:
     said = form.said if form.refine is None else form.refine(read)
     group = read.get("group", "")
     number = _number(read.get("number", ""))
-    return Found(said, group, number, _detail(
-        read.get("member", ""), _instance(read.get("instance", "")), read.get("other", ""), read.get("client", ""),
-        read.get("text", "") or form.text, read.get("state", "") or form.state, form.kind, _number(read.get("count", "")),
-        read.get("work", ""), read.get("members", ""),
-    ))  # fmt: skip
+    return Found(
+        said,
+        group,
+        number,
+        _detail(
+            read.get("member", ""),
+            _instance(read.get("instance", "")),
+            read.get("other", ""),
+            read.get("client", ""),
+            read.get("text", "") or form.text,
+            read.get("state", "") or form.state,
+            form.kind,
+            _number(read.get("count", "")),
+            read.get("work", ""),
+            read.get("members", ""),
+        ),
+    )
 
 
 @functools.lru_cache(maxsize=4_096)
-def _detail(
-    member: str, instance: str, other: str, client: str, text: str, state: str, kind: str, count: int, work: str, members: str
-) -> Detail:
+def _detail(member: str, instance: str, other: str, client: str, text: str, state: str, kind: str, count: int, work: str, members: str) -> Detail:
     return Detail(
-        member=member, instance=instance, other=other, client=client, text=text.strip(), state=state, kind=kind, count=count,
-        work=partitions(work), members=tuple(re.findall(r"[^\s,()\[\]{}]+", members)) if members else (),
-    )  # fmt: skip
+        member=member,
+        instance=instance,
+        other=other,
+        client=client,
+        text=text.strip(),
+        state=state,
+        kind=kind,
+        count=count,
+        work=partitions(work),
+        members=tuple(re.findall(r"[^\s,()\[\]{}]+", members)) if members else (),
+    )
 
 
 def _instance(text: str) -> str:

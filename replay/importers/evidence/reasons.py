@@ -55,8 +55,7 @@ _CLIENTS: tuple[tuple[Why, tuple[str, ...]], ...] = (
 
 @functools.lru_cache(maxsize=4_096)
 def classify(text: str) -> tuple[Why, str, str, str]:
-    """Returns, of a broker's reason: why, the member, its instance id, and the client's own reason.
-    """
+    """Returns, of a broker's reason: why, the member, its instance id, and the client's own reason."""
     told, _, client = text.partition("; client reason: ")
     for why, expression in _REASONS:
         match = expression.search(told)

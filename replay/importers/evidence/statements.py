@@ -185,9 +185,13 @@ class Statements:
         for index in order:
             file = self._file[index]
             yield Statement(
-                at_ms=times[index], said=Said(self._said[index]), place=f"{self._names[file]}:{self._line[index]}",
-                number=self._number[index], detail=self._detail[index], file=file,
-            )  # fmt: skip
+                at_ms=times[index],
+                said=Said(self._said[index]),
+                place=f"{self._names[file]}:{self._line[index]}",
+                number=self._number[index],
+                detail=self._detail[index],
+                file=file,
+            )
 
     def move(self, file: int, into: Statements, rest: Statements) -> None:
         """Copies those of one file to `into`, and the others to `rest`."""

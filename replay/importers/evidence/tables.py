@@ -20,7 +20,7 @@ _COLUMNS = {
     "PROCESS": "process", "PROCESS-ID": "process", "UPGRADE": "upgrade", "MEMBER-PROTOCOL": "protocol", "TOPOLOGY-EPOCH": "topology_epoch",
     "ASSIGNMENTS": "assignment", "UPGRADED": "upgraded", "UPGRADE-STATUS": "upgraded", "TARGET-ACTIVE": "target", "CLIENT": "client",
     "LOG-START-OFFSET": "start", "MEMBER-EPOCH": "member_epoch",
-}  # fmt: skip
+}  # fmt: skip # a table: one row a line
 """Words of a header -> what the column has."""
 _HEADER = re.compile("|".join(re.escape(each) for each in sorted(_COLUMNS, key=len, reverse=True)))
 _ASSIGNED = re.compile(r"([A-Za-z0-9._-]*)[(:]([0-9]+(?:,[0-9]+)*)\)?")
@@ -81,8 +81,13 @@ class Look:
 def header_of(line: str) -> list[tuple[str, int]] | None:
     """Columns of a table and where each begins; None: no header of a table about groups."""
     words = line.split()
-    if not words or words[0] not in ("GROUP", "TOPIC", "CONSUMER-ID", "MEMBER") or not re.search(
-        r"CONSUMER-ID|COORDINATOR \(ID\)|CURRENT-OFFSET|OFFSET-LAG|#PARTITIONS", line,
+    if (
+        not words
+        or words[0] not in ("GROUP", "TOPIC", "CONSUMER-ID", "MEMBER")
+        or not re.search(
+            r"CONSUMER-ID|COORDINATOR \(ID\)|CURRENT-OFFSET|OFFSET-LAG|#PARTITIONS",
+            line,
+        )
     ):
         return None
     found = [(_COLUMNS[each[0]], each.start()) for each in _HEADER.finditer(line)]
@@ -203,15 +208,21 @@ def _add(look: Look, row: dict[str, str], line: int) -> None:
                 count=len(works or ()) if count is None else count, work=works,
                 target=partitions_of(row["target"]) if "target" in row else None, line=line,
             )
-        )  # fmt: skip
+        )  # fmt: skip # a table: one row a line
     elif "topic" in row:
         partition = _whole(row.get("partition", ""))
         if partition is None or row["topic"] == "-":
             if member:
                 look.members.append(
                     MemberRow(
-                        member=member, instance="", host=_text(row.get("host", "")), client=_text(row.get("client", "")), count=0, work=(),
-                        target=None, line=line,
+                        member=member,
+                        instance="",
+                        host=_text(row.get("host", "")),
+                        client=_text(row.get("client", "")),
+                        count=0,
+                        work=(),
+                        target=None,
+                        line=line,
                     )
                 )
             return
@@ -221,7 +232,7 @@ def _add(look: Look, row: dict[str, str], line: int) -> None:
                 topic=row["topic"], partition=partition, committed=committed, end=end, lag=lag, member=member,
                 host=_text(row.get("host", "")), client=_text(row.get("client", "")), line=line,
             )
-        )  # fmt: skip
+        )  # fmt: skip # a table: one row a line
 
 
 def partitions_of(text: str) -> tuple[str, ...]:

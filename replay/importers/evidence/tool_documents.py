@@ -73,10 +73,13 @@ def _connector(read: dict[str, Any]) -> ConnectorStatus | None:
         return None
     listed = [each for each in tasks if isinstance(each, dict) and isinstance(each.get("id"), int)]
     return ConnectorStatus(
-        connector=read["name"], state=_str(connector.get("state")), worker=_str(connector.get("worker_id")), kind=_str(read.get("type")),
+        connector=read["name"],
+        state=_str(connector.get("state")),
+        worker=_str(connector.get("worker_id")),
+        kind=_str(read.get("type")),
         trace=_first(connector.get("trace")),
         tasks=tuple((each["id"], _str(each.get("state")), _str(each.get("worker_id")), _first(each.get("trace"))) for each in listed),
-    )  # fmt: skip
+    )
 
 
 def _burrow(read: dict[str, Any]) -> BurrowStatus | None:
@@ -91,17 +94,25 @@ def _burrow(read: dict[str, Any]) -> BurrowStatus | None:
         start, end = _dict(each.get("start")), _dict(each.get("end"))
         rows.append(
             BurrowPartition(
-                topic=each["topic"], partition=each["partition"], status=_str(each.get("status")), owner=_str(each.get("owner")),
+                topic=each["topic"],
+                partition=each["partition"],
+                status=_str(each.get("status")),
+                owner=_str(each.get("owner")),
                 client=_str(each.get("client_id")),
-                lag=_int(each.get("current_lag", end.get("lag"))), first_ms=time_of_value(start.get("timestamp")) or 0,
+                lag=_int(each.get("current_lag", end.get("lag"))),
+                first_ms=time_of_value(start.get("timestamp")) or 0,
                 first_offset=_int(start.get("offset")),
-                last_ms=time_of_value(end.get("timestamp")) or 0, last_offset=_int(end.get("offset")),
+                last_ms=time_of_value(end.get("timestamp")) or 0,
+                last_offset=_int(end.get("offset")),
             )
-        )  # fmt: skip
+        )
     return BurrowStatus(
-        group=status["group"], cluster=_str(status.get("cluster")), status=_str(status.get("status")),
-        total_lag=_int(status.get("totallag")), partitions=tuple(rows),
-    )  # fmt: skip
+        group=status["group"],
+        cluster=_str(status.get("cluster")),
+        status=_str(status.get("status")),
+        total_lag=_int(status.get("totallag")),
+        partitions=tuple(rows),
+    )
 
 
 def _dict(value: Any) -> dict[str, Any]:

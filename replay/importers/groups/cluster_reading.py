@@ -77,9 +77,7 @@ class ClusterReader:
             batches: dict[TopicPartition, list[ConsumedRecord]] = await self._consumer.getmany(timeout_ms=_WAIT_MS)
             for place, records in batches.items():
                 found += [
-                    RawRecord(place.partition, each.offset, each.timestamp_ms, each.key, each.value)
-                    for each in records
-                    if each.key is not None
+                    RawRecord(place.partition, each.offset, each.timestamp_ms, each.key, each.value) for each in records if each.key is not None
                 ]
                 self.positions[place.partition] = await self._consumer.position(place)
         return found

@@ -81,8 +81,7 @@ class ClusterRecording:
         return dict(self._db.execute("SELECT partition, next_offset FROM positions"))
 
     def append(self, records: Iterable[tuple[str, RawRecord]], commits: list[RecordedCommit], positions: Mapping[int, int]) -> None:
-        """Adds records with their groups, and commits, and moves the positions, in one transaction.
-        """
+        """Adds records with their groups, and commits, and moves the positions, in one transaction."""
         with self._transaction():
             self._db.executemany(
                 'INSERT INTO records ("group", at_ms, partition, offset, key, value) VALUES (?, ?, ?, ?, ?, ?)',

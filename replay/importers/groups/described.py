@@ -108,15 +108,23 @@ def records_of_consumers(group: Mapping[str, Any]) -> dict[bytes, bytes]:
     for each in group["members"]:
         member, has, target = each["member_id"], _partitions(each["assignment"]), _partitions(each["target_assignment"])
         described = record_values.ConsumerGroupMemberMetadata(
-            instance_id=each["instance_id"], rack_id=each["rack_id"], client_id=each["client_id"], client_host=each["client_host"],
-            subscribed_topic_names=tuple(each["subscribed_topic_names"]), subscribed_topic_regex=each["subscribed_topic_regex"],
-            rebalance_timeout_ms=_UNKNOWN, server_assignor=group["assignor"] or None,
-        )  # fmt: skip
+            instance_id=each["instance_id"],
+            rack_id=each["rack_id"],
+            client_id=each["client_id"],
+            client_host=each["client_host"],
+            subscribed_topic_names=tuple(each["subscribed_topic_names"]),
+            subscribed_topic_regex=each["subscribed_topic_regex"],
+            rebalance_timeout_ms=_UNKNOWN,
+            server_assignor=group["assignor"] or None,
+        )
         owned = tuple(record_values.OwnedPartitions(topic_id=topic, partitions=numbers) for topic, numbers in has.items())
         current = record_values.ConsumerGroupCurrentMemberAssignment(
-            member_epoch=each["member_epoch"], previous_member_epoch=each["member_epoch"], state=_state(_pairs(has.items()), _pairs(target.items())),
-            assigned_partitions=owned, partitions_pending_revocation=(),
-        )  # fmt: skip
+            member_epoch=each["member_epoch"],
+            previous_member_epoch=each["member_epoch"],
+            state=_state(_pairs(has.items()), _pairs(target.items())),
+            assigned_partitions=owned,
+            partitions_pending_revocation=(),
+        )
         wanted = tuple(record_values.TopicPartitions(topic_id=topic, partitions=numbers) for topic, numbers in target.items())
         found[key_of(5, name, member)] = write_value(described)
         found[key_of(7, name, member)] = write_value(record_values.ConsumerGroupTargetAssignmentMember(topic_partitions=wanted))
@@ -138,24 +146,41 @@ def records_of_streams(group: DescribedStreamsGroup) -> dict[bytes, bytes]:
     if group.topology is not None:
         parts = tuple(
             record_values.StreamsSubtopology(
-                subtopology_id=each.subtopology_id, source_topics=each.source_topics, source_topic_regex=(),
-                state_changelog_topics=each.state_changelog_topics, repartition_sink_topics=each.repartition_sink_topics,
-                repartition_source_topics=each.repartition_source_topics, copartition_groups=(),
+                subtopology_id=each.subtopology_id,
+                source_topics=each.source_topics,
+                source_topic_regex=(),
+                state_changelog_topics=each.state_changelog_topics,
+                repartition_sink_topics=each.repartition_sink_topics,
+                repartition_source_topics=each.repartition_source_topics,
+                copartition_groups=(),
             )
             for each in group.topology.subtopologies
-        )  # fmt: skip
+        )
         found[key_of(23, name)] = write_value(record_values.StreamsGroupTopology(epoch=group.topology.epoch, subtopologies=parts))
     for each in group.members:
         described = record_values.StreamsGroupMemberMetadata(
-            instance_id=each.instance_id, rack_id=each.rack_id, client_id=each.client_id, client_host=each.client_host, rebalance_timeout_ms=_UNKNOWN,
-            topology_epoch=each.topology_epoch, process_id=each.process_id, user_endpoint=each.user_endpoint, client_tags=each.client_tags,
-        )  # fmt: skip
+            instance_id=each.instance_id,
+            rack_id=each.rack_id,
+            client_id=each.client_id,
+            client_host=each.client_host,
+            rebalance_timeout_ms=_UNKNOWN,
+            topology_epoch=each.topology_epoch,
+            process_id=each.process_id,
+            user_endpoint=each.user_endpoint,
+            client_tags=each.client_tags,
+        )
         has, target = each.assignment, each.target_assignment
         current = record_values.StreamsGroupCurrentMemberAssignment(
-            member_epoch=each.member_epoch, previous_member_epoch=each.member_epoch, state=1 + _state(_tasks(has), _tasks(target)),
-            active_tasks=_owned(has.active_tasks), standby_tasks=_owned(has.standby_tasks), warmup_tasks=_owned(has.warmup_tasks),
-            active_tasks_pending_revocation=(), standby_tasks_pending_revocation=(), warmup_tasks_pending_revocation=(),
-        )  # fmt: skip
+            member_epoch=each.member_epoch,
+            previous_member_epoch=each.member_epoch,
+            state=1 + _state(_tasks(has), _tasks(target)),
+            active_tasks=_owned(has.active_tasks),
+            standby_tasks=_owned(has.standby_tasks),
+            warmup_tasks=_owned(has.warmup_tasks),
+            active_tasks_pending_revocation=(),
+            standby_tasks_pending_revocation=(),
+            warmup_tasks_pending_revocation=(),
+        )
         found[key_of(19, name, each.member_id)] = write_value(described)
         found[key_of(21, name, each.member_id)] = write_value(target)
         found[key_of(22, name, each.member_id)] = write_value(current)

@@ -133,8 +133,7 @@ class _RowsOfUnits:
 
 
 def _units(recording: ClusterRecording, patterns: Sequence[str]) -> tuple[dict[str, str], frozenset[str]]:
-    """Group -> the unit that it is of, its own name or that of Kafka Connect; and those to explain.
-    """
+    """Group -> the unit that it is of, its own name or that of Kafka Connect; and those to explain."""
     connect: set[str] = set()
     groups: dict[str, None] = {}
     for group, raw in recording.records_by_group():

@@ -22,6 +22,7 @@ from equipoise.replay.importers.offsets_topic.record_keys import GROUP_METADATA,
 Work = frozenset[str]
 NOTHING: Work = frozenset()
 
+
 class GroupKind(enum.StrEnum):
     """What leads a group, and what its members are."""
 

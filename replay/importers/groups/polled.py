@@ -171,8 +171,7 @@ class PolledCluster:
         return found
 
     async def _look_at_modern(self, admin: Admin, nodes: Mapping[str, int], unknown: list[str]) -> list[RawRecord]:
-        """Groups of KIP-848 and KIP-1071. `unknown`: not of the classic protocol, and not yet seen.
-        """
+        """Groups of KIP-848 and KIP-1071. `unknown`: not of the classic protocol, and not yet seen."""
         found: list[RawRecord] = []
         for kind in (ConsumerGroupDescribe, StreamsGroupDescribe):
             asked = [name for name in nodes if self._protocols.get(name) is kind] + unknown

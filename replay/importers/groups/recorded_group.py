@@ -30,8 +30,7 @@ def recorded_source(recording: ClusterRecording, group: str) -> HeldSource:
 
 
 def _in_time(records: Iterator[RawRecord]) -> Iterator[RawRecord]:
-    """The records; one whose time is before the last one's (another broker's clock) gets its time.
-    """
+    """The records; one whose time is before the last one's (another broker's clock) gets its time."""
     last_ms = 0
     for raw in records:
         last_ms = max(last_ms, raw.timestamp_ms)

@@ -378,9 +378,7 @@ class _Import:
             lags=lags,
         )
 
-    def _observed(
-        self, event: GroupMetadata, step: ObservedRound, present: Sequence[tuple[ProcessLife, Sequence[WireMember]]]
-    ) -> AssignmentObserved:
+    def _observed(self, event: GroupMetadata, step: ObservedRound, present: Sequence[tuple[ProcessLife, Sequence[WireMember]]]) -> AssignmentObserved:
         members = []
         for life, consumers in present:
             active = {task for member in consumers for task in member.assignment.active}

@@ -49,6 +49,7 @@ RUNS_IT = -2
 UNKNOWN_SUM = -3
 """Offset sum of a copy whose position is not known (`SubscriptionInfo.UNKNOWN_OFFSET_SUM`)."""
 
+
 @attrs.frozen(kw_only=True)
 class StreamsSubscription:
     """Contents of a consumer's subscription, with the Streams user data in it."""

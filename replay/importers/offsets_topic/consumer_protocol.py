@@ -64,9 +64,7 @@ def read_subscription(reader: ByteReader, *, lenient: bool = False) -> Subscript
     rack = reader.nullable_string("rack") if follows(3) else None
     if not lenient:
         reader.finish("the subscription")
-    return Subscription(
-        version=version, topics=topics, user_data=user, owned_partitions=owned, owned_generation=generation, rack=rack, is_cut=is_cut
-    )
+    return Subscription(version=version, topics=topics, user_data=user, owned_partitions=owned, owned_generation=generation, rack=rack, is_cut=is_cut)
 
 
 def read_assignment(reader: ByteReader, *, lenient: bool = False) -> Assignment:

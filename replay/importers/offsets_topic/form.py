@@ -93,8 +93,7 @@ def part(cls: type[Any]) -> Form:
 
 
 def nullable_part(cls: type[Any]) -> Form:
-    """A structure within a record, or nothing, as a byte says: 1 or -1, in a tagged field 1 or 0.
-    """
+    """A structure within a record, or nothing, as a byte says: 1 or -1, in a tagged field 1 or 0."""
 
     def read(reader: ByteReader, what: str) -> Any:
         return read_fields(cls, reader) if reader.int8(f"mark of {what}") > 0 else None

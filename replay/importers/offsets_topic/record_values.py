@@ -28,8 +28,7 @@ from equipoise.replay.importers.offsets_topic.form import (
 
 @attrs.frozen(kw_only=True)
 class ConsumerGroupMetadata:
-    """The epoch of a group of KIP-848: it rises with each change that asks for another assignment.
-    """
+    """The epoch of a group of KIP-848: it rises with each change that asks for another assignment."""
 
     epoch: int = wire(int32)
     metadata_hash: int = tagged(0, int64, default=0)

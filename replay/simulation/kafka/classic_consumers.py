@@ -109,8 +109,7 @@ class ClassicConsumers(SimulatedGroup):
         return {key for name, at_ms in self._missed_ms.items() if at_ms > due_ms for key in self._had[name]}
 
     def waits_for(self, process: str, member: str) -> str:
-        """For whom partitions of one that is gone wait: the process, whatever member it comes as.
-        """
+        """For whom partitions of one that is gone wait: the process, whatever member it comes as."""
         return process
 
 

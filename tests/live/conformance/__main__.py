@@ -28,11 +28,19 @@ from tools import brokers
 HERE = Path(__file__).parent
 PACKAGE = "org.apache.kafka.streams.integration"
 CLASSES = (
-    "RebalanceTaskClosureIntegrationTest", "TaskAssignorIntegrationTest", "StandbyTaskCreationIntegrationTest", "AdjustStreamThreadCountTest",
-    "StandbyTaskEOSMultiRebalanceIntegrationTest", "StandbyTaskEOSIntegrationTest", "SmokeTestDriverIntegrationTest",
-    "KafkaStreamsCloseOptionsIntegrationTest", "PauseResumeIntegrationTest", "RestoreIntegrationTest", "HighAvailabilityTaskAssignorIntegrationTest",
+    "RebalanceTaskClosureIntegrationTest",
+    "TaskAssignorIntegrationTest",
+    "StandbyTaskCreationIntegrationTest",
+    "AdjustStreamThreadCountTest",
+    "StandbyTaskEOSMultiRebalanceIntegrationTest",
+    "StandbyTaskEOSIntegrationTest",
+    "SmokeTestDriverIntegrationTest",
+    "KafkaStreamsCloseOptionsIntegrationTest",
+    "PauseResumeIntegrationTest",
+    "RestoreIntegrationTest",
+    "HighAvailabilityTaskAssignorIntegrationTest",
     "EosIntegrationTest",
-)  # fmt: skip
+)
 MOST_S = 1_500
 JAVA = ("-Xmx2g", "-Dorg.apache.logging.log4j.level=INFO")
 """Some of the tests read what Kafka Streams logs at level INFO."""
@@ -71,9 +79,18 @@ def run(name: str, every: str, log: Path, url: str = "") -> Outcome:
             listeners.parent.mkdir(parents=True)
             listeners.write_text("Led\n")
         command = [
-            "java", *JAVA, f"-Dequipoise.url={url}", "-cp", f"{folder}:{every}", "org.junit.platform.console.ConsoleLauncher",
-            "execute", "-c", f"{PACKAGE}.{name}", "--details=tree", "--disable-ansi-colors",
-        ]  # fmt: skip
+            "java",
+            *JAVA,
+            f"-Dequipoise.url={url}",
+            "-cp",
+            f"{folder}:{every}",
+            "org.junit.platform.console.ConsoleLauncher",
+            "execute",
+            "-c",
+            f"{PACKAGE}.{name}",
+            "--details=tree",
+            "--disable-ansi-colors",
+        ]
         began_s = time.monotonic()
         took_s: float | None = None
         try:

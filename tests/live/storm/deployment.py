@@ -130,10 +130,15 @@ BACK_WITHIN_MS = 8_000
 
 
 BROKER_SETTINGS = {
-    "broker.session.timeout.ms": "6000", "compression.type": "zstd", "offsets.retention.minutes": "1",
-    "offsets.retention.check.interval.ms": "5000", "transactional.id.expiration.ms": "60000", "producer.id.expiration.ms": "60000",
-    "transaction.remove.expired.transaction.cleanup.interval.ms": "5000", "log.cleaner.backoff.ms": "1000",
-}  # fmt: skip
+    "broker.session.timeout.ms": "6000",
+    "compression.type": "zstd",
+    "offsets.retention.minutes": "1",
+    "offsets.retention.check.interval.ms": "5000",
+    "transactional.id.expiration.ms": "60000",
+    "producer.id.expiration.ms": "60000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "5000",
+    "log.cleaner.backoff.ms": "1000",
+}
 """Brokers compress every topic, and forget within a minute what they forget within a week."""
 
 
@@ -148,9 +153,17 @@ class Deployment:
         self._relaying = contextlib.AsyncExitStack()
         self.brokers = Brokers(len(BROKERS), self.network.listeners, **BROKER_SETTINGS)
         self.orders = Orders(
-            self.brokers.bootstrap, PREFIX, folder, guarantee, partitions=tasks, session_ms=round(SESSION_S * 1_000),
-            lease_margin_ms=round((SESSION_S - LEASE_S) * 1_000), heartbeat_ms=1_500, commit_ms=COMMIT_MS, settings=SETTINGS,
-        )  # fmt: skip
+            self.brokers.bootstrap,
+            PREFIX,
+            folder,
+            guarantee,
+            partitions=tasks,
+            session_ms=round(SESSION_S * 1_000),
+            lease_margin_ms=round((SESSION_S - LEASE_S) * 1_000),
+            heartbeat_ms=1_500,
+            commit_ms=COMMIT_MS,
+            settings=SETTINGS,
+        )
         self.topics = Topics(PREFIX)
         self.seats = {name: Seat(name) for name in (*MEMBERS, *EXTRA)}
         self._workers: dict[str, subprocess.Popen[bytes] | None] = dict.fromkeys(WORKERS)
@@ -245,11 +258,16 @@ class Deployment:
 
     def _start_process(self, seat: Seat) -> str:
         return self.orders.start(
-            seat.member_id, folder=seat.folder, timing=seat.timing, guarantee=self._guarantee, epoch=self._epoch,
+            seat.member_id,
+            folder=seat.folder,
+            timing=seat.timing,
+            guarantee=self._guarantee,
+            epoch=self._epoch,
             bootstrap=self.network.bootstrap(seat.member_id) if seat.member_id in MEMBERS else "",
-            clock=self._clock(seat.member_id), witness=seat.member_id in WITNESSED,
+            clock=self._clock(seat.member_id),
+            witness=seat.member_id in WITNESSED,
             back_within_ms=BACK_WITHIN_MS if seat.member_id[-1] in RESTARTS else None,
-        )  # fmt: skip
+        )
 
     def _kill(self, process: str) -> None:
         self.killed.add(process)
@@ -257,10 +275,23 @@ class Deployment:
 
     def _start_worker(self, name: str) -> None:
         command = [
-            "equipoise", "worker",
-            "--bootstrap", self.brokers.bootstrap, "--prefix", PREFIX, "--http-port", "0", "--partitions", str(LOG_PARTITIONS),
-            "--worker-session-timeout-ms", str(round(WORKER_SESSION_S * 1_000)), "--observe-interval-ms", "2000", "--witness", "true",
-        ]  # fmt: skip
+            "equipoise",
+            "worker",
+            "--bootstrap",
+            self.brokers.bootstrap,
+            "--prefix",
+            PREFIX,
+            "--http-port",
+            "0",
+            "--partitions",
+            str(LOG_PARTITIONS),
+            "--worker-session-timeout-ms",
+            str(round(WORKER_SESSION_S * 1_000)),
+            "--observe-interval-ms",
+            "2000",
+            "--witness",
+            "true",
+        ]
         self._workers[name] = started(command, self._folder / f"{name}.out", clock=self._clock(name))
 
     async def _restart_who_ended(self) -> None:
@@ -345,8 +376,7 @@ class Deployment:
                 await self._write(pack_fact(config))
 
     async def _configure_twice(self, fault: Fault) -> None:
-        """Both set something else. Who was answered "in force" has changed that, and nothing more.
-        """
+        """Both set something else. Who was answered "in force" has changed that, and nothing more."""
         wanted = {"max_warmups": 3 + fault.which % 50, "max_warmups_per_member": 3 + fault.which % 40}
         options = ("--bootstrap", self.brokers.bootstrap, "--prefix", PREFIX, "--group", self.orders.group)
         changes = [f"{name}={value}" for name, value in wanted.items()]

@@ -19,8 +19,7 @@ MOST_S = 300
 
 
 async def keep(connection: Connection, topics: Topics, partitions: int, application: list[str], folder: Path) -> None:
-    """``log.p0.db`` and so on, to be read by every command that takes a LOG, and ``<topic>.jsonl``.
-    """
+    """``log.p0.db`` and so on, to be read by every command that takes a LOG, and ``<topic>.jsonl``."""
     server = connection.bootstrap.split(",", maxsplit=1)[0]
     for partition in range(partitions):
         log = f"kafka://{server}/{topics.prefix}?partition={partition}"

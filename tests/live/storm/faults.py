@@ -1,5 +1,4 @@
-"""Faults of a deployment and their times, all drawn from a seed before the start.
-"""
+"""Faults of a deployment and their times, all drawn from a seed before the start."""
 
 from __future__ import annotations
 
@@ -105,15 +104,29 @@ _LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
 }
 """One of the ranges, evenly, and a length from it, evenly."""
 _AFTER_S = {
-    Kind.WIPE: SESSION_S, Kind.HALVE: 2.0, Kind.HALF_CLOSE: 2.0, Kind.RESET: 2.0, Kind.TWIN: SESSION_S + 8, Kind.LEAVE: 15.0, Kind.JOIN: 15.0,
+    Kind.WIPE: SESSION_S,
+    Kind.HALVE: 2.0,
+    Kind.HALF_CLOSE: 2.0,
+    Kind.RESET: 2.0,
+    Kind.TWIN: SESSION_S + 8,
+    Kind.LEAVE: 15.0,
+    Kind.JOIN: 15.0,
     Kind.KILL_BROKER: BETWEEN_BROKERS_S,
-}  # fmt: skip
+}
 _OF_OPERATORS = frozenset(
     {
-        Kind.SETTING, Kind.ASSIGNOR, Kind.TWO_OPERATORS, Kind.POSITIONS, Kind.HOSTILE, Kind.GIANT, Kind.STRANGER, Kind.GUARANTEE, Kind.PARTITIONS,
+        Kind.SETTING,
+        Kind.ASSIGNOR,
+        Kind.TWO_OPERATORS,
+        Kind.POSITIONS,
+        Kind.HOSTILE,
+        Kind.GIANT,
+        Kind.STRANGER,
+        Kind.GUARANTEE,
+        Kind.PARTITIONS,
         Kind.LED_BY,
     }
-)  # fmt: skip
+)
 _AFTER_OTHERS_S = 5.0
 """How long nothing else happens to the same victim after a fault has ended."""
 

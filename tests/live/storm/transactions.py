@@ -31,8 +31,7 @@ class Transactions:
             await consumer.stop()
 
     async def open_in(self, partitions: list[int]) -> list[int]:
-        """Those of `partitions` with an open transaction; none when a broker does not answer soon.
-        """
+        """Those of `partitions` with an open transaction; none when a broker does not answer soon."""
         from aiokafka import TopicPartition
         from aiokafka.errors import KafkaError
 

@@ -42,8 +42,7 @@ def ours(kind: type[BalancedAssignor], stock: str) -> BalancedAssignor:
 
 
 def stock(name: str) -> AbstractPartitionAssignor:
-    """Its own class for each member, because the stock strategy `sticky` keeps what it has there.
-    """
+    """Its own class for each member, because the stock strategy `sticky` keeps what it has there."""
     return type("Stock", (STOCK[name],), {})()
 
 
@@ -71,9 +70,7 @@ class Members:
         members that were there before.
         """
         assert len({each.name for each in self.strategies.values()}) == 1, "one protocol"
-        said = {
-            name: ConsumerProtocolMemberMetadata.decode(each.metadata(set(self.topics[name])).encode()) for name, each in self.strategies.items()
-        }
+        said = {name: ConsumerProtocolMemberMetadata.decode(each.metadata(set(self.topics[name])).encode()) for name, each in self.strategies.items()}
         dealt = self.strategies[leader].assign(cluster(), said)
         had, self.has = self.has, {}
         for name, each in self.strategies.items():

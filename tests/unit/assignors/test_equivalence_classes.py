@@ -141,8 +141,7 @@ def planned(name: str, problem: AssignmentProblem, *, together: bool) -> Plan:
 
 @pytest.mark.parametrize("name", ["high_availability", "learner", "cooperative", "kafka_streams"])
 def test_plan_with_classes_equals_plan_without(name: str):
-    """The same plan to the last field where it is the only one; otherwise one that costs the same.
-    """
+    """The same plan to the last field where it is the only one; otherwise one that costs the same."""
 
     @settings(max_examples=150)
     @given(groups())

@@ -1,5 +1,4 @@
-"""Tasks and members as a network: costs of offers, and the split of tasks that share an offer.
-"""
+"""Tasks and members as a network: costs of offers, and the split of tasks that share an offer."""
 
 from __future__ import annotations
 

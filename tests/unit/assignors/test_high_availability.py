@@ -113,8 +113,7 @@ def test_restore_queue_decides_without_copies():
 
 
 def test_many_partial_copies_do_not_attract_every_task():
-    """m1 has a little of all ten; restored one after the other that is no sooner than sharing them.
-    """
+    """m1 has a little of all ten; restored one after the other that is no sooner than sharing them."""
     ten = numbered(10)
     answer = plan(problem(tasks(ten), member("m1", every=140_000, of=ten), member("m2"), member("m3")))
     assert len(answer.members["m1"].active) <= 4

@@ -328,8 +328,7 @@ def test_static_group_has_no_second_round():
 
 
 def test_second_member_takes_half_in_pairs():
-    """7 stateless, 11 stateful: Kafka allows 11/2 + 1 rounds; 5 of the stateful move, two a round.
-    """
+    """7 stateless, 11 stateful: Kafka allows 11/2 + 1 rounds; 5 of the stateful move, two a round."""
     group = AssignorGroup([*stateful(11), *stateless(7)], {"m1": 1}, max_warmups=2)
     group.settle(0)
     group.join("m2")

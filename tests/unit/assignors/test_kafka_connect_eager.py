@@ -30,8 +30,13 @@ def asked(*members: MemberSpec, memory: Memory | None = None, options: dict[str,
 def test_connectors_are_dealt_in_turn_and_then_tasks() -> None:
     every = (*ids("1_0 1_1 1_2"), *ids("0_0 0_1 0_2"))
     assert {str(task): name for task, name in deal(every, ["w2", "w1"], 0).items()} == {
-        "0_0": "w1", "0_1": "w2", "0_2": "w1", "1_0": "w2", "1_1": "w1", "1_2": "w2",
-    }  # fmt: skip
+        "0_0": "w1",
+        "0_1": "w2",
+        "0_2": "w1",
+        "1_0": "w2",
+        "1_1": "w1",
+        "1_2": "w2",
+    }
     assert [str(task) for task in deal(every, ["w1"], 1)] == ["1_0", "1_1", "1_2", "0_0", "0_1", "0_2"]
     assert deal([TaskId(0, 0)], [], None) == {}
 

@@ -230,9 +230,10 @@ def test_chain_of_exchanges_is_made_in_order():
     lags: Lags = {"0_0": 400, "0_1": 400, "0_2": 40, "0_3": 260, "0_4": 10, "0_5": 20}
     held = "0_0 0_1", "0_2 0_3", "0_4 0_5"
     assert movements(plan(uneven(lags, *held, at_ms=10**9, memory=memory))) == [
-        "0_0 m1 -> m3 revoking", "0_2 m2 -> m1 revoking", "0_4 m3 -> m2 revoking"
-    ]  # fmt: skip
-
+        "0_0 m1 -> m3 revoking",
+        "0_2 m2 -> m1 revoking",
+        "0_4 m3 -> m2 revoking",
+    ]
 
     memory = {"uneven_members": ("m2", "m1", "m3"), "uneven_since_ms": 0, "uneven_tasks": listed("0_0 0_2 0_2")}
     lags = {"0_0": 900, "0_1": 300, "0_2": 400, "0_3": 0, "0_4": 0}

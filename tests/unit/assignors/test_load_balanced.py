@@ -182,8 +182,7 @@ def test_capacities_count():
 
 
 def test_joiner_gets_its_share_below_the_threshold():
-    """Ten of one task each more than the mean is within 20 %; the joiner has nothing, which is not.
-    """
+    """Ten of one task each more than the mean is within 20 %; the joiner has nothing, which is not."""
     owners = [member(f"m{index}", " ".join(f"0_{6 * index + place}" for place in range(6))) for index in range(10)]
     answer = asked(" ".join(["10"] * 60), *owners, member("new"))
     assert len(answer.target["new"]) == 5

@@ -170,8 +170,12 @@ def test_movements_are_in_the_order_of_their_state_then_of_what_is_soonest_ready
     question = problem(tasks(numbered(5)), member("m1", numbered(5)), member("m2", lags=lags), max_warmups=1)
     every = ", ".join(f"0_{partition} m{{0}}" for partition in range(5))
     assert [line.rpartition(" ")[0] for line in told(moved(question, every.format(1), every.format(2)))] == [
-        "0_2 revoking", "0_4 revoking", "0_3 warming", "0_1 waiting slot_full", "0_0 waiting slot_full"
-    ]  # fmt: skip
+        "0_2 revoking",
+        "0_4 revoking",
+        "0_3 warming",
+        "0_1 waiting slot_full",
+        "0_0 waiting slot_full",
+    ]
 
 
 @pytest.mark.parametrize(("state", "lag"), [("warming", BEHIND), ("warming", 50), ("revoking", BEHIND)])
@@ -188,8 +192,10 @@ def test_movements_in_flight_take_new_slots_in_the_order_of_what_is_soonest_read
     destination = member("m2", lags={"0_0": 9_000, "0_1": 5_000, "0_2": 9_000})
     question = problem(given, member("m1", "0_0 0_1 0_2"), destination, in_flight=flying, max_warmups=2)
     assert [line.split()[:2] for line in told(moved(question, "0_0 m1, 0_1 m1, 0_2 m1", "0_0 m2, 0_1 m2, 0_2 m2"))] == [
-        ["0_1", "warming"], ["0_0", "warming"], ["0_2", "waiting"]
-    ]  # fmt: skip
+        ["0_1", "warming"],
+        ["0_0", "warming"],
+        ["0_2", "waiting"],
+    ]
 
 
 @pytest.mark.parametrize(("version_1", "line"), [(False, "0_0 warming leaving"), (True, "0_0 waiting slot_full (leaving)")])

@@ -19,9 +19,12 @@ OLD = {0: 2, 1: 1}
 def test_member_of_an_older_topology_gets_only_partitions_that_it_has(name: str, num_standbys: int) -> None:
     assignor = registry.latest(name)
     question = problem(
-        tasks("0_0 0_1 0_2 0_3", "1_0 1_1 1_2"), member("o1", "0_0", subtopologies=OLD), member("o2", subtopologies=OLD), member("new"),
+        tasks("0_0 0_1 0_2 0_3", "1_0 1_1 1_2"),
+        member("o1", "0_0", subtopologies=OLD),
+        member("o2", subtopologies=OLD),
+        member("new"),
         num_standbys=num_standbys,
-    )  # fmt: skip
+    )
     plan = assignor.assign(question)
     assert plan_faults(question, plan, assignor.guarantees) == []
     for old in ("o1", "o2"):

@@ -1,5 +1,4 @@
-"""Racks (KIP-925): cost of a task per rack, when racks count, and their effect on the target.
-"""
+"""Racks (KIP-925): cost of a task per rack, when racks count, and their effect on the target."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ def at(rack: str | None, made: MemberSpec) -> MemberSpec:
 
 
 def reading(task: str, *racks: str, changelog: str = "", stateful: bool = True, weights: Iterable[int] = ()) -> Task:
-    """A task that reads one partition for each of `racks`, written ``ab`` for replicas in a and b.
-    """
+    """A task that reads one partition for each of `racks`, written ``ab`` for replicas in a and b."""
     weighed = [*weights, *[1] * len(racks)]
     return Task(
         id=parse_task(task),

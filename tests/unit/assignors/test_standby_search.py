@@ -1,5 +1,4 @@
-"""The search that follows the rounds of the standbys' goal: nothing gets worse by it, and it ends.
-"""
+"""The search that follows the rounds of the standbys' goal: nothing gets worse by it, and it ends."""
 
 from __future__ import annotations
 

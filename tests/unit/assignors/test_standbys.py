@@ -234,10 +234,13 @@ def test_second_copies_are_dealt_among_members_without_the_first():
     assert held(assigned(problem(TWO, *members, num_standbys=2))) == {"0_0": "m2 m3", "0_1": "m1 m4"}
 
 
-@pytest.mark.parametrize(("target", "holders"), [
-    ({"0_0": "m2"}, {"0_0": "m3", "0_1": "m2"}),
-    ({"0_0": "m3"}, {"0_0": "m2", "0_1": "m2"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("target", "holders"),
+    [
+        ({"0_0": "m2"}, {"0_0": "m3", "0_1": "m2"}),
+        ({"0_0": "m3"}, {"0_0": "m2", "0_1": "m2"}),
+    ],
+)
 def test_destination_that_restores_gets_the_standby_of_another_task(target: dict[str, str], holders: dict[str, str]):
     question = problem(TWO, member("m1", "0_0 0_1"), member("m2"), member("m3"), num_standbys=1)
     assert held(assigned(question, target)) == holders
@@ -270,8 +273,9 @@ def test_standby_of_a_movement_counts_at_its_source():
 def passes_on(lag: int | None = None, **settings: Any) -> AssignmentProblem:
     """m1 holds all standbys of m2's and m3's tasks, and m3 holds none."""
     third = member("m3", "0_4 0_5", lags={} if lag is None else {"0_2": lag})
-    return problem(SIX, member("m1", "0_0 0_1", standby=numbered(4, start=2)), member("m2", "0_2 0_3", standby="0_0 0_1"), third,
-                   num_standbys=1, **settings)  # fmt: skip
+    return problem(
+        SIX, member("m1", "0_0 0_1", standby=numbered(4, start=2)), member("m2", "0_2 0_3", standby="0_0 0_1"), third, num_standbys=1, **settings
+    )
 
 
 def uneven(third: MemberSpec, **settings: Any) -> AssignmentProblem:
@@ -314,12 +318,15 @@ def test_warm_up_that_is_ready_becomes_the_standby_before_a_nearer_copy_that_is_
     assert (held(found), warming(found), found.unsettled) == ({"0_0": "m3"}, [], False)
 
 
-@pytest.mark.parametrize(("second", "third", "stays"), [
-    ({"leaving": True}, {"active": "2_0 2_1"}, "m3"),
-    ({"active": "1_0 1_1"}, {"leaving": True}, "m2"),
-    ({"active": "1_0 1_1"}, {"active": "2_0 2_1 2_2"}, "m2"),
-    ({"active": "1_0 1_1 1_2"}, {"active": "2_0 2_1"}, "m3"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("second", "third", "stays"),
+    [
+        ({"leaving": True}, {"active": "2_0 2_1"}, "m3"),
+        ({"active": "1_0 1_1"}, {"leaving": True}, "m2"),
+        ({"active": "1_0 1_1"}, {"active": "2_0 2_1 2_2"}, "m2"),
+        ({"active": "1_0 1_1 1_2"}, {"active": "2_0 2_1"}, "m3"),
+    ],
+)
 def test_warm_up_replaces_the_copy_of_a_leaving_member_or_of_the_one_most_above_its_share(second: dict[str, Any], third: dict[str, Any], stays: str):
     """Both have more than one task, their share beside m4 with its capacity. Sub-topologies 1 and 2
     are known to their owner alone.
@@ -428,11 +435,14 @@ def test_copy_waits_for_a_slot_or_for_the_end_of_a_back_off():
     assert (warming(blocked), blocked.unsettled) == (["0_3 m3"], True)
 
 
-@pytest.mark.parametrize(("lag", "full", "warms", "holder", "unsettled"), [
-    (None, False, ["0_0 m3"], "m2", True),
-    (None, True, [], "m2", True),
-    (5, False, [], "m3", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lag", "full", "warms", "holder", "unsettled"),
+    [
+        (None, False, ["0_0 m3"], "m2", True),
+        (None, True, [], "m2", True),
+        (5, False, [], "m3", False),
+    ],
+)
 def test_warm_up_that_began_replaces_the_copy_of_a_leaving_member(lag: int | None, full: bool, warms: list[str], holder: str, unsettled: bool):
     taker = member("m3", warmup="0_0", lags={} if lag is None else {"0_0": lag})
     found = assigned(problem(tasks("0_0"), member("m1", "0_0"), member("m2", standby="0_0", leaving=True), taker, num_standbys=1), full=full)
@@ -447,9 +457,15 @@ def test_warm_up_that_nothing_needs_any_more_ends():
 @pytest.mark.parametrize("balance_factor", [1, 9])
 def test_warm_up_of_a_movement_is_no_standby_to_come(balance_factor: int):
     question = problem(
-        tasks("0_0"), member("m1", "0_0"), member("m2", standby="0_0", leaving=True), member("m3", warmup="0_0"), member("m4"),
-        in_flight=[in_flight("0_0", "m1", "m3", "warming")], num_standbys=1, balance_factor=balance_factor,
-    )  # fmt: skip
+        tasks("0_0"),
+        member("m1", "0_0"),
+        member("m2", standby="0_0", leaving=True),
+        member("m3", warmup="0_0"),
+        member("m4"),
+        in_flight=[in_flight("0_0", "m1", "m3", "warming")],
+        num_standbys=1,
+        balance_factor=balance_factor,
+    )
     assert warming(assigned(question, {"0_0": "m3"})) == ["0_0 m4"]
 
 
@@ -504,9 +520,13 @@ def test_copies_filled_to_a_level_are_those_placed_one_by_one(monkeypatch: pytes
 def test_copy_of_a_task_without_other_members_weighs_nothing_when_others_end():
     """m4's copy of 1_0 ends first, so both copies of 0_0 are worth the same but for their names."""
     question = problem(
-        tasks("0_0 1_0"), member("m1", "0_0 1_0"), member("m2", subtopologies={0: 9}), member("m3", standby="0_0", leaving=True),
-        member("m4", standby="0_0 1_0", leaving=True), num_standbys=1,
-    )  # fmt: skip
+        tasks("0_0 1_0"),
+        member("m1", "0_0 1_0"),
+        member("m2", subtopologies={0: 9}),
+        member("m3", standby="0_0", leaving=True),
+        member("m4", standby="0_0 1_0", leaving=True),
+        num_standbys=1,
+    )
     assert held(assigned(question)) == {"0_0": "m4", "1_0": ""}
 
 

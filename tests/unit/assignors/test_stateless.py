@@ -17,8 +17,7 @@ def with_stateless(group: AssignorGroup, count: int) -> None:
 
 
 def packed(version: int, first: dict[str, int], joining: list[str], owned: int, count: int) -> tuple[list[int], list[int], int]:
-    """The tasks of each member while the warm-ups go on, and at the end, and the changes of owner.
-    """
+    """The tasks of each member while the warm-ups go on, and at the end, and the changes of owner."""
     group = AssignorGroup(stateful(owned), first, assignor=registry.load("high_availability", version), max_warmups=2)
     group.decide()
     for name in joining:

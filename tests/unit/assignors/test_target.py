@@ -79,8 +79,12 @@ def test_min_rank_has_the_caught_up_else_the_soonest_ready(members: tuple[Member
 @pytest.mark.parametrize(
     ("acceptable", "speed", "lag", "equal"),
     [
-        (1_000_000, 0, 12_000, True), (1_000_000, 0, 12_001, False), (500, 0, 11_500, True), (500, 0, 11_501, False),
-        (1_000_000, 30_000, 41_000, True), (1_000_000, 30_000, 41_001, False),
+        (1_000_000, 0, 12_000, True),
+        (1_000_000, 0, 12_001, False),
+        (500, 0, 11_500, True),
+        (500, 0, 11_501, False),
+        (1_000_000, 30_000, 41_000, True),
+        (1_000_000, 30_000, 41_001, False),
     ],
 )
 def test_ready_within_a_second_is_equally_soon(acceptable: int, speed: int, lag: int, equal: bool):
@@ -210,8 +214,10 @@ def test_owners_for_now_are_as_balanced_as_what_runs_already_allows():
     given = tasks("0_0 0_1 0_2")
     runs = member("m1", "0_2")
     assert for_now(problem(given, runs, member("m2")), {"0_0": BOTH, "0_1": BOTH}, {"0_2": "m1"}) in (
-        {"0_0": "m1", "0_1": "m2"}, {"0_0": "m2", "0_1": "m1"}, {"0_0": "m2", "0_1": "m2"}
-    )  # fmt: skip
+        {"0_0": "m1", "0_1": "m2"},
+        {"0_0": "m2", "0_1": "m1"},
+        {"0_0": "m2", "0_1": "m2"},
+    )
     given = tasks("0_0 0_1 0_2 0_3")
     runs = member("m1", "0_2 0_3")
     assert for_now(problem(given, runs, member("m2")), {"0_0": BOTH, "0_1": BOTH}, {"0_2": "m1", "0_3": "m1"}) == {"0_0": "m2", "0_1": "m2"}

@@ -98,8 +98,7 @@ def test_problem_without_solution_is_error():
 
 
 def test_wrong_flow_is_not_optimal(monkeypatch: pytest.MonkeyPatch):
-    """The proof does not come from the solver: a flow with a cheaper way round has no potentials.
-    """
+    """The proof does not come from the solver: a flow with a cheaper way round has no potentials."""
 
     def worst(face: transport._Face, cost: Ints) -> None:
         face.amount = np.array([1, 0], dtype=np.int64)

@@ -186,8 +186,7 @@ def test_warm_up_during_back_off():
 
 
 def test_lowered_caps_let_warm_ups_finish():
-    """Two warm-ups were begun under a cap of two; it is one now. They may end, and no third begins.
-    """
+    """Two warm-ups were begun under a cap of two; it is one now. They may end, and no third begins."""
     question, answer = two_warmups()
     before = attrs.evolve(question, members=tuple(attrs.evolve(each, warmup=answer.members[each.id].warmup) for each in question.members))
     warming = attrs.evolve(

@@ -163,14 +163,25 @@ def test_plans_of_changing_groups_make_what_was_decided(log: SeatLog, seed: int)
 def test_description_is_read() -> None:
     nothing: dict[str, Any] = {"topic_partitions": []}
     member: dict[str, Any] = {
-        "member_id": "m", "instance_id": None, "rack_id": None, "member_epoch": 3, "client_id": "app", "client_host": "/127.0.0.1",
-        "subscribed_topic_names": ["out", "in"], "subscribed_topic_regex": None, "assignment": nothing,
+        "member_id": "m",
+        "instance_id": None,
+        "rack_id": None,
+        "member_epoch": 3,
+        "client_id": "app",
+        "client_host": "/127.0.0.1",
+        "subscribed_topic_names": ["out", "in"],
+        "subscribed_topic_regex": None,
+        "assignment": nothing,
         "target_assignment": {"topic_partitions": [{"topic_id": bytes(16), "topic_name": "in", "partitions": [2, 0]}]},
-    }  # fmt: skip
-    found = described({
-        "group_epoch": 7, "assignment_epoch": 6, "assignor": "uniform",
-        "members": [member, {**member, "member_id": "s", "rack_id": "equipoise/1;x", "target_assignment": nothing}],
-    })  # fmt: skip
+    }
+    found = described(
+        {
+            "group_epoch": 7,
+            "assignment_epoch": 6,
+            "assignor": "uniform",
+            "members": [member, {**member, "member_id": "s", "rack_id": "equipoise/1;x", "target_assignment": nothing}],
+        }
+    )
     assert (found.epoch, found.assigned_epoch, found.assignor) == (7, 6, "uniform")
     assert found.targets() == {("in", 0): "m", ("in", 2): "m"}
     assert found.consumers[0].topics == ("in", "out")

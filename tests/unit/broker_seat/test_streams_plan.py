@@ -54,11 +54,14 @@ def test_model_answers_every_vector_of_tasks(line: str) -> None:
 
     members = [
         TaskMember(
-            member_id=each["id"], process=each["process"], active=tasks(each["active"]), standby=tasks(each["standby"]),
+            member_id=each["id"],
+            process=each["process"],
+            active=tasks(each["active"]),
+            standby=tasks(each["standby"]),
             offsets=offsets(each["offsets"]),
         )
         for each in case["members"]
-    ]  # fmt: skip
+    ]
     assert task_case(members, parts, case["tags"])["answer"] == case["answer"]
 
 
@@ -87,25 +90,37 @@ class Simulated:
     def assign(self) -> None:
         members = [
             TaskMember(
-                member_id=name, process=name[:2], active={"0": self.has.get(name, self.active[name])}, standby={"0": self.standby[name]},
+                member_id=name,
+                process=name[:2],
+                active={"0": self.has.get(name, self.active[name])},
+                standby={"0": self.standby[name]},
                 offsets={"0": dict.fromkeys(self.disk.get(name, ()), RECORDS - 1)},
             )
             for name in self.active
-        ]  # fmt: skip
+        ]
         for name, each in assign_tasks(members, {"0": TaskPart(partitions=4, stateful=True)}, self.tags).items():
             self.active[name], self.standby[name] = each.active.get("0", set()), each.standby.get("0", set())
         self.epoch += 1
 
     def described(self) -> DescribedStreamsGroup:
         part = DescribedSubtopology(
-            subtopology_id="0", source_topics=("in",), repartition_sink_topics=(), repartition_source_topics=(),
+            subtopology_id="0",
+            source_topics=("in",),
+            repartition_sink_topics=(),
+            repartition_source_topics=(),
             state_changelog_topics=(TopicInfo(name="app-store-changelog", partitions=0, replication_factor=0, topic_configs=()),),
-        )  # fmt: skip
+        )
         return DescribedStreamsGroup(
-            error_code=0, error_message=None, group="app", state="Stable", group_epoch=self.epoch, assignment_epoch=self.epoch,
-            topology=DescribedTopology(epoch=0, subtopologies=(part,)), members=tuple(self._member(each) for each in self.active),
+            error_code=0,
+            error_message=None,
+            group="app",
+            state="Stable",
+            group_epoch=self.epoch,
+            assignment_epoch=self.epoch,
+            topology=DescribedTopology(epoch=0, subtopologies=(part,)),
+            members=tuple(self._member(each) for each in self.active),
             authorized_operations=0,
-        )  # fmt: skip
+        )
 
     def _member(self, name: str) -> DescribedStreamsMember:
         def tasks(of: set[int]) -> tuple[TaskIds, ...]:
@@ -118,11 +133,22 @@ class Simulated:
         replaces = {new: old for old, new in self.back.items()}
         at = tuple(DescribedTaskOffset(subtopology_id="0", partition=number, offset=each) for number, each in sorted(offsets.items()))
         return DescribedStreamsMember(
-            member_id=name, member_epoch=self.epoch - (name in self.back), instance_id=None, rack_id=None,
-            client_id=f"{replaces.get(name, name)}-StreamThread-1-consumer", client_host="h",
-            topology_epoch=0, process_id=name[:2], user_endpoint=None, client_tags=(), task_offsets=at, task_end_offsets=ends, assignment=has,
-            target_assignment=target, is_classic=0,
-        )  # fmt: skip
+            member_id=name,
+            member_epoch=self.epoch - (name in self.back),
+            instance_id=None,
+            rack_id=None,
+            client_id=f"{replaces.get(name, name)}-StreamThread-1-consumer",
+            client_host="h",
+            topology_epoch=0,
+            process_id=name[:2],
+            user_endpoint=None,
+            client_tags=(),
+            task_offsets=at,
+            task_end_offsets=ends,
+            assignment=has,
+            target_assignment=target,
+            is_classic=0,
+        )
 
     def led(self, log: SeatLog) -> RoundPlanned:
         """One round, carried out."""

@@ -24,10 +24,15 @@ def group(name: str = "orders-1", group_type: str = "classic", protocol_type: st
 @pytest.mark.parametrize(
     "found",
     [
-        group(), group(group_type="consumer"), group(group_type="streams", protocol_type="streams"), group(state="PreparingRebalance"),
-        group(state="Reconciling", group_type="consumer"), group("payments"), group("a[1]-x"),
+        group(),
+        group(group_type="consumer"),
+        group(group_type="streams", protocol_type="streams"),
+        group(state="PreparingRebalance"),
+        group(state="Reconciling", group_type="consumer"),
+        group("payments"),
+        group("a[1]-x"),
     ],
-)  # fmt: skip
+)
 def test_groups_with_members_of_each_protocol_are_led(found: ListedGroup) -> None:
     assert leads(found, ("orders-*", "payments", "a[1]-*"))
 
@@ -35,10 +40,17 @@ def test_groups_with_members_of_each_protocol_are_led(found: ListedGroup) -> Non
 @pytest.mark.parametrize(
     "found",
     [
-        group("ORDERS-1"), group("my-orders-1"), group("payments2"), group(state="Empty"), group(state="Dead"), group(group_type="share"),
-        group(protocol_type="connect"), group(f"{PREFIX}orders-1"), group("a1-x"),
+        group("ORDERS-1"),
+        group("my-orders-1"),
+        group("payments2"),
+        group(state="Empty"),
+        group(state="Dead"),
+        group(group_type="share"),
+        group(protocol_type="connect"),
+        group(f"{PREFIX}orders-1"),
+        group("a1-x"),
     ],
-)  # fmt: skip
+)
 def test_other_groups_are_left_alone(found: ListedGroup) -> None:
     assert not leads(found, ("orders-*", "payments", f"{PREFIX}*", "a[1]-*"))
 

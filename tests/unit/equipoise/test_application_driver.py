@@ -1,5 +1,4 @@
-"""`ApplicationDriver` drives a chain of processors, and `differences` compares two of its versions.
-"""
+"""`ApplicationDriver` drives a chain of processors, and `differences` compares two of its versions."""
 
 from __future__ import annotations
 

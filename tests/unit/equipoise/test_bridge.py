@@ -102,9 +102,7 @@ def test_body_that_is_no_question_is_refused(body: bytes) -> None:
 
 
 def test_member_is_named_by_its_client_id_and_its_process() -> None:
-    first, static, default = (
-        read(document(process(P1, name))).processes[0] for name in ("orders-i1", "orders", f"orders-{P1}")
-    )
+    first, static, default = (read(document(process(P1, name))).processes[0] for name in ("orders-i1", "orders", f"orders-{P1}"))
     assert member_name(first) == "orders-i1-3f2a9c01"
     assert member_name(static) == "orders-3f2a9c01"
     assert member_name(default) == P1

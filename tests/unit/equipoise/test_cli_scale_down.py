@@ -41,10 +41,15 @@ def forty(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for index in range(40):
             fact(
                 MemberJoined(
-                    member_id=f"m{index:02}", incarnation=1, rack=f"r{index % 4}", topology_epoch=1, join_nonce=f"m{index}",
-                    session_timeout_ms=30_000, lease_margin_ms=3_000,
+                    member_id=f"m{index:02}",
+                    incarnation=1,
+                    rack=f"r{index % 4}",
+                    topology_epoch=1,
+                    join_nonce=f"m{index}",
+                    session_timeout_ms=30_000,
+                    lease_margin_ms=3_000,
                 )
-            )  # fmt: skip
+            )
     return path
 
 

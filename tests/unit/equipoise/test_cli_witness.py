@@ -60,8 +60,11 @@ def test_file_of_settings_may_have_those_of_the_log_too(tmp_path: Path) -> None:
 def test_remove_member_without_a_broker_says_so() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "equipoise", "witness", "--ended", "--group", "g", "--instance-id", "x", "--bootstrap", NOBODY],
-        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
     assert done.returncode == 2
     assert done.stderr.startswith(f"equipoise: --bootstrap {NOBODY}: ")
     assert done.stderr.count("\n") == 1
@@ -70,8 +73,11 @@ def test_remove_member_without_a_broker_says_so() -> None:
 def test_command_runs_without_a_broker_and_nothing_is_removed() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "equipoise", "witness", "--group", "g", "--bootstrap", NOBODY, "--", "sh", "-c", "exit 3"],
-        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
     assert done.returncode == 3
     first, second = done.stderr.splitlines()
     assert first.startswith("group g: the members cannot be read, trying again: ")

@@ -324,8 +324,13 @@ def test_command_help_has_a_summary_options_with_help_and_examples_a_line_each(n
     starts = [line.split()[0] for line in block.splitlines() if line.startswith("  ") and not line.startswith("   ")]
     assert starts
     assert {start.partition("=")[0] for start in starts} <= {
-        "equipoise", "echo", "duckdb", "spark-submit", "EQUIPOISE_SECURITY_PROTOCOL", "EQUIPOISE_WITNESS"
-    }  # fmt: skip
+        "equipoise",
+        "echo",
+        "duckdb",
+        "spark-submit",
+        "EQUIPOISE_SECURITY_PROTOCOL",
+        "EQUIPOISE_WITNESS",
+    }
     assert not re.search(r"equipoise [a-z-]+ [^|\n&]*(?<!\$\()\bequipoise [a-z-]+ ", block), "two commands on one line"
 
 
@@ -344,4 +349,3 @@ def test_tail_prints_sentences_and_whole_decisions_as_json(log: Path) -> None:
     with_facts = run("tail", log, "-n", "1000", "--facts").stdout.splitlines()
     assert [line for line in with_facts if line in shown] == shown
     assert any("LagReported {" in line for line in with_facts)
-

@@ -270,17 +270,24 @@ def group(session_timeout_ms: int, lease_margin_ms: int = 3_000) -> GroupState:
     return made.machine.state
 
 
-BROKER = {"broker.session.timeout.ms": "6000", "group.min.session.timeout.ms": "6000", "group.max.session.timeout.ms": "300000",
-          "transaction.max.timeout.ms": "900000"}  # fmt: skip
+BROKER = {
+    "broker.session.timeout.ms": "6000",
+    "group.min.session.timeout.ms": "6000",
+    "group.max.session.timeout.ms": "300000",
+    "transaction.max.timeout.ms": "900000",
+}
 
 
 @pytest.mark.parametrize(
     ("session_ms", "broker", "count", "status"),
     [
-        (30_000, BROKER, 3, "fine"), (12_001, BROKER, 3, "fine"), (12_000, BROKER, 3, "problem"), (12_000, BROKER, 1, "warning"),
+        (30_000, BROKER, 3, "fine"),
+        (12_001, BROKER, 3, "fine"),
+        (12_000, BROKER, 3, "problem"),
+        (12_000, BROKER, 1, "warning"),
         (14_000, None, 3, "problem"),
     ],
-)  # fmt: skip
+)
 def test_lease_must_outlast_a_failover(session_ms: int, broker: Any, count: int, status: str) -> None:
     first, *_ = of_timeouts(group(session_ms), broker, count, None)
     brief(first)

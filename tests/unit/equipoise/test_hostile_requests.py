@@ -237,7 +237,7 @@ REQUESTS: dict[str, tuple[bytes, tuple[int, ...]]] = {
     "task that is none": (http("GET", f"/console/api/explain?group={GROUP}&task={LONG}"), (200, 401, 403, 404)),
     "many cookies": (http("GET", "/console/", {"Cookie": "; ".join(f"a={number}" for number in range(500))}), (200, 400, 401, 403, 404)),
     "authorization of odd characters": (http("GET", "/console/", {"Authorization": "Bearer \xff\xfe"}), (200, 401, 403, 404)),
-}  # fmt: skip
+}
 BODIES: dict[str, tuple[dict[str, str], bytes, tuple[int, ...]]] = {
     "too large": ({}, b"x" * 8_100_000, (401, 403, 413)),
     "lies about its length, too large": ({"Content-Length": "9000000000"}, b"x", (401, 403, 413)),
@@ -253,7 +253,7 @@ BODIES: dict[str, tuple[dict[str, str], bytes, tuple[int, ...]]] = {
     "deep": ({}, b"[" * 200_000, (400, 401, 403, 413)),
     "a huge integer": ({}, QUESTION.replace(b'"version": 1', b'"version": ' + b"9" * 5_000), (400, 401, 403)),
     "no UTF-8": ({}, b"\xff\xfe\x00{", (400, 401, 403)),
-}  # fmt: skip
+}
 
 
 def defects(caplog: pytest.LogCaptureFixture) -> list[str]:

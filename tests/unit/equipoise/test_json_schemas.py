@@ -92,7 +92,10 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         ],
         "verify": [printed("verify", path, code=code) for path, code in ((log, 0), (wrong, 1), (torn, 1), (strange, 2))],
         "status": [
-            printed("status", log), printed("status", wrong, *OF_ORDERS), printed("status", parked), printed("status", parked, *OF_ORDERS),
+            printed("status", log),
+            printed("status", wrong, *OF_ORDERS),
+            printed("status", parked),
+            printed("status", parked, *OF_ORDERS),
             *(printed("status", path, *OF_ORDERS, *at) for path in (log, told) for at in ((), ("--at", str(warming)), ("--at", str(revoking)))),
         ],
         "explain": [
@@ -112,9 +115,12 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             printed("scale-down", log, "--keep", "50%", "--runs", "2"),
             printed("scale-down", led, "--keep", "30%", "--at", str(drains_at(led)), "--runs", "2"),
         ],
-        "incident": [printed("incident", "rolling", "--all"), printed("incident", "scale-out", "--group", "orders"),
-                     printed("incident", str(EXAMPLE)),
-                     printed("incident", "scale-out", write_changed(folder / "planned.db", PLANNED_JOIN_MS), "--all")],
+        "incident": [
+            printed("incident", "rolling", "--all"),
+            printed("incident", "scale-out", "--group", "orders"),
+            printed("incident", str(EXAMPLE)),
+            printed("incident", "scale-out", write_changed(folder / "planned.db", PLANNED_JOIN_MS), "--all"),
+        ],
         "demo": [printed("demo", "--out", folder / "out")],
     }
 

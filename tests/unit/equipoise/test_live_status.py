@@ -105,9 +105,12 @@ def test_groups_are_sorted_by_trouble() -> None:
     warming.cycle()
     warming.cycle()
     leads = [
-        GroupLead("a", settled("m1").machine), GroupLead("b", warming.machine), GroupLead("c", lost.machine), GroupLead("d", settled("m1").machine),
+        GroupLead("a", settled("m1").machine),
+        GroupLead("b", warming.machine),
+        GroupLead("c", lost.machine),
+        GroupLead("d", settled("m1").machine),
         GroupLead("e", restoring().machine),
-    ]  # fmt: skip
+    ]
     leads[3].halted = GroupHalted("d", 7, "defect", "a defect")
     ranked = sorted((_ranked(0, lead) for lead in leads), key=lambda pair: pair[0])
     assert [row["group"] for _, row in ranked] == ["d", "e", "c", "b", "a"]

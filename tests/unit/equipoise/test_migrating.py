@@ -51,7 +51,7 @@ TWO = group(client(1, 0, 1), client(2, 2, 3))
         (group(client(1, library="Java"), protocol="cooperative-sticky"), BROKER, "yes", "keeps what it has"),
         (group(client(1, instance_id="a"), client(2)), BROKER, "yes", "1 static member"),
     ],
-)  # fmt: skip
+)
 def test_verdict_follows_the_conditions_of_the_broker(found: MigratedGroup, broker: CoordinatorSettings, takes: str, why: str) -> None:
     verdict = verdict_of(found, broker)
     assert verdict.takes == takes, verdict
@@ -66,12 +66,19 @@ def test_coordinator_with_java_clients_says_nothing_of_user_data_to_come() -> No
 @pytest.mark.parametrize(
     ("client_id", "found"),
     [
-        ("aiokafka-0.14.0", ("aiokafka", "0.14.0")), ("kafka-python-3.0.12", ("kafka-python", "3.0.12")), ("rdkafka", ("librdkafka", "")),
-        ("consumer-orders-app-1", ("Java", "")), ("sarama", ("sarama", "")), ("kgo", ("franz-go", "")), ("kafkajs", ("KafkaJS", "")),
-        ("worker@host (github.com/segmentio/kafka-go)", ("kafka-go", "")), ("orders-1", (UNKNOWN, "")), ("", (UNKNOWN, "")),
+        ("aiokafka-0.14.0", ("aiokafka", "0.14.0")),
+        ("kafka-python-3.0.12", ("kafka-python", "3.0.12")),
+        ("rdkafka", ("librdkafka", "")),
+        ("consumer-orders-app-1", ("Java", "")),
+        ("sarama", ("sarama", "")),
+        ("kgo", ("franz-go", "")),
+        ("kafkajs", ("KafkaJS", "")),
+        ("worker@host (github.com/segmentio/kafka-go)", ("kafka-go", "")),
+        ("orders-1", (UNKNOWN, "")),
+        ("", (UNKNOWN, "")),
         ("aiokafka-of-mine", (UNKNOWN, "")),
     ],
-)  # fmt: skip
+)
 def test_library_is_told_by_client_ids_that_nobody_set(client_id: str, found: tuple[str, str]) -> None:
     assert library_of(client_id) == found
 

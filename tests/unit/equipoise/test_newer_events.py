@@ -88,8 +88,10 @@ def test_read_returns_unread_records(mixed: str) -> None:
     with open_log(mixed) as log:
         unread = [entry for entry in log.read() if isinstance(entry, UnreadRecord)]
     assert [(each.group, each.number, each.kind, each.version) for each in unread] == [
-        ("newer", None, 99, 1), ("later", 1, 299, 4), ("longer", 1, REJECTED.kind, REJECTED.version)
-    ]  # fmt: skip
+        ("newer", None, 99, 1),
+        ("later", 1, 299, 4),
+        ("longer", 1, REJECTED.kind, REJECTED.version),
+    ]
     assert {each.partition for each in unread} == {0 if mixed.endswith("/") else None}
 
 
@@ -98,8 +100,11 @@ def test_verify_goes_on_with_the_other_groups(mixed: str) -> None:
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     groups = {group["group"]: group for group in json.loads(result.stdout)["groups"]}
     assert {name: group["verdict"] for name, group in groups.items()} == {
-        "orders": "identical", "newer": "cannot verify", "later": "cannot verify", "longer": "cannot verify"
-    }  # fmt: skip
+        "orders": "identical",
+        "newer": "cannot verify",
+        "later": "cannot verify",
+        "longer": "cannot verify",
+    }
     assert groups["orders"]["not_yet_written"] > 0
     for name, problem in (("newer", UNKNOWN_FACT), ("later", UNKNOWN_DECISION), ("longer", APPENDED)):
         where = "partition 0, " if mixed.endswith("/") else ""
@@ -136,9 +141,14 @@ def test_named_unread_group_is_error(mixed: str, command: tuple[str, ...]) -> No
 def test_tail_reports_unread_events(mixed: str) -> None:
     told = [json.loads(line) for line in run("tail", mixed, "--facts", "-n", "7", "--json").stdout.splitlines()]
     assert [(each["group"], each["kind"], each["number"]) for each in told] == [
-        ("newer", "99", None), ("newer", "MemberLeft", None), ("later", "MemberLeft", None), ("later", "299", 1), ("longer", "MemberLeft", None),
-        ("longer", "EventRejected", 1), ("orders", "MemberLeft", None),
-    ]  # fmt: skip
+        ("newer", "99", None),
+        ("newer", "MemberLeft", None),
+        ("later", "MemberLeft", None),
+        ("later", "299", 1),
+        ("longer", "MemberLeft", None),
+        ("longer", "EventRejected", 1),
+        ("orders", "MemberLeft", None),
+    ]
     assert "is not known to this build" in run("tail", mixed, "--facts").stdout
 
 
@@ -170,8 +180,11 @@ def test_many_groups_report_one_row(tmp_path: Path) -> None:
     units = {unit.group: unit for unit in units_of([mixed])}
     rows = {name: verify_group(unit) for name, unit in units.items()}
     assert {name: row["verdict"] for name, row in rows.items()} == {
-        "orders": "identical", "newer": "cannot verify", "later": "cannot verify", "longer": "cannot verify"
-    }  # fmt: skip
+        "orders": "identical",
+        "newer": "cannot verify",
+        "later": "cannot verify",
+        "longer": "cannot verify",
+    }
     assert UNKNOWN_FACT in rows["newer"]["problem"]
     histories = {name: timeline_group(unit)["groups"]["problem"] for name, unit in units.items() if name in ("orders", "newer")}
     assert histories["orders"] is None

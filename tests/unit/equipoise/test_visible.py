@@ -44,14 +44,11 @@ LONG = "x" * 997
 
 @functools.cache
 def evil() -> tuple[Entry, ...]:
-    """A group in which every name is hostile, and one member's name is as long as a log may hold.
-    """
+    """A group in which every name is hostile, and one member's name is as long as a log may hold."""
     sink = MemorySink()
     topology = TopologyDeclared(
         epoch=0,
-        subtopologies=(
-            Subtopology(subtopology=0, partitions=4, stateful=True, source_topics=("in" + EVIL,), changelog_topics=("store" + EVIL,)),
-        ),
+        subtopologies=(Subtopology(subtopology=0, partitions=4, stateful=True, source_topics=("in" + EVIL,), changelog_topics=("store" + EVIL,)),),
     )
     growth = {("store" + EVIL, partition): steady(records=50_000, records_per_s=50, start_ms=START_MS) for partition in range(4)}
     config = ClusterConfig(group=GROUP, log_id="evil", configured=configured(), topology=topology, growth=growth, start_ms=START_MS)
@@ -150,8 +147,7 @@ def test_simulate_takes_a_member_id_of_a_thousand_characters(log: Path, tmp_path
 
 @pytest.mark.parametrize("arguments", [("status",), ("status", "--all"), ("explain", "--task", "0_0"), ("timeline",), ("verify",)])
 def test_terminal_gets_no_sequence_but_our_own(log: Path, arguments: tuple[str, ...]) -> None:
-    """On a terminal there are colours: they are ours, and nothing else is there that it would obey.
-    """
+    """On a terminal there are colours: they are ours, and nothing else is there that it would obey."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "equipoise", arguments[0], str(log), *arguments[1:]],

@@ -1,5 +1,4 @@
-"""The codec: one payload for each event, one reason for each payload that is no event, no crash.
-"""
+"""The codec: one payload for each event, one reason for each payload that is no event, no crash."""
 
 from __future__ import annotations
 

@@ -87,12 +87,17 @@ def test_addressee_of_any_bytes_is_found_or_unsound(payload: bytes) -> None:
         ((199, 4, msgpack.packb(["m3", 8])), True, ("m3", 8)),
         ((200, 1, msgpack.packb(["m1", 7])), False, (None, None)),
         ((2**31 - 1, 1, b"\xc1"), False, (None, None)),
-        (next_version(decisions.BalanceEvaluated(verdict="empty", available_movements=0, planned_movements=0, imbalance_before=0, imbalance_after=0)),
-         False, (None, None)),
+        (
+            next_version(
+                decisions.BalanceEvaluated(verdict="empty", available_movements=0, planned_movements=0, imbalance_before=0, imbalance_after=0)
+            ),
+            False,
+            (None, None),
+        ),
         (next_version(decisions.MemberWarned(member_id="m1", incarnation=7, code="rack_tag_missing", said="a")), False, (None, None)),
         ((100, 1, msgpack.packb(["m1", 7, "a_new_cause", 1, 0])), True, ("m1", 7)),
     ],
-)  # fmt: skip
+)
 def test_unread_decision_names_its_addressee(encoded: tuple[int, int, bytes], binding: bool, named: tuple[str | None, int | None]) -> None:
     unread = read(*encoded)
     assert isinstance(unread, UnreadDecision)

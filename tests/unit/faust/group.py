@@ -67,9 +67,15 @@ class Group:
     def start(self, name: str, kind: type[PartitionAssignor] = FaustAssignor) -> Process:
         """A new process of the worker, on its disk."""
         app = faust.App(
-            "app", broker="kafka://nowhere", store="rocksdb://", datadir=str(self.folder / name), web_host=name, PartitionAssignor=kind,
-            table_standby_replicas=self.replicas, autodiscover=False,
-        )  # fmt: skip
+            "app",
+            broker="kafka://nowhere",
+            store="rocksdb://",
+            datadir=str(self.folder / name),
+            web_host=name,
+            PartitionAssignor=kind,
+            table_standby_replicas=self.replicas,
+            autodiscover=False,
+        )
         table = app.Table("counts", partitions=self.partitions)
         app.tables._changelogs[table.changelog_topic.get_topic_name()] = table
         self.processes[name] = Process(name, app.assignor, self._disks.setdefault(name, {}))

@@ -11,8 +11,13 @@ from equipoise.faust.report import FIELD, Report, Told, report_in, told_in, with
 
 STOCK = ClientMetadata(assignment=ClientAssignment(actives={"in": [0]}, standbys={}), url="http://w1:6066", changelog_distribution={}).dumps()
 REPORT = Report(
-    worker="w1-1c9a6451", generation=7, group=("w1-1c9a6451", "w2"), asked=3, is_current=False, offsets={"orders-changelog": {0: 12, 11: 4}},
-)  # fmt: skip
+    worker="w1-1c9a6451",
+    generation=7,
+    group=("w1-1c9a6451", "w2"),
+    asked=3,
+    is_current=False,
+    offsets={"orders-changelog": {0: 12, 11: 4}},
+)
 
 
 def test_report_is_read_as_it_was_written() -> None:

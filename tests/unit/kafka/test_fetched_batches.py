@@ -89,10 +89,14 @@ def test_reading_goes_on_within_a_batch() -> None:
 
 def test_aborted_records_and_markers_are_passed_over() -> None:
     log = log_of(
-        batch(b"a", producer_id=1, transactional=True), batch(b"b", producer_id=2, transactional=True), batch(b"c"),
-        batch(producer_id=1, transactional=True, marker=False), batch(b"d", producer_id=1, transactional=True),
-        batch(producer_id=1, transactional=True, marker=True), batch(producer_id=2, transactional=True, marker=True),
-    )  # fmt: skip
+        batch(b"a", producer_id=1, transactional=True),
+        batch(b"b", producer_id=2, transactional=True),
+        batch(b"c"),
+        batch(producer_id=1, transactional=True, marker=False),
+        batch(b"d", producer_id=1, transactional=True),
+        batch(producer_id=1, transactional=True, marker=True),
+        batch(producer_id=2, transactional=True, marker=True),
+    )
     log.raise_high_watermark(log.end)
     data = read_batches(log, 0, log.end, max_bytes=1_000)
     found = fetched(data, 0, log.aborted(0, log.end))
@@ -102,8 +106,7 @@ def test_aborted_records_and_markers_are_passed_over() -> None:
 
 
 def test_marker_that_compaction_has_removed_from_its_batch_ends_nothing() -> None:
-    """Kafka keeps an empty batch of a producer that may come again; aiokafka says it is no answer.
-    """
+    """Kafka keeps an empty batch of a producer that may come again; aiokafka says it is no answer."""
     control = bytearray(empty(0, 0, 0))
     control[22] |= 0x30
     control[17:21] = calc_crc32c(bytes(control[21:])).to_bytes(4, "big")

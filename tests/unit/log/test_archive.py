@@ -156,8 +156,13 @@ def test_partitions_are_read_one_after_the_other_with_one_opening(parted: Path) 
         assert log.groups() == {"g": (0, 2), "h": (2, 2), "i": (2, 1)}
         assert log.count() == 7
         assert [(record.group, record.offset) for record in log.read() if isinstance(record, FactRecord)] == [
-            ("", 0), ("g", 1), ("g", 2), ("h", 1), ("h", 2), ("i", 3),
-        ]  # fmt: skip
+            ("", 0),
+            ("g", 1),
+            ("g", 2),
+            ("h", 1),
+            ("h", 2),
+            ("i", 3),
+        ]
         assert [record.group for record in log.read(group="i")] == ["", "i"]
         assert [record.group for record in log.read_beside("i")] == ["", "h", "h", "i"]
         assert [record.group for record in log.read(3, "i")] == ["i"]

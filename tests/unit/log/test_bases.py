@@ -27,9 +27,15 @@ def state(group: str, offset: int) -> bytes:
 def base(position: int, groups: dict[str, int], *, previous: str = "", decisions: int | None = None, log_id: str = "log-1", form: int = 4) -> Base:
     places = {group: (offset, offset * 2, form, hashlib.sha256(state(group, offset)).hexdigest()) for group, offset in groups.items()}
     return Base(
-        log_id=log_id, position=position, append_ms=position * 1_000, facts_offset=min(groups.values()) + 1,
-        decisions_offset=position if decisions is None else decisions, interval_bytes=100, previous=previous, groups=places,
-    )  # fmt: skip
+        log_id=log_id,
+        position=position,
+        append_ms=position * 1_000,
+        facts_offset=min(groups.values()) + 1,
+        decisions_offset=position if decisions is None else decisions,
+        interval_bytes=100,
+        previous=previous,
+        groups=places,
+    )
 
 
 def records(each: Base) -> list[Pair]:
@@ -84,10 +90,17 @@ def test_state_with_another_hash_makes_its_base_unusable() -> None:
 @pytest.mark.parametrize(
     ("facts", "decisions", "expected"),
     [
-        (0, 0, FIRST), (9, 10, FIRST), (10, 0, SECOND), (0, 11, SECOND), (19, 20, SECOND), (20, 20, THIRD), (29, 30, THIRD), (30, 0, None),
+        (0, 0, FIRST),
+        (9, 10, FIRST),
+        (10, 0, SECOND),
+        (0, 11, SECOND),
+        (19, 20, SECOND),
+        (20, 20, THIRD),
+        (29, 30, THIRD),
+        (30, 0, None),
         (0, 31, None),
     ],
-)  # fmt: skip
+)
 def test_reading_begins_at_the_oldest_base_whose_records_are_there(facts: int, decisions: int, expected: Base | None) -> None:
     bases = found(ALL)
     assert bases.first(facts, decisions) == expected
@@ -154,11 +167,18 @@ def test_groups_that_have_halted_are_known_until_they_are_led_again() -> None:
 def test_records_of_another_log_and_other_bytes_are_ignored() -> None:
     other = base(15, {"a": 12}, log_id="log-2")
     strange: list[Pair] = [
-        (b"", b""), (b"\xc1", b"x"), (msgpack.packb(["base", -1, "x", 0]), b"x"), (msgpack.packb(["base", 10, FIRST.sha256, 1]), msgpack.packb([1])),
-        (msgpack.packb(["state", "a", 1]), b"x"), (msgpack.packb(["opened"]), msgpack.packb([5, pack_fact(ProbingTick())])),
-        (msgpack.packb(["opened"]), b"x"), (msgpack.packb(["archive", 1]), b"x"), archive_record("log-2", "nightly", 5, 1),
-        *records(other), *((key, msgpack.packb(["log-1", 1, b"not a base"])) for key, _ in FIRST.records()),
-    ]  # fmt: skip
+        (b"", b""),
+        (b"\xc1", b"x"),
+        (msgpack.packb(["base", -1, "x", 0]), b"x"),
+        (msgpack.packb(["base", 10, FIRST.sha256, 1]), msgpack.packb([1])),
+        (msgpack.packb(["state", "a", 1]), b"x"),
+        (msgpack.packb(["opened"]), msgpack.packb([5, pack_fact(ProbingTick())])),
+        (msgpack.packb(["opened"]), b"x"),
+        (msgpack.packb(["archive", 1]), b"x"),
+        archive_record("log-2", "nightly", 5, 1),
+        *records(other),
+        *((key, msgpack.packb(["log-1", 1, b"not a base"])) for key, _ in FIRST.records()),
+    ]
     bases = found(strange)
     assert (bases.stored, bases.archives, bases.opened) == ([], {}, None)
     assert found([*strange, *ALL]).stored == [FIRST, SECOND, THIRD]

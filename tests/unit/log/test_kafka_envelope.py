@@ -223,9 +223,7 @@ def test_fact_too_large_of_any_kind_is_undecodable(kind: int) -> None:
         (b"k" * 4_001, b"value", b"k" * 4_000, b"value", True),
     ],
 )
-def test_rejected_record_of_any_size_fits(
-    key: bytes | None, value: bytes | None, kept_key: bytes | None, kept_value: bytes, is_cut: bool
-) -> None:
+def test_rejected_record_of_any_size_fits(key: bytes | None, value: bytes | None, kept_key: bytes | None, kept_value: bytes, is_cut: bool) -> None:
     *kept, why = envelope.rejected_record(key, value, "no_group", "equipoise.facts", 3, 41)
     assert kept == [kept_key, kept_value]
     assert json.loads(why) == {

@@ -42,8 +42,7 @@ def small(path: Path) -> list[Entry]:
 
 
 def outcome(path: Path) -> list[Entry] | str:
-    """Returns the records, or the one-line error. Any other exception is a crash.
-    """
+    """Returns the records, or the one-line error. Any other exception is a crash."""
     try:
         return read_all(path)
     except (LogError, InputError) as error:

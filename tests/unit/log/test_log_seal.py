@@ -279,8 +279,7 @@ def test_seal_append_during_read_is_no_damage(path: Path) -> None:
 
 
 def test_seal_check_blocks_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check relies on an unchanging file; a writer tries a checkpoint in the middle of it.
-    """
+    """The check relies on an unchanging file; a writer tries a checkpoint in the middle of it."""
     fill(path)
     sound = path.read_bytes()
     said = []
@@ -326,8 +325,7 @@ log.close()
 
 
 def test_seal_killed_at_any_step_keeps_log_whole_and_appendable(path: Path) -> None:
-    """Kills the writer at its first, second, ... statement of closing, until none is left.
-    """
+    """Kills the writer at its first, second, ... statement of closing, until none is left."""
     sealed = []
     for step in range(1, 20):
         done = subprocess.run([sys.executable, "-c", WRITER, str(path), str(step)], cwd=ROOT, check=False)

@@ -152,8 +152,7 @@ def test_changed_object_is_damage(location: str) -> None:
 
 
 def test_empty_object_is_no_file(location: str) -> None:
-    """Azure shows one while a file is written; an interrupt between opening and writing leaves one.
-    """
+    """Azure shows one while a file is written; an interrupt between opening and writing leaves one."""
     ticks(location, 1, 2)
     store = store_at(location)
     assert isinstance(store, objects.ObjectStore)
@@ -164,9 +163,7 @@ def test_empty_object_is_no_file(location: str) -> None:
     assert offsets(location) == [0, 1, 2, 3]
 
 
-def test_refused_part_of_an_upload_leaves_the_archive_as_it_was(
-    location: str, server: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_part_of_an_upload_leaves_the_archive_as_it_was(location: str, server: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a file of several parts, of which the second is refused."""
     ticks(location, 1)
     before = names(location)

@@ -27,8 +27,7 @@ Change = Callable[[Decision], Decision | None]
 
 
 class Tampered(Group):
-    """A group whose validator sees changed decisions once `change` is set; None drops a decision.
-    """
+    """A group whose validator sees changed decisions once `change` is set; None drops a decision."""
 
     def __init__(self) -> None:
         super().__init__(watched=False)

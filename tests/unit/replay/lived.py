@@ -55,8 +55,13 @@ def lived(**settings: int) -> tuple[Entry, ...]:
     sink = MemorySink()
     growth = {("store", partition): steady(records=400_000, records_per_s=50, start_ms=START_MS) for partition in range(12)}
     config = ClusterConfig(
-        group="orders", log_id="lived", configured=configured(solver=None, **settings), topology=TOPOLOGY, growth=growth, start_ms=START_MS,
-    )  # fmt: skip
+        group="orders",
+        log_id="lived",
+        configured=configured(solver=None, **settings),
+        topology=TOPOLOGY,
+        growth=growth,
+        start_ms=START_MS,
+    )
     cluster = SimulatedCluster(config, seed=11, sink=sink)
     cluster.start_worker()
     for number in (1, 2, 3):

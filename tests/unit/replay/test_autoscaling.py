@@ -203,7 +203,7 @@ def test_wrong_value_is_named(values: dict[str, str], problem: str) -> None:
 def test_values_of_a_query_are_read() -> None:
     assert policy_of({"lag_s": "10", "least": "2", "member_records_per_s": "500.5"}) == FollowingPolicy(
         lag_s=10.0, least=2, member_records_per_s=500.5
-    )  # fmt: skip
+    )
 
 
 def test_reader_forgets_what_is_older_than_some_hours() -> None:

@@ -17,7 +17,14 @@ from equipoise.replay.incident.rebalance_loops import loop_of
 from equipoise.replay.incident.rebalances import rebalances
 
 BACK, EXPIRED, GONE, JOINED, LATE, LEFT, POLL, UNSEEN = (
-    Cause.BACK, Cause.EXPIRED, Cause.GONE, Cause.JOINED, Cause.LATE, Cause.LEFT, Cause.POLL_TIMEOUT, Cause.UNSEEN
+    Cause.BACK,
+    Cause.EXPIRED,
+    Cause.GONE,
+    Cause.JOINED,
+    Cause.LATE,
+    Cause.LEFT,
+    Cause.POLL_TIMEOUT,
+    Cause.UNSEEN,
 )
 MEMBERS = {f"m{number}": f"m{number}-{number:08x}-1111-4222-8333-444444444444" for number in range(1, 10)}
 
@@ -40,8 +47,11 @@ def begun(time: str) -> tuple[tuple[str, str], ...]:
 
 def generation(time: str, member: str, number: int, work: str = "t-0") -> tuple[tuple[str, str], ...]:
     of = f"Generation{{generationId={number}, memberId='{member}', protocol='range'}}"
-    return ((time, f"Successfully joined group with generation {of}"), (time, f"Successfully synced group in generation {of}"),
-            (time, f"Adding newly assigned partitions: [{work}]"))  # fmt: skip
+    return (
+        (time, f"Successfully joined group with generation {of}"),
+        (time, f"Successfully synced group in generation {of}"),
+        (time, f"Adding newly assigned partitions: [{work}]"),
+    )
 
 
 def rebalancing(time: str) -> tuple[tuple[str, str], ...]:
@@ -49,9 +59,11 @@ def rebalancing(time: str) -> tuple[tuple[str, str], ...]:
 
 
 def closing(time: str, member: str) -> tuple[tuple[str, str], ...]:
-    return ((time, f"Member {member} sending LeaveGroup request to coordinator h:1 (id: 1 rack: null) due to the consumer is being closed"),
-            (time, "Resetting generation and member id due to: consumer pro-actively leaving the group"),
-            (time, "Request joining group due to: consumer pro-actively leaving the group"))  # fmt: skip
+    return (
+        (time, f"Member {member} sending LeaveGroup request to coordinator h:1 (id: 1 rack: null) due to the consumer is being closed"),
+        (time, "Resetting generation and member id due to: consumer pro-actively leaving the group"),
+        (time, "Request joining group due to: consumer pro-actively leaving the group"),
+    )
 
 
 def test_process_that_closed_and_the_next_one_of_its_log_are_two_events(tmp_path: Path) -> None:
@@ -74,7 +86,10 @@ def test_member_is_out_by_a_rebalance_in_which_it_took_no_part(tmp_path: Path) -
     """A member that stood still says it when it is back. It was in generation 4 until 00:03, so its
     session was not over at 00:04.
     """
-    out = ("05:00,000", f"Attempt to heartbeat with Generation{{generationId=4, memberId='{MEMBERS['m2']}', protocol='range'}} and group instance id Optional.empty failed due to UNKNOWN_MEMBER_ID, resetting generation")
+    out = (
+        "05:00,000",
+        f"Attempt to heartbeat with Generation{{generationId=4, memberId='{MEMBERS['m2']}', protocol='range'}} and group instance id Optional.empty failed due to UNKNOWN_MEMBER_ID, resetting generation",
+    )
     text = said("m2", *generation("00:03,000", MEMBERS["m2"], 4), out)
     for second, cause in (("00:04", UNSEEN), ("00:14", EXPIRED)):
         other = said("m1", *generation("00:03,000", MEMBERS["m1"], 4), *rebalancing(f"{second},500"), *generation(f"{second},900", MEMBERS["m1"], 5))
@@ -84,18 +99,38 @@ def test_member_is_out_by_a_rebalance_in_which_it_took_no_part(tmp_path: Path) -
 def test_member_that_was_long_in_joining_is_named(tmp_path: Path) -> None:
     """It gave up its work for 14 s before it asked to join."""
     new = said("m3", *begun("05:00,000"), *generation("05:14,300", MEMBERS["m3"], 5, "t-2"))
-    quick = said("m2", *generation("00:03,000", MEMBERS["m2"], 4, "t-1"), *rebalancing("05:00,600"), *generation("05:14,300", MEMBERS["m2"], 5, "t-1"))
-    slow = said("m1", *generation("00:03,000", MEMBERS["m1"], 4), ("05:00,500", "Request joining group due to: group is already rebalancing"),
-                ("05:00,500", "Revoke previously assigned partitions [t-0]"), ("05:14,200", "(Re-)joining group"), *generation("05:14,300", MEMBERS["m1"], 5))  # fmt: skip
+    quick = said(
+        "m2", *generation("00:03,000", MEMBERS["m2"], 4, "t-1"), *rebalancing("05:00,600"), *generation("05:14,300", MEMBERS["m2"], 5, "t-1")
+    )
+    slow = said(
+        "m1",
+        *generation("00:03,000", MEMBERS["m1"], 4),
+        ("05:00,500", "Request joining group due to: group is already rebalancing"),
+        ("05:00,500", "Revoke previously assigned partitions [t-0]"),
+        ("05:14,200", "(Re-)joining group"),
+        *generation("05:14,300", MEMBERS["m1"], 5),
+    )
     (waited,) = [each for each in rebalances(told(tmp_path, m1=slow, m2=quick, m3=new)) if each.number == 5]
     assert (waited.cause, waited.members, waited.joined) == (LATE, ("m1",), ("m3",))
     assert waited.detail == "the rebalance waited 14.2 s for m1, which was busy; it began when a member joined (m3)"
 
 
-@pytest.mark.parametrize(("reason", "cause"), [("rebalance enforced by user", Cause.ASKED), ("asked on standard input", Cause.ASKED),
-                                               ("rebalance failed due to 'x' (RebalanceInProgressException)", UNSEEN), ("encountered X from SYNC_GROUP response", UNSEEN)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("rebalance enforced by user", Cause.ASKED),
+        ("asked on standard input", Cause.ASKED),
+        ("rebalance failed due to 'x' (RebalanceInProgressException)", UNSEEN),
+        ("encountered X from SYNC_GROUP response", UNSEEN),
+    ],
+)
 def test_application_that_asks_for_a_rebalance(reason: str, cause: Cause, tmp_path: Path) -> None:
-    text = said("m1", *generation("00:03,000", MEMBERS["m1"], 4), ("05:00,000", f"Request joining group due to: {reason}"), *generation("05:01,000", MEMBERS["m1"], 5))
+    text = said(
+        "m1",
+        *generation("00:03,000", MEMBERS["m1"], 4),
+        ("05:00,000", f"Request joining group due to: {reason}"),
+        *generation("05:01,000", MEMBERS["m1"], 5),
+    )
     (asked,) = [each for each in rebalances(told(tmp_path, m1=text)) if each.number == 5]
     assert (asked.cause, asked.detail) == (cause, reason)
 
@@ -136,6 +171,7 @@ def test_broker_that_lost_the_thread_says_why(tmp_path: Path) -> None:
 
 # -- Kafka Connect
 
+
 def worker(client: str, time: str, number: int, tasks: str) -> str:
     who = f"INFO [Worker clientId={client}, groupId=c]"
     return (
@@ -158,6 +194,7 @@ def test_worker_whose_tasks_went_to_others_is_gone_and_may_have_been_killed(tmp_
 
 # -- brokers before Kafka 2.2, which give no reason
 
+
 def at(second: int, text: str) -> str:
     return f"[2026-03-01 10:{second // 60:02}:{second % 60:02},000] INFO [GroupCoordinator 0]: {text} (kafka.coordinator.group.GroupCoordinator)\n"
 
@@ -176,8 +213,12 @@ def aiokafka(*lines: tuple[str, str]) -> str:
 
 def aiokafka_generation(second: int, client: str, number: int) -> tuple[tuple[str, str], ...]:
     time = f"{second // 60:02}:{second % 60:02},000"
-    return ((time, "Discovered coordinator 0 for group g"), (time, "(Re-)joining group g"), (time, f"Joined group 'g' (generation {number}) with member_id {MEMBERS[client]}"),
-            (time, f"Successfully synced group g with generation {number}"))  # fmt: skip
+    return (
+        (time, "Discovered coordinator 0 for group g"),
+        (time, "(Re-)joining group g"),
+        (time, f"Joined group 'g' (generation {number}) with member_id {MEMBERS[client]}"),
+        (time, f"Successfully synced group g with generation {number}"),
+    )
 
 
 def test_old_brokers_rebalances_have_the_reasons_of_their_clients(tmp_path: Path) -> None:
@@ -195,7 +236,9 @@ def test_redacted_report_has_no_text_of_an_exception(tmp_path: Path) -> None:
     """It may be of a record."""
     member = "i1-StreamThread-1-consumer-00000001-1111-4222-8333-444444444444"
     text = said("i1-StreamThread-1-consumer", *begun("00:00,000"), *generation("00:03,000", member, 4))
-    text += f"2026-03-01 10:05:00,000 {THREAD.format('ERROR')}{DIED['replaced']}\n{EXCEPTION.replace('key cannot be null', 'no customer [42:7] Smith')}"
+    text += (
+        f"2026-03-01 10:05:00,000 {THREAD.format('ERROR')}{DIED['replaced']}\n{EXCEPTION.replace('key cannot be null', 'no customer [42:7] Smith')}"
+    )
     (tmp_path / "i1.log").write_text(text)
     plain = CliRunner().invoke(main, ["incident", str(tmp_path / "i1.log")]).stdout
     assert "Smith, at t-2 offset 71" in " ".join(plain.split())
@@ -211,12 +254,19 @@ def test_loop_is_named_after_what_is_known_of_it() -> None:
     have no cause in their logs.
     """
     flat = [
-        Rebalance(number=number, begin_ms=3_000 * number, end_ms=3_000 * number, cause=cause, members=names,
-                  gone=names if cause is LEFT else (), joined=names if cause is BACK else ())
+        Rebalance(
+            number=number,
+            begin_ms=3_000 * number,
+            end_ms=3_000 * number,
+            cause=cause,
+            members=names,
+            gone=names if cause is LEFT else (),
+            joined=names if cause is BACK else (),
+        )
         for number, (cause, names) in enumerate(
             (one, (f"m{turn % 3}",) if one is not UNSEEN else ()) for turn in range(12) for one in (LEFT, BACK, UNSEEN)
         )
-    ]  # fmt: skip
+    ]
     loop = loop_of(flat)
     assert loop is not None
     assert (loop.cause, loop.times) == (LEFT, 12)

@@ -37,12 +37,18 @@ def told(folder: Path, **files: str) -> GroupHistory:
 def generation(time: str, client: str, number: int) -> tuple[tuple[str, str], ...]:
     of = f"Generation{{generationId={number}, memberId='{client}-{M}', protocol='range'}}"
     who = HEARTBEATS.format(client)
-    return ((time, f"{who} (Re-)joining group"), (time, f"{who} Successfully joined group with generation {of}"),
-            (time, f"{who} Successfully synced group in generation {of}"))  # fmt: skip
+    return (
+        (time, f"{who} (Re-)joining group"),
+        (time, f"{who} Successfully joined group with generation {of}"),
+        (time, f"{who} Successfully synced group in generation {of}"),
+    )
 
 
 def away(time: str, client: str = "m1") -> tuple[str, str]:
-    return time, f"{HEARTBEATS.format(client)} Group coordinator h:1 (id: 2147483647 rack: null) is unavailable or invalid due to cause: null. isDisconnected: true. Rediscovery will be attempted."
+    return (
+        time,
+        f"{HEARTBEATS.format(client)} Group coordinator h:1 (id: 2147483647 rack: null) is unavailable or invalid due to cause: null. isDisconnected: true. Rediscovery will be attempted.",
+    )
 
 
 def found(time: str, client: str = "m1") -> tuple[str, str]:
@@ -51,8 +57,14 @@ def found(time: str, client: str = "m1") -> tuple[str, str]:
 
 def server(*, stopped: bool = False) -> str:
     return lines(
-        ("00:00,000", f"{MANAGER} Preparing to rebalance group g in state PreparingRebalance with old generation 3 (reason: Removing member m2-{M} on LeaveGroup; client reason: the consumer is being closed)."),
-        ("00:01,000", f"{MANAGER} Assignment received from leader m1-{M} for group g for generation 4. The group has 1 members, 0 of which are static."),
+        (
+            "00:00,000",
+            f"{MANAGER} Preparing to rebalance group g in state PreparingRebalance with old generation 3 (reason: Removing member m2-{M} on LeaveGroup; client reason: the consumer is being closed).",
+        ),
+        (
+            "00:01,000",
+            f"{MANAGER} Assignment received from leader m1-{M} for group g for generation 4. The group has 1 members, 0 of which are static.",
+        ),
         *([("07:00,000", STOPS)] if stopped else []),
         ("07:10,000", BEGINS),
         ("07:15,000", "[main] INFO org.apache.kafka.coordinator.group.GroupCoordinatorService - [GroupCoordinator id=0] Starting up."),
@@ -72,14 +84,21 @@ def test_broker_that_was_killed_was_away_from_its_next_beginning_on(tmp_path: Pa
 def test_broker_that_begins_may_let_a_group_go_before_it_has_it(tmp_path: Path) -> None:
     """Kafka 4.3.1 does, when the leadership of the offsets topic changes while it begins."""
     early = lines(("07:30,000", f"{MANAGER} [GroupId=g] Unloading group metadata for generation 4."))
-    text = server().replace(lines(("07:32,000", f"{MANAGER} Loaded classic group g with 1 members.")), early + lines(("07:32,000", f"{MANAGER} Loaded classic group g with 1 members.")))
+    text = server().replace(
+        lines(("07:32,000", f"{MANAGER} Loaded classic group g with 1 members.")),
+        early + lines(("07:32,000", f"{MANAGER} Loaded classic group g with 1 members.")),
+    )
     was_away = rebalances(told(tmp_path, server=text))[1]
     assert (was_away.cause, was_away.took_ms, "it was killed" in was_away.detail) == (AWAY, 22_000, True)
 
 
 def test_broker_that_was_stopped_was_away_from_then_on(tmp_path: Path) -> None:
     was_away = rebalances(told(tmp_path, server=server(stopped=True)))[1]
-    assert (was_away.cause, was_away.took_ms, was_away.detail) == (AWAY, 32_000, "the broker was stopped and started again, and had the group 32.0 s later")
+    assert (was_away.cause, was_away.took_ms, was_away.detail) == (
+        AWAY,
+        32_000,
+        "the broker was stopped and started again, and had the group 32.0 s later",
+    )
 
 
 def test_log_that_begins_with_its_broker_does_not_say_that_it_was_killed(tmp_path: Path) -> None:
@@ -97,18 +116,32 @@ def test_client_that_has_its_coordinator_again_tells_how_long_it_had_not(tmp_pat
     """It does not join again, and much later another rebalance begins."""
     text = lines(*generation("00:00,000", "m1", 4), away("07:00,000"), away("07:05,000"), found("07:34,000"), *generation("30:00,000", "m1", 5))
     was_away, later = [each for each in rebalances(told(tmp_path, m1=text)) if each.begin_ms > 1_772_359_260_000]
-    assert (was_away.cause, was_away.took_ms, was_away.detail, was_away.places) == (AWAY, 34_000, "m1 could not reach it for 34.0 s", ("m1.log:4", "m1.log:6"))
+    assert (was_away.cause, was_away.took_ms, was_away.detail, was_away.places) == (
+        AWAY,
+        34_000,
+        "m1 could not reach it for 34.0 s",
+        ("m1.log:4", "m1.log:6"),
+    )
     assert (later.cause, later.took_ms) == (Cause.UNSEEN, 0)
 
 
 def test_client_that_is_out_after_a_long_outage_was_not_silent(tmp_path: Path) -> None:
     who = HEARTBEATS.format("m1")
-    out = ("07:35,000", f"{who} Attempt to heartbeat with Generation{{generationId=4, memberId='m1-{M}', protocol='range'}} and group instance id Optional.empty failed due to UNKNOWN_MEMBER_ID, resetting generation")
+    out = (
+        "07:35,000",
+        f"{who} Attempt to heartbeat with Generation{{generationId=4, memberId='m1-{M}', protocol='range'}} and group instance id Optional.empty failed due to UNKNOWN_MEMBER_ID, resetting generation",
+    )
     before = (*generation("00:00,000", "m1", 4), away("07:00,000"))
-    (was_away,) = [each for each in rebalances(told(tmp_path, m1=lines(*before, found("07:34,000"), out, *generation("07:36,000", "m1", 5)))) if each.number == 5]
+    (was_away,) = [
+        each for each in rebalances(told(tmp_path, m1=lines(*before, found("07:34,000"), out, *generation("07:36,000", "m1", 5)))) if each.number == 5
+    ]
     assert (was_away.cause, was_away.took_ms) == (AWAY, 36_000)
     # found again at once: it had been silent before, and was put out because of that
-    (silent,) = [each for each in rebalances(told(tmp_path, m1=lines(*before, found("07:00,100"), ("07:00,200", out[1]), *generation("07:01,000", "m1", 5)))) if each.number == 5]
+    (silent,) = [
+        each
+        for each in rebalances(told(tmp_path, m1=lines(*before, found("07:00,100"), ("07:00,200", out[1]), *generation("07:01,000", "m1", 5))))
+        if each.number == 5
+    ]
     assert silent.cause is EXPIRED
 
 
@@ -123,9 +156,7 @@ def test_broker_and_its_clients_tell_of_one_outage(tmp_path: Path) -> None:
 
 def test_librdkafka_that_lost_its_coordinator_had_not_been_silent(tmp_path: Path) -> None:
     """It logs its group only if it is told to."""
-    lost = (
-        "%6|1772359200.539|FAIL|m3#consumer-1| [thrd:GroupCoordinator]: GroupCoordinator: Disconnected: connection closed by peer: receive 0 after POLLIN (after 26040ms in state UP)\n"
-    )
+    lost = "%6|1772359200.539|FAIL|m3#consumer-1| [thrd:GroupCoordinator]: GroupCoordinator: Disconnected: connection closed by peer: receive 0 after POLLIN (after 26040ms in state UP)\n"
     out = "%4|1772359206.057|SESSTMOUT|m3#consumer-1| [thrd:main]: Consumer group session timed out (in join-state steady) after 6018 ms without a successful response from the group coordinator (broker -1, last error was Local: Broker transport failure): revoking assignment and rejoining group\n"
     (was_away,) = rebalances(told(tmp_path, m3=lost + out))
     assert (was_away.cause, was_away.begin_ms, was_away.detail) == (AWAY, 1_772_359_200_539, "m3 could not reach it for at least 5.5 s")

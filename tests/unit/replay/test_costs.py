@@ -153,9 +153,12 @@ def test_cost_counts_in_full_on_the_day_of_its_middle() -> None:
     midnight_ms = (timeline.to_ms // DAY_MS + 1) * DAY_MS
     for begin_ms, end_ms, day in ((midnight_ms - 500, midnight_ms + 499, 0), (midnight_ms - 500, midnight_ms + 500, 1)):
         moved = attrs.evolve(
-            timeline, from_ms=midnight_ms - DAY_MS, to_ms=midnight_ms + DAY_MS, moves=(),
+            timeline,
+            from_ms=midnight_ms - DAY_MS,
+            to_ms=midnight_ms + DAY_MS,
+            moves=(),
             intervals=(attrs.evolve(interval, from_ms=begin_ms, to_ms=end_ms),),
-        )  # fmt: skip
+        )
         (cost,) = costs_of(moved)
         assert cost.stopped_ms == end_ms - begin_ms
         assert cost.day == dt.datetime.fromtimestamp((midnight_ms + (day - 1) * DAY_MS) / 1_000, dt.UTC).date().isoformat()
@@ -172,12 +175,16 @@ def test_costs_of_groups_are_ranked() -> None:
     rows = [row("a", "join", 10), row("b", "expiry", 70), row("a", "expiry", 40), row("a", "expiry", 50, moves=2), row("c", "probing", 0, moves=1)]
     causes = by_cause(rows)
     assert [(each["cause"], each["groups"], each["stretches"], each["stopped_ms"], each["moves"], each["restored_records"]) for each in causes] == [
-        ("expiry", 2, 3, 160, 2, 15), ("join", 1, 1, 10, 0, 5), ("probing", 1, 1, 0, 1, 5),
-    ]  # fmt: skip
+        ("expiry", 2, 3, 160, 2, 15),
+        ("join", 1, 1, 10, 0, 5),
+        ("probing", 1, 1, 0, 1, 5),
+    ]
     assert [(each["worst_group"], each["worst_stopped_ms"], each["longest_ms"]) for each in causes] == [("a", 90, 70), ("a", 10, 10), ("c", 0, 0)]
     assert causes[0]["cause_text"] == cause_of_cost_text("expiry") == COST_CAUSES["expiry"]
     assert cause_of_cost_text("join") == CAUSES["join"]
     assert [(group, list(of.items())) for group, of in by_group(rows).items()] == [
-        ("a", [("expiry", 90), ("join", 10)]), ("b", [("expiry", 70)]), ("c", [("probing", 0)]),
-    ]  # fmt: skip
+        ("a", [("expiry", 90), ("join", 10)]),
+        ("b", [("expiry", 70)]),
+        ("c", [("probing", 0)]),
+    ]
     assert by_cause(reversed(rows)) == causes

@@ -79,7 +79,7 @@ def test_application_that_the_broker_leads_would_have_needed_a_standby() -> None
     past = history(*states, stopped={2: [(54, 131)], 3: [(54, 131)]}, until_s=300)
     assert past.times_to_begin_ms == (30_000, {"0": 0}), "nothing tells the restore from the rest"
     again = (160, of_streams(3, tasks("a", 0, 1), tasks("b", 2, 3))), (200, of_streams(4, tasks("a", 0, 1, 3, standby=(2,)), tasks("b", 2)))
-    more = (220, of_streams(5, tasks("a", 0, 1, 2, 3), tasks("b"))),
+    more = ((220, of_streams(5, tasks("a", 0, 1, 2, 3), tasks("b"))),)
     stops = {2: [(54, 131), (160, 191), (219, 222)], 3: [(54, 131), (160, 191)]}
     past = history(*states, *again, *more, stopped=stops, until_s=300)
     assert past.times_to_begin_ms == (1_000, {"0": 29_000}), "where there was a copy it took a second"
@@ -101,9 +101,14 @@ def test_task_that_takes_long_is_told_with_its_restore() -> None:
     assert [(each.took_ms, each.is_over, each.is_stuck) for each in stuck.restores] == [(599_000, False, True)]
     assert any(text.endswith("0_2 at a") for text in stuck.advice)
     shown = {
-        "group": "g", "kind": "streams", "incidents": [document(each, None) for each in (restored, stuck)], "unread": [], "has_records": True,
-        "notes": [], "missing": [],
-    }  # fmt: skip
+        "group": "g",
+        "kind": "streams",
+        "incidents": [document(each, None) for each in (restored, stuck)],
+        "unread": [],
+        "has_records": True,
+        "notes": [],
+        "missing": [],
+    }
     check("incident", json.loads(json.dumps({"recording": "r.db", "files": [], "at_once": [], "groups": [shown]})))
     assert story(restored, None)[1] == "task 0_2: 31.0 s from its assignment to a to its first commit: its state was restored"
     assert story(stuck, None)[1] == "task 0_2: assigned to a 9 min 59 s ago, and nothing committed since: the restore is stuck, or the task hangs"
@@ -127,8 +132,10 @@ def of_connect(session_s: float) -> GroupHistory:
     missed_s = round(100 + session_s)
     connect = attrs.evolve(
         history((0, workers(1, w1, w2)), (110, workers(2, waiting)), (170, workers(3, attrs.evolve(w1, active=w1.active | w2.active)))),
-        commits={}, ends=history(until_s=300).ends, end_times_ms=history(until_s=300).end_times_ms,
-    )  # fmt: skip
+        commits={},
+        ends=history(until_s=300).ends,
+        end_times_ms=history(until_s=300).end_times_ms,
+    )
     states = (2, group(1, task(0, 0, 1), task(1, 2, 3))), (missed_s, group(2, task(0, 0, 1, 2, 3)))
     stops = {2: [(100, missed_s + 1)], 3: [(100, missed_s + 1)]}
     sink = attrs.evolve(history(*states, stopped=stops, until_s=300), group="connect-sink")

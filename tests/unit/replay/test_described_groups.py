@@ -59,7 +59,7 @@ def test_partitions_of_a_table() -> None:
     (look,) = looks_of(OFFSETS)
     assert [(row.work, row.committed, row.end, row.lag, row.member) for row in look.partitions[2:]] == [
         ("orders-2", 100, 900, 800, A), ("orders-3", None, 900, None, B), ("stock-0", 5, 900, 895, "")
-    ]  # fmt: skip
+    ]  # fmt: skip # a table: one row a line
     assert look.partitions[4].line == 7
     for text in (OF_KAFKA_4, BEFORE_KAFKA_2):
         (look,) = looks_of(text)
@@ -99,9 +99,14 @@ def test_incident_tells_what_a_table_shows_and_what_it_cannot(tmp_path: Path) ->
 
 
 def test_two_looks_show_what_stands_still(tmp_path: Path) -> None:
-    later = OFFSETS.replace("120             150             30 ", "170             190             20 ").replace("100             900             800", "100             950             850")
+    later = OFFSETS.replace("120             150             30 ", "170             190             20 ").replace(
+        "100             900             800", "100             950             850"
+    )
     text = shown(tmp_path, OFFSETS + later)
-    assert "no progress between two looks at 2 partitions (orders-1, orders-2), of rdkafka-0000000a, while records came (described.txt:4, described.txt:11)" in text
+    assert (
+        "no progress between two looks at 2 partitions (orders-1, orders-2), of rdkafka-0000000a, while records came (described.txt:4, described.txt:11)"
+        in text
+    )
 
 
 # -- members that come and go between looks
@@ -152,7 +157,7 @@ def test_looks_at_other_partitions_or_during_a_rebalance_say_nothing_of_members(
 @pytest.mark.parametrize("date", [
     "Sat Nov 28 21:16:07 UTC 2026", "Sat 28 Nov 2026 09:16:07 PM UTC", "2026-11-28T21:16:07Z", "2026-11-28 21:16:07", "Sat, 28 Nov 2026 21:16:07 +0000",
     "Nov 28 21:16:07 2026",
-])  # fmt: skip
+])  # fmt: skip # a table: one row a line
 def test_line_that_is_a_time_is_when_the_table_below_was_printed(date: str) -> None:
     looks = evidence_of(f"{date}\n{look(C).rstrip()}\n{date.replace(':16:', ':17:')}\n{WITHOUT_C}").looks
     assert [(each.group, each.at_ms, len(each.partitions)) for each in looks] == [("orders", 1_795_900_567_000, 2), ("orders", 1_795_900_627_000, 2)]
@@ -162,7 +167,7 @@ def test_documents_of_connect_and_burrow(tmp_path: Path) -> None:
     sink = {"name": "sink", "connector": {"state": "RUNNING", "worker_id": "w1:8083"}, "type": "sink", "tasks": [
         {"id": 0, "state": "RUNNING", "worker_id": "w1:8083"}, {"id": 1, "state": "FAILED", "worker_id": "w2:8083", "trace": "org.x.Error: no\n\tat y"},
         {"id": 2, "state": "UNASSIGNED", "worker_id": "w3:8083"},
-    ]}  # fmt: skip
+    ]}  # fmt: skip # a table: one row a line
     text = shown(tmp_path, json.dumps(sink, indent=2))
     assert "1 task FAILED: sink-1 at w2:8083: org.x.Error: no" in text
     assert "1 task UNASSIGNED: sink-2 at w3:8083; it waits for a rebalance" in text
@@ -170,7 +175,7 @@ def test_documents_of_connect_and_burrow(tmp_path: Path) -> None:
     burrow = {"error": False, "status": {"cluster": "c", "group": "orders", "status": "ERR", "totallag": 900, "partitions": [
         {"topic": "orders", "partition": 1, "status": "STALL", "owner": "/10.0.0.1", "client_id": "a", "current_lag": 900,
          "start": {"offset": 5, "timestamp": 1772359200000, "lag": 1}, "end": {"offset": 5, "timestamp": 1772359260000, "lag": 900}},
-    ]}}  # fmt: skip
+    ]}}  # fmt: skip # a table: one row a line
     text = shown(tmp_path, json.dumps(burrow))
     assert "STALL at orders-1: commits come, and always the same offset for 1 min 00 s; 900 behind at most; of a (described.txt)" in text
 
@@ -185,8 +190,16 @@ def test_assign_takes_tables(tmp_path: Path) -> None:
     assert lines[-2:] == [f"  orders-2: {A} -> {B}", f"  stock-0: nobody -> {B}"]
     path.write_text(MEMBERS)
     assert CliRunner().invoke(assign, [str(path)]).stdout.startswith("orders: 2 members, 4 partitions; 1 to 3 at each: 1 move would make it even")
-    path.write_text(MEMBERS.replace("3               orders(0,1), stock(2)", "2               orders(0,1)").replace("1               orders(2)", "2               stock(0,1)"))
-    assert CliRunner().invoke(assign, [str(path)]).stdout.startswith("orders: 2 members, 4 partitions; 2 to 2 at each: 2 moves would spread each topic evenly")
+    path.write_text(
+        MEMBERS.replace("3               orders(0,1), stock(2)", "2               orders(0,1)").replace(
+            "1               orders(2)", "2               stock(0,1)"
+        )
+    )
+    assert (
+        CliRunner()
+        .invoke(assign, [str(path)])
+        .stdout.startswith("orders: 2 members, 4 partitions; 2 to 2 at each: 2 moves would spread each topic evenly")
+    )
     path.write_text(STATE)
     assert "add --members --verbose" in CliRunner().invoke(assign, [str(path)]).stdout
     path.write_text("nothing\n")
@@ -209,8 +222,15 @@ def generation(offset: int, at_ms: int, number: int, *members: str) -> str:
         {"memberId": f"{name}-1", "groupInstanceId": None, "clientId": name, "clientHost": "/10.0.0.1", "rebalanceTimeout": 300_000, "sessionTimeout": 45_000,
          "subscription": SUBSCRIBED, "assignment": ASSIGNED[name]}
         for name in members
-    ]  # fmt: skip
-    value = {"protocolType": "consumer", "generation": number, "protocol": "range", "leader": "a-1", "currentStateTimestamp": at_ms, "members": written}
+    ]  # fmt: skip # a table: one row a line
+    value = {
+        "protocolType": "consumer",
+        "generation": number,
+        "protocol": "range",
+        "leader": "a-1",
+        "currentStateTimestamp": at_ms,
+        "members": written,
+    }
     return dumped(offset, at_ms, "2", {"group": "g"}, value)
 
 
@@ -220,5 +240,8 @@ def test_dump_of_the_offsets_topic_is_a_history(tmp_path: Path) -> None:
     text += generation(3, 1_772_359_300_000, 4, "a", "b") + dumped(4, 1_772_359_301_000, "2", {"group": 1}, {})
     answer = json.loads(shown(tmp_path, text, "--json"))
     (group,) = answer["groups"]
-    assert [(each["cause"], each["members"], each["rebalances"][0]["number"]) for each in group["incidents"]] == [("first", ["a"], 3), ("joined", ["b"], 4)]
+    assert [(each["cause"], each["members"], each["rebalances"][0]["number"]) for each in group["incidents"]] == [
+        ("first", ["a"], 3),
+        ("joined", ["b"], 4),
+    ]
     assert answer["files"][0]["kind"] == "what kafka-dump-log printed"

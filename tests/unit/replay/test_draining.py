@@ -1,5 +1,4 @@
-"""Drain times of members: expected before they are asked to leave, and remaining while they leave.
-"""
+"""Drain times of members: expected before they are asked to leave, and remaining while they leave."""
 
 from __future__ import annotations
 

@@ -29,28 +29,50 @@ joins.
 TOPIC = str(UUID(int=77))
 KINDS = {
     5: record_values.ConsumerGroupMemberMetadata(
-        instance_id=None, rack_id="r", client_id="c", client_host="/10.0.0.1", subscribed_topic_names=("t",), subscribed_topic_regex=None,
-        rebalance_timeout_ms=300_000, server_assignor="uniform",
+        instance_id=None,
+        rack_id="r",
+        client_id="c",
+        client_host="/10.0.0.1",
+        subscribed_topic_names=("t",),
+        subscribed_topic_regex=None,
+        rebalance_timeout_ms=300_000,
+        server_assignor="uniform",
         classic_member_metadata=record_values.ClassicMemberMetadata(
-            session_timeout_ms=45_000, supported_protocols=(record_values.ClassicProtocol(name="range", metadata=b"\x00\x01"),),
+            session_timeout_ms=45_000,
+            supported_protocols=(record_values.ClassicProtocol(name="range", metadata=b"\x00\x01"),),
         ),
     ),
     7: record_values.ConsumerGroupTargetAssignmentMember(topic_partitions=(record_values.TopicPartitions(topic_id=TOPIC, partitions=(0, 2)),)),
     17: record_values.StreamsGroupMetadata(epoch=5, metadata_hash=-9),
     19: record_values.StreamsGroupMemberMetadata(
-        instance_id=None, rack_id=None, client_id="i1", client_host="/10.0.0.1", rebalance_timeout_ms=300_000, topology_epoch=1, process_id="p",
-        user_endpoint=record_values.Endpoint(host="h", port=9), client_tags=(record_values.KeyValue(key="k", value="v"),),
+        instance_id=None,
+        rack_id=None,
+        client_id="i1",
+        client_host="/10.0.0.1",
+        rebalance_timeout_ms=300_000,
+        topology_epoch=1,
+        process_id="p",
+        user_endpoint=record_values.Endpoint(host="h", port=9),
+        client_tags=(record_values.KeyValue(key="k", value="v"),),
     ),
     20: record_values.TargetAssignmentMetadata(assignment_epoch=5),
     21: record_values.StreamsGroupTargetAssignmentMember(
-        active_tasks=(record_values.TaskIds(subtopology_id="0", partitions=(1, 3)),), standby_tasks=(), warmup_tasks=(),
+        active_tasks=(record_values.TaskIds(subtopology_id="0", partitions=(1, 3)),),
+        standby_tasks=(),
+        warmup_tasks=(),
     ),
     22: record_values.StreamsGroupCurrentMemberAssignment(
-        member_epoch=5, previous_member_epoch=4, state=1,
-        active_tasks=(record_values.OwnedTaskIds(subtopology_id="0", partitions=(1,)),), standby_tasks=(),
-        warmup_tasks=(), active_tasks_pending_revocation=(), standby_tasks_pending_revocation=(), warmup_tasks_pending_revocation=(),
+        member_epoch=5,
+        previous_member_epoch=4,
+        state=1,
+        active_tasks=(record_values.OwnedTaskIds(subtopology_id="0", partitions=(1,)),),
+        standby_tasks=(),
+        warmup_tasks=(),
+        active_tasks_pending_revocation=(),
+        standby_tasks_pending_revocation=(),
+        warmup_tasks_pending_revocation=(),
     ),
-}  # fmt: skip
+}
 
 
 def as_kafka_prints(value: Any) -> Any:
@@ -100,6 +122,7 @@ def test_dumped_group_of_kip_848_is_told_with_members_and_topic() -> None:
     last = history.states[-1].group
     assert (history.group, last.kind, last.epoch) == ("g-java-848", GroupKind.CONSUMER, 3)
     assert {member.client_id: member.active for member in last.members.values()} == {
-        "m1": frozenset({"t-0", "t-1", "t-2"}), "m2": frozenset({"t-3", "t-4", "t-5"}),
-    }  # fmt: skip
+        "m1": frozenset({"t-0", "t-1", "t-2"}),
+        "m2": frozenset({"t-3", "t-4", "t-5"}),
+    }
     assert [(each.cause, each.joined) for each in rebalances(history)] == [(Cause.FIRST, ("m1",)), (Cause.JOINED, ("m2",))]

@@ -22,13 +22,25 @@ def test_changed_files_are_read_without_a_failure(sources: list[bytes]) -> None:
     check_files(sources, FILES, seed=1)
 
 
-@pytest.mark.parametrize("text", [
-    b"", b"\n\n", b"group", b"rebalance", b"Preparing to rebalance group", b"member left the group", b"{}", b"[]", b"[1, 2]", b'{"group": 1}',
-    b"null",
-    b"GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID\n",
-    b"2026-03-01 10:00:00 INFO our poll of group members left early and rebalanced the budget\n",
-    b'{"message": "the group poll was a success", "group": "board"}\n',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\n\n",
+        b"group",
+        b"rebalance",
+        b"Preparing to rebalance group",
+        b"member left the group",
+        b"{}",
+        b"[]",
+        b"[1, 2]",
+        b'{"group": 1}',
+        b"null",
+        b"GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID\n",
+        b"2026-03-01 10:00:00 INFO our poll of group members left early and rebalanced the budget\n",
+        b'{"message": "the group poll was a success", "group": "board"}\n',
+    ],
+)
 def test_excerpt_that_says_nothing_is_taken_for_nothing(text: bytes) -> None:
     found = told_of(text)
     assert [each for history in histories_of(found).values() for each in incidents(history)] == []

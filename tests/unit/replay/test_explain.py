@@ -1,5 +1,4 @@
-"""explain: the three answers, each kind with the numbers that its decision used.
-"""
+"""explain: the three answers, each kind with the numbers that its decision used."""
 
 from __future__ import annotations
 

@@ -169,17 +169,27 @@ def partitions(*numbers: int, topic: str = ORDERS) -> tuple[Any, ...]:
 def consumer(**settings: Any) -> record_values.ConsumerGroupMemberMetadata:
     return record_values.ConsumerGroupMemberMetadata(
         **{
-            "instance_id": None, "rack_id": "", "client_id": "c", "client_host": "/h", "subscribed_topic_names": ("orders",),
-            "subscribed_topic_regex": "", "rebalance_timeout_ms": 300_000, "server_assignor": None, **settings,
+            "instance_id": None,
+            "rack_id": "",
+            "client_id": "c",
+            "client_host": "/h",
+            "subscribed_topic_names": ("orders",),
+            "subscribed_topic_regex": "",
+            "rebalance_timeout_ms": 300_000,
+            "server_assignor": None,
+            **settings,
         }
-    )  # fmt: skip
+    )
 
 
 def has(epoch: int, state: int, *numbers: int, revoking: tuple[int, ...] = ()) -> record_values.ConsumerGroupCurrentMemberAssignment:
     return record_values.ConsumerGroupCurrentMemberAssignment(
-        member_epoch=epoch, previous_member_epoch=epoch, state=state,
-        assigned_partitions=partitions(*numbers), partitions_pending_revocation=partitions(*revoking),
-    )  # fmt: skip
+        member_epoch=epoch,
+        previous_member_epoch=epoch,
+        state=state,
+        assigned_partitions=partitions(*numbers),
+        partitions_pending_revocation=partitions(*revoking),
+    )
 
 
 def target(*numbers: int) -> record_values.ConsumerGroupTargetAssignmentMember:
@@ -202,9 +212,13 @@ def test_consumers_of_kip_848_join_move_and_leave() -> None:
 
     folded(observed, record(5, consumer(rack_id="r", instance_id="i"), "b"), record(3, record_values.ConsumerGroupMetadata(epoch=2)))
     group = folded(
-        observed, record(7, target(0), "a"), record(7, target(1), "b"), record(6, record_values.TargetAssignmentMetadata(assignment_epoch=2)),
-        record(8, has(1, 1, 0, revoking=(1,)), "a"), record(8, has(2, 2), "b"),
-    )  # fmt: skip
+        observed,
+        record(7, target(0), "a"),
+        record(7, target(1), "b"),
+        record(6, record_values.TargetAssignmentMetadata(assignment_epoch=2)),
+        record(8, has(1, 1, 0, revoking=(1,)), "a"),
+        record(8, has(2, 2), "b"),
+    )
     assert (group.state, group.owners) == ("reconciling", {"orders-0": ["a"], "orders-1": ["a"]})
     assert (group.members["a"].revoking, group.members["b"].state) == (work("orders-1"), "unreleased")
     assert (group.members["b"].rack, group.members["b"].instance_id, group.members["a"].rack) == ("r", "i", None)
@@ -254,24 +268,46 @@ def tasks(*numbers: int) -> tuple[Any, ...]:
 def test_streams_of_kip_1071() -> None:
     observed = ObservedGroups()
     topology = record_values.StreamsSubtopology(
-        subtopology_id="0", source_topics=("orders",), source_topic_regex=(), state_changelog_topics=(), repartition_sink_topics=(),
+        subtopology_id="0",
+        source_topics=("orders",),
+        source_topic_regex=(),
+        state_changelog_topics=(),
+        repartition_sink_topics=(),
         repartition_source_topics=(record_values.TopicInfo(name="by-key", partitions=2, replication_factor=1, topic_configs=()),),
         copartition_groups=(),
-    )  # fmt: skip
+    )
     member = record_values.StreamsGroupMemberMetadata(
-        instance_id=None, rack_id=None, client_id="c", client_host="/h", rebalance_timeout_ms=1, topology_epoch=0, process_id="p",
-        user_endpoint=None, client_tags=(),
-    )  # fmt: skip
+        instance_id=None,
+        rack_id=None,
+        client_id="c",
+        client_host="/h",
+        rebalance_timeout_ms=1,
+        topology_epoch=0,
+        process_id="p",
+        user_endpoint=None,
+        client_tags=(),
+    )
     current = record_values.StreamsGroupCurrentMemberAssignment(
-        member_epoch=1, previous_member_epoch=0, state=2, active_tasks=tasks(0), standby_tasks=tasks(1), warmup_tasks=tasks(2),
-        active_tasks_pending_revocation=tasks(3), standby_tasks_pending_revocation=tasks(4), warmup_tasks_pending_revocation=tasks(5),
-    )  # fmt: skip
+        member_epoch=1,
+        previous_member_epoch=0,
+        state=2,
+        active_tasks=tasks(0),
+        standby_tasks=tasks(1),
+        warmup_tasks=tasks(2),
+        active_tasks_pending_revocation=tasks(3),
+        standby_tasks_pending_revocation=tasks(4),
+        warmup_tasks_pending_revocation=tasks(5),
+    )
     wanted = record_values.StreamsGroupTargetAssignmentMember(active_tasks=tasks(0), standby_tasks=(), warmup_tasks=())
     group = folded(
-        observed, record(17, record_values.StreamsGroupMetadata(epoch=1, metadata_hash=0)), record(19, member, "a"),
-        record(23, record_values.StreamsGroupTopology(epoch=0, subtopologies=(topology,))), record(21, wanted, "a"),
-        record(20, record_values.TargetAssignmentMetadata(assignment_epoch=1)), record(22, current, "a"),
-    )  # fmt: skip
+        observed,
+        record(17, record_values.StreamsGroupMetadata(epoch=1, metadata_hash=0)),
+        record(19, member, "a"),
+        record(23, record_values.StreamsGroupTopology(epoch=0, subtopologies=(topology,))),
+        record(21, wanted, "a"),
+        record(20, record_values.TargetAssignmentMetadata(assignment_epoch=1)),
+        record(22, current, "a"),
+    )
     assert (group.kind, group.state, group.sources) == (GroupKind.STREAMS, "reconciling", {"0": ("orders", "by-key")})
     found = group.members["a"]
     assert (found.active, found.standby, found.warmup, found.revoking) == (work("0_0", "0_3"), work("0_1", "0_4"), work("0_2", "0_5"), work("0_3"))
@@ -387,10 +423,20 @@ def test_group_that_is_described_again_writes_what_has_changed() -> None:
             return {"topic_partitions": [{"topic_id": UUID(ORDERS).bytes, "topic_name": "orders", "partitions": list(numbers)}] if numbers else []}
 
         rows = [
-            {"member_id": name, "instance_id": None, "rack_id": None, "client_id": name, "client_host": "/10.0.0.1", "member_epoch": epoch,
-             "subscribed_topic_names": ["orders"], "subscribed_topic_regex": None, "assignment": parts(numbers), "target_assignment": parts(numbers)}
+            {
+                "member_id": name,
+                "instance_id": None,
+                "rack_id": None,
+                "client_id": name,
+                "client_host": "/10.0.0.1",
+                "member_epoch": epoch,
+                "subscribed_topic_names": ["orders"],
+                "subscribed_topic_regex": None,
+                "assignment": parts(numbers),
+                "target_assignment": parts(numbers),
+            }
             for name, numbers in members.items()
-        ]  # fmt: skip
+        ]
         return {"group": "g", "group_epoch": epoch, "assignment_epoch": epoch, "assignor": "uniform", "members": rows}
 
     observed = ObservedGroups({ORDERS: "orders"})

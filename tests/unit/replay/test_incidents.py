@@ -35,15 +35,23 @@ from tests.pages import rows_of
 JOINED, EXPIRED, LEFT, BACK, FIRST = Cause.JOINED, Cause.EXPIRED, Cause.LEFT, Cause.BACK, Cause.FIRST
 DONE = {
     "scale-out": [
-        ("start i1 i2", FIRST, ("i1", "i2")), ("A1_scale_out_one_cold", JOINED, ("i3",)), ("A2_scale_out_two_cold", JOINED, ("i4", "i5")),
-        ("A3_kill_one", EXPIRED, ("i2",)), ("A4_restart_with_old_state", BACK, ("i2",)), ("A5_graceful_close_default", EXPIRED, ("i3",)),
+        ("start i1 i2", FIRST, ("i1", "i2")),
+        ("A1_scale_out_one_cold", JOINED, ("i3",)),
+        ("A2_scale_out_two_cold", JOINED, ("i4", "i5")),
+        ("A3_kill_one", EXPIRED, ("i2",)),
+        ("A4_restart_with_old_state", BACK, ("i2",)),
+        ("A5_graceful_close_default", EXPIRED, ("i3",)),
     ],
     "rolling": [
-        ("start i1 i2 i3", FIRST, ("i1", "i2", "i3")), ("B1_bounce", EXPIRED, ("i1",)), ("B2_bounce", EXPIRED, ("i2",)),
-        ("B3_bounce", EXPIRED, ("i3",)), ("B3_bounce", BACK, ("i3",)), ("B4_disk_loss", EXPIRED, ("i2",)),
+        ("start i1 i2 i3", FIRST, ("i1", "i2", "i3")),
+        ("B1_bounce", EXPIRED, ("i1",)),
+        ("B2_bounce", EXPIRED, ("i2",)),
+        ("B3_bounce", EXPIRED, ("i3",)),
+        ("B3_bounce", BACK, ("i3",)),
+        ("B4_disk_loss", EXPIRED, ("i2",)),
         ("B5_scale_in_leave_group", LEFT, ("i3",)),
     ],
-}  # fmt: skip
+}
 """What the operator did, and what has to be read of it: an application that closes does not leave
 its group, so it is missed when its session is over.
 """
@@ -99,13 +107,15 @@ def test_page_shows_what_the_command_prints() -> None:
 def test_markdown_for_a_ticket_shows_names_as_text() -> None:
     shown = CliRunner().invoke(main, ["incident", "scale-out", "--all", "--markdown"]).stdout.splitlines()
     assert shown[2:4] == [
-        "| when | what began it | members | rebalances | moves | partitions | longest | unavailable |", "|---|---|---|---|---|---|---|---|"
-    ]  # fmt: skip
+        "| when | what began it | members | rebalances | moves | partitions | longest | unavailable |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     assert shown[11].startswith("**2026-11-20 04:33:18 UTC  the group began (i1, i2)")
     assert escaped("<b>|*_`") == "\\<b\\>\\|\\*\\_\\`"
 
 
 # -- constructed histories: two consumers, four partitions, a commit each second
+
 
 def only(*states: tuple[int, ObservedGroup], stopped: Mapping[int, Sequence[tuple[int, int]]] | None = None) -> Incident:
     found = [each for each in incidents(history((0, BOTH), *states, stopped=stopped)) if each.cause is not Cause.OUTSIDE]
@@ -162,9 +172,11 @@ def test_consumer_that_was_killed_and_joined_before_the_coordinator_knew() -> No
 
 def test_rolling_restart_of_consumers() -> None:
     states = (
-        (100, group(2, member("b", 0, 1, 2, 3))), (120, group(3, member("a", 0, 1), member("b", 2, 3))),
-        (140, group(4, member("a", 0, 1, 2, 3))), (160, group(5, member("a", 0, 1), member("b", 2, 3))),
-    )  # fmt: skip
+        (100, group(2, member("b", 0, 1, 2, 3))),
+        (120, group(3, member("a", 0, 1), member("b", 2, 3))),
+        (140, group(4, member("a", 0, 1, 2, 3))),
+        (160, group(5, member("a", 0, 1), member("b", 2, 3))),
+    )
     found = incidents(history((0, BOTH), *states))
     assert [(each.cause, each.is_rolling) for each in found[1:]] == [(LEFT, True), (BACK, False), (LEFT, True), (BACK, False)]
     assert "equipoise lead --hold" in found[1].advice[1]
@@ -318,14 +330,15 @@ def test_worker_of_connect_is_judged_by_what_its_sinks_commit() -> None:
 
     connect = attrs.evolve(
         history((0, workers(1, worker("w1", "sink", "sink-0"), worker("w2", "sink-1"))), (110, workers(2, worker("w1", "sink", "sink-0", "sink-1")))),
-        commits={}, ends=history().ends,
-    )  # fmt: skip
+        commits={},
+        ends=history().ends,
+    )
     gone = incidents(connect)[-1]
     assert gone.cause is Cause.GONE, "nothing says whether it left"
     sink = attrs.evolve(
         history((2, group(1, task(0, 0, 1), task(1, 2, 3))), (111, group(2, task(0, 0, 1, 2, 3))), stopped={2: [(99, 112)], 3: [(99, 112)]}),
         group="connect-sink",
-    )  # fmt: skip
+    )
     judged = incidents(with_sinks(connect, {"sink": sink}))
     assert [(each.cause, each.members) for each in judged] == [(FIRST, ("w1", "w2")), (EXPIRED, ("w2",))]
     assert {gap.partition for gap in judged[-1].gaps} == {"connect-sink:orders-2", "connect-sink:orders-3"}
@@ -402,6 +415,7 @@ def test_page_of_a_hostile_group_shows_names_as_text() -> None:
 
 # -- commits that are no work, poll intervals, instance ids
 
+
 def polls(name: str, *partitions: int, poll_s: int = 30, **settings: Any) -> ClusterMember:
     return member(name, *partitions, rebalance_timeout_ms=poll_s * 1_000, **settings)
 
@@ -452,8 +466,11 @@ def test_static_member_whose_process_is_replaced_has_not_moved_and_again_and_aga
     states += [(100 + 4 * turn, group(1, member("a", 0, 1), member("b", 2, 3, member_id=f"b-{turn + 2}", **static))) for turn in range(8)]
     (_, twice) = incidents(history(*states))
     assert (twice.cause, twice.members, twice.moves, twice.advice[0].partition(":")[0]) == (
-        Cause.TWICE, ("b",), 0, "give each process a group.instance.id of its own"
-    )  # fmt: skip
+        Cause.TWICE,
+        ("b",),
+        0,
+        "give each process a group.instance.id of its own",
+    )
 
 
 def test_long_history_takes_time_in_proportion() -> None:
@@ -500,13 +517,22 @@ def test_reason_of_a_brokers_log_beats_what_commits_tell() -> None:
     plain = history((0, BOTH), (100, group(2, member("a", 0, 1, 2, 3))), stopped={2: [(89, 101)], 3: [(89, 101)]})
     assert incidents(plain)[1].cause is EXPIRED
     said = Rebalance(
-        number=2, begin_ms=95_000, end_ms=100_010, cause=Cause.POLL_TIMEOUT, members=("b",), detail="it said so",
+        number=2,
+        begin_ms=95_000,
+        end_ms=100_010,
+        cause=Cause.POLL_TIMEOUT,
+        members=("b",),
+        detail="it said so",
         places=("server.log:7", "server.log:9"),
-    )  # fmt: skip
+    )
     (_, told) = incidents(attrs.evolve(plain, told=[said]))
     assert (told.cause, told.members, told.places, told.chain[0].took_ms, told.chain[0].stopped_ms) == (
-        Cause.POLL_TIMEOUT, ("b",), ("server.log:7", "server.log:9"), 5_000, 6_000
-    )  # fmt: skip
+        Cause.POLL_TIMEOUT,
+        ("b",),
+        ("server.log:7", "server.log:9"),
+        5_000,
+        6_000,
+    )
     vague = attrs.evolve(said, cause=Cause.UNSEEN, members=())
     assert incidents(attrs.evolve(plain, told=[vague]))[1].cause is EXPIRED, "a log without a reason leaves what is known"
     other = attrs.evolve(said, number=9, begin_ms=300_000, end_ms=300_100)

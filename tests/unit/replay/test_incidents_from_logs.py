@@ -57,13 +57,17 @@ def test_real_brokers_log_names_each_fault_or_says_that_it_cannot_decide(folder:
                 wrong.append((fault, told))
     assert wrong == []
     # only Java's classic consumer tells its broker why it leaves; ids of KIP-848 name no client
-    assert undecided <= {("aiokafka", "poll"), ("confluent", "poll"), ("kafka-python", "poll"), *((f"{one}-848", what) for one in ("java", "confluent") for what in ("poll", "back"))}
+    assert undecided <= {
+        ("aiokafka", "poll"),
+        ("confluent", "poll"),
+        ("kafka-python", "poll"),
+        *((f"{one}-848", what) for one in ("java", "confluent") for what in ("poll", "back")),
+    }
 
 
 @pytest.mark.parametrize(("client", "pair"), [("confluent", ("leave", "poll")), ("java-848", ("leave", "poll")), ("java-848", ("join", "back"))])
 def test_real_brokers_lines_of_two_faults_are_the_same(client: str, pair: tuple[str, str], tmp_path: Path) -> None:
-    """What stays undecided is not in the file: but for ids and times, one says what the other does.
-    """
+    """What stays undecided is not in the file: but for ids and times, one says what the other does."""
     folder = unpack("4.3.1", tmp_path)
     found = rebalances(histories(folder / "server.log")[f"g-{client}"])
     lines = (folder / "server.log").read_text().splitlines()
@@ -102,8 +106,10 @@ def test_real_logs_of_a_broker_before_2_2_have_the_reasons_of_their_members(tmp_
         group = f"g-{client}"
         paths = [str(each) for each in (folder / "server.log", *sorted(folder.glob(f"{group}.*.log")))]
         both = histories_of(read_evidence(paths), asked=group)[group]
-        told = {name: {each.fault: cause_of(each, rebalances(history), faults) for each in faults if each.group == group}
-                for name, history in (("broker", alone[group]), ("both", both))}  # fmt: skip
+        told = {
+            name: {each.fault: cause_of(each, rebalances(history), faults) for each in faults if each.group == group}
+            for name, history in (("broker", alone[group]), ("both", both))
+        }
         # it logs the end of a session, and that a rebalance begins
         assert told["broker"] == dict.fromkeys(FAULTS) | {"kill": EXPIRED, "freeze": EXPIRED}
         # librdkafka logs no join and no close
@@ -174,6 +180,7 @@ def test_log_that_names_no_group_is_of_the_group_that_is_asked_for(tmp_path: Pat
 
 # -- what files cannot decide
 
+
 def test_member_that_left_without_a_reason_may_not_have_polled(tmp_path: Path) -> None:
     text = rebalance(0, 4, f"Adding new member {B} with group instance id None") + rebalance(60, 5, f"removing member {B} on LeaveGroup")
     (_, left) = rebalances(told(tmp_path, text))
@@ -211,8 +218,11 @@ def test_departure_that_comes_after_a_rebalance_did_not_begin_it(tmp_path: Path)
     def round_of(client: str, second: int, number: int) -> str:
         said = f"2026-03-01 10:00:{second:02},000 [main] {who.format(client)}"
         generation = f"Generation{{generationId={number}, memberId='{client}-00000001-1111-4222-8333-444444444444', protocol='range'}}"
-        texts = ("Request joining group due to: group is already rebalancing", f"Successfully joined group with generation {generation}",
-                 f"Successfully synced group in generation {generation}")  # fmt: skip
+        texts = (
+            "Request joining group due to: group is already rebalancing",
+            f"Successfully joined group with generation {generation}",
+            f"Successfully synced group in generation {generation}",
+        )
         return "".join(f"{said} {text}\n" for text in texts)
 
     for client in ("a", "b"):
@@ -232,11 +242,14 @@ def frozen(said: str) -> str:
     manager, beats = who.format("ConsumerMembershipManager"), who.format("ConsumerHeartbeatRequestManager")
     member = "Member j-g6mj9uSVuBBJTqfMYy9w with epoch {} transitioned from {} to {}."
     lines = (
-        f"10:00:00,000 {manager} {member.format(0, 'JOINING', 'RECONCILING')}", f"10:00:00,100 {manager} {member.format(6, 'RECONCILING', 'STABLE')}",
+        f"10:00:00,000 {manager} {member.format(0, 'JOINING', 'RECONCILING')}",
+        f"10:00:00,100 {manager} {member.format(6, 'RECONCILING', 'STABLE')}",
         f"10:01:00,358 {beats} Consumer poll timeout has expired. This means the time between subsequent calls to poll() was longer than",
-        f"10:01:00,360 {manager} {member.format(-1, 'LEAVING', 'STALE')}", f"10:01:00,363 {manager} {member.format(0, 'STALE', 'JOINING')}",
+        f"10:01:00,360 {manager} {member.format(-1, 'LEAVING', 'STALE')}",
+        f"10:01:00,363 {manager} {member.format(0, 'STALE', 'JOINING')}",
         *([f"10:01:00,410 {beats} ConsumerGroupHeartbeatRequest failed because of {said}: ClientResponse(latencyMs=22)"] if said else []),
-        f"10:01:00,475 {manager} {member.format(9, 'JOINING', 'RECONCILING')}", f"10:01:00,564 {manager} {member.format(9, 'RECONCILING', 'STABLE')}",
+        f"10:01:00,475 {manager} {member.format(9, 'JOINING', 'RECONCILING')}",
+        f"10:01:00,564 {manager} {member.format(9, 'RECONCILING', 'STABLE')}",
     )
     return "".join(f"2026-03-01 {line}\n" for line in lines)
 
@@ -281,6 +294,7 @@ def test_instance_of_kafka_streams_that_is_back_with_an_empty_state_directory(tm
 
 # -- lines written after the source
 
+
 def at(second: int, text: str) -> str:
     return f"[2026-03-01 10:{second // 60:02}:{second % 60:02},000] INFO [GroupCoordinator 0]: {text} (kafka.coordinator.group.GroupCoordinator)\n"
 
@@ -314,7 +328,8 @@ REASONS = [
     (f"removing member {B} on heartbeat expiration", EXPIRED, ("b",)),
     (
         f"Updating metadata for member {B} during Stable; client reason: cached metadata has changed from (version5: {{t=1}}) at the beginning",
-        Cause.PARTITIONS, ("b",),
+        Cause.PARTITIONS,
+        ("b",),
     ),
     (f"Leader {A} re-joining group during Stable; client reason: cached metadata has changed from (v1) to (v2)", Cause.PARTITIONS, ("a",)),
     (f"Leader {A} re-joining group during Stable; client reason: rebalance enforced by user", Cause.ASKED, ("a",)),
@@ -352,7 +367,8 @@ def test_rebalance_that_waits_a_whole_poll_interval_is_a_poll_timeout(tmp_path: 
         f"Preparing to rebalance group orders in state PreparingRebalance with old generation 4 (reason: Adding new member {C} with group instance id None)",
     )
     named += at(
-        60, f"Group orders removed dynamic members who haven't joined: Set({B})",
+        60,
+        f"Group orders removed dynamic members who haven't joined: Set({B})",
     ) + at(60, "Stabilized group orders generation 5 with 2 members")
     (found,) = rebalances(told(tmp_path, named))
     assert (found.cause, found.members, found.gone) == (POLL, ("b",), ("b",))
@@ -366,8 +382,11 @@ def test_rebalance_that_is_not_over_at_the_end_is_told(tmp_path: Path) -> None:
         60,
         f"Preparing to rebalance group orders in state PreparingRebalance with old generation 4 (reason: Adding new member {C} with group instanceid None)",
     )
-    text += at(160, "Dynamic Member with unknown member id joins group orders in PreparingRebalance state. Created a new member id"
-                    f" {A} for this member and add to the group.")  # fmt: skip
+    text += at(
+        160,
+        "Dynamic Member with unknown member id joins group orders in PreparingRebalance state. Created a new member id"
+        f" {A} for this member and add to the group.",
+    )
     found = rebalances(told(tmp_path, text))[-1]
     assert (found.cause, "not over" in found.detail) == (Cause.LATE, True)
 
@@ -375,9 +394,13 @@ def test_rebalance_that_is_not_over_at_the_end_is_told(tmp_path: Path) -> None:
 def test_storm_in_a_log_is_one_incident_with_its_period(tmp_path: Path) -> None:
     text = "".join(
         rebalance(
-            12 * turn, turn, (
-                f"removing member {B} on heartbeat expiration", f"Adding new member {B} with group instanceid None",
-            )[turn % 2], took_s=0,
+            12 * turn,
+            turn,
+            (
+                f"removing member {B} on heartbeat expiration",
+                f"Adding new member {B} with group instanceid None",
+            )[turn % 2],
+            took_s=0,
         )
         for turn in range(20)
     )
@@ -390,8 +413,9 @@ def test_storm_in_a_log_is_one_incident_with_its_period(tmp_path: Path) -> None:
 
 def test_poll_timeouts_that_come_back_are_a_loop(tmp_path: Path) -> None:
     texts = (
-        f"Removing member {B} on LeaveGroup; client reason: consumer poll timeout has expired.", f"Adding new member {B} with group instance id None",
-    )  # fmt: skip
+        f"Removing member {B} on LeaveGroup; client reason: consumer poll timeout has expired.",
+        f"Adding new member {B} with group instance id None",
+    )
     text = "".join(rebalance(300 * (turn // 2) + 30 * (turn % 2), turn, texts[turn % 2], took_s=0) for turn in range(8))
     (loop,) = incidents(told(tmp_path, text))
     assert loop.loop is not None
@@ -480,7 +504,7 @@ CLIENTS = {
     "2026-03-01 10:00:00 [INFO] leaving group; group: orders, member_id: b-1, instance_id: <nil>": LEFT,
     "2026-03-01 10:00:00,000 INFO [Worker clientId=connect-1, groupId=connect-cluster] worker poll timeout has expired. The last known action being performed"
     " by the worker is : ensuring membership in the cluster and may contribute": POLL,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("line", sorted(CLIENTS), ids=range(len(CLIENTS)))
@@ -516,7 +540,9 @@ def test_worker_of_connect_that_is_lost_and_a_connector_that_is_changed(tmp_path
 def test_log_that_begins_in_the_middle_does_not_say_that_its_client_joined(tmp_path: Path) -> None:
     who = "[Consumer clientId=app-1-StreamThread-1-consumer, groupId=app]"
     text = f"2026-03-01 10:00:00,100 INFO {who} Request joining group due to: group is already rebalancing\n"
-    text += f"2026-03-01 10:00:00,200 INFO {who} Successfully synced group in generation Generation{{generationId=12, memberId='x', protocol='stream'}}\n"
+    text += (
+        f"2026-03-01 10:00:00,200 INFO {who} Successfully synced group in generation Generation{{generationId=12, memberId='x', protocol='stream'}}\n"
+    )
     text += "2026-03-01 10:00:40,000 INFO stream-thread [app-1-StreamThread-1] Restoration took 39800 ms for all active tasks [0_1]\n"
     found = told(tmp_path, text, "app.log")
     assert [(each.cause, each.members) for each in incidents(found)] == [(Cause.UNSEEN, ())]
@@ -527,17 +553,29 @@ def test_log_that_begins_in_the_middle_does_not_say_that_its_client_joined(tmp_p
 def test_go_client_that_joins_and_rebalances(tmp_path: Path) -> None:
     key = "member_id: kgo-0000000a-1111-4222-8333-444444444444, instance_id: <nil>, generation: {}, leader: false"
     lines = [
-        ("00:00", "beginning to manage the group lifecycle; group: orders"), ("00:00", "joining group; group: orders"), ("00:03", f"joined; group: orders, {key.format(4)}"),
+        ("00:00", "beginning to manage the group lifecycle; group: orders"),
+        ("00:00", "joining group; group: orders"),
+        ("00:03", f"joined; group: orders, {key.format(4)}"),
         ("00:03", "synced; group: orders, assigned: orders[0 1 2]"),
         ("02:03", "heartbeat errored; group: orders, err: REBALANCE_IN_PROGRESS: The group is rebalancing, so a rejoin is needed."),
-        ("02:03", "joining group; group: orders"), ("02:05", f"joined; group: orders, {key.format(5)}"), ("02:05", "synced; group: orders, assigned: orders[0 1]"),
+        ("02:03", "joining group; group: orders"),
+        ("02:05", f"joined; group: orders, {key.format(5)}"),
+        ("02:05", "synced; group: orders, assigned: orders[0 1]"),
         ("04:00", "leaving group; group: orders, member_id: kgo-0000000a-1111-4222-8333-444444444444, instance_id: <nil>"),
-    ]  # fmt: skip
+    ]
     found = rebalances(told(tmp_path, "".join(f"2026-03-01 10:{time} [INFO] {text}\n" for time, text in lines), "go.log"))
     assert [(each.cause, each.number) for each in found] == [(JOINED, 4), (Cause.UNSEEN, 5), (LEFT, 5)]
-    logged = "".join(json.dumps({"time": f"2026-03-01T10:{time}Z", "msg": text.partition("; ")[0], **dict(
-        pair.split(": ", 1) for pair in text.partition("; ")[2].split(", ") if ": " in pair
-    )}) + "\n" for time, text in lines)  # fmt: skip
+    logged = "".join(
+        json.dumps(
+            {
+                "time": f"2026-03-01T10:{time}Z",
+                "msg": text.partition("; ")[0],
+                **dict(pair.split(": ", 1) for pair in text.partition("; ")[2].split(", ") if ": " in pair),
+            }
+        )
+        + "\n"
+        for time, text in lines
+    )
     assert [each.cause for each in rebalances(told(tmp_path, logged, "go.json"))] == [JOINED, Cause.UNSEEN, LEFT]
 
 

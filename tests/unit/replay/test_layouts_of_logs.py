@@ -93,13 +93,23 @@ def in_entities(record: Record) -> str:
 LAYOUTS: dict[str, Callable[[Sequence[Record]], str]] = {
     "Spring Boot": each_record(lambda each: f"{each.iso}Z  INFO 1 --- [app] [{each.thread[:15]:>15}] {each.abbreviated:40} : {each.text}"),
     "AM and PM": each_record(lambda each: f"{each.at:%m/%d/%Y %I:%M:%S}.{each.ms} {each.at:%p} {each.level} {each.logger}: {each.text}"),
-    "another zone": each_record(lambda each: f"{(each.at + dt.timedelta(hours=2)).isoformat(timespec='milliseconds')[:-6]}+02:00 {each.level} {each.text}"),
+    "another zone": each_record(
+        lambda each: f"{(each.at + dt.timedelta(hours=2)).isoformat(timespec='milliseconds')[:-6]}+02:00 {each.level} {each.text}"
+    ),
     "pipes": each_record(lambda each: f"{each.date} {each.time}.{each.ms} UTC | ORDERS | {each.level} | ({each.logger}) | {each.text}"),
     "logfmt": each_record(lambda each: f"time={each.iso}Z level=info logger={each.logger} msg={json.dumps(each.text)}"),
-    "logstash": each_record(lambda each: json.dumps({"@timestamp": f"{each.iso}Z", "message": each.text, "logger_name": each.logger, "level": each.level})),
-    "log4j's JSON": each_record(lambda each: json.dumps(
-        {"instant": {"epochSecond": int(each.at.timestamp()), "nanoOfSecond": int(each.ms) * 1_000_000}, "level": each.level, "message": each.text}
-    )),
+    "logstash": each_record(
+        lambda each: json.dumps({"@timestamp": f"{each.iso}Z", "message": each.text, "logger_name": each.logger, "level": each.level})
+    ),
+    "log4j's JSON": each_record(
+        lambda each: json.dumps(
+            {
+                "instant": {"epochSecond": int(each.at.timestamp()), "nanoOfSecond": int(each.ms) * 1_000_000},
+                "level": each.level,
+                "message": each.text,
+            }
+        )
+    ),
     "syslog": each_record(lambda each: f"<134>1 {each.iso}Z host-1 kafka 812 - - {each.level} {each.text}"),
     "journald": each_line(lambda each, line: f"{each.at:%b %d %H:%M:%S} host-1 kafka[812]: {line}"),
     "journald's JSON": each_record(lambda each: json.dumps({"__REALTIME_TIMESTAMP": str(round(each.at.timestamp() * 1e6)), "MESSAGE": each.text})),
@@ -120,7 +130,7 @@ LAYOUTS: dict[str, Callable[[Sequence[Record]], str]] = {
     "quoted": lambda records: "we see this:\n\n```\n" + "".join(f"> {each.log4j}\n" for each in records) + "```\nany ideas?\n",
     "wrapped": wrapped,
     "a web page": each_record(in_entities),
-}  # fmt: skip
+}
 
 
 def report(where: Path, logs: dict[str, list[Record]], layout: Callable[[Sequence[Record]], str]) -> list[tuple[object, ...]]:

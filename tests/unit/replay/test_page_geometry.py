@@ -82,8 +82,14 @@ def timeline(members: int, tasks: int) -> Timeline:
         tasks=dict.fromkeys(ids, True),
         lifelines=tuple(
             Lifeline(
-                member_id=name, incarnation=1, capacity=4, rack=None, joined_ms=START_MS + number,
-                ended_ms=None if number % 2 else middle_ms, silent_ms=None if number % 2 else middle_ms - 40_000, how="" if number % 2 else "expired",
+                member_id=name,
+                incarnation=1,
+                capacity=4,
+                rack=None,
+                joined_ms=START_MS + number,
+                ended_ms=None if number % 2 else middle_ms,
+                silent_ms=None if number % 2 else middle_ms - 40_000,
+                how="" if number % 2 else "expired",
             )
             for number, name in enumerate(names)
         ),
@@ -91,8 +97,9 @@ def timeline(members: int, tasks: int) -> Timeline:
             each
             for number, task in enumerate(ids)
             for each in (
-                [owned(task, number, Condition.RUNNING, START_MS, START_MS + LENGTH_MS)] if number % 3 == 0 else
-                [
+                [owned(task, number, Condition.RUNNING, START_MS, START_MS + LENGTH_MS)]
+                if number % 3 == 0
+                else [
                     owned(task, number, Condition.RUNNING, START_MS, middle_ms - 40_000),
                     owned(task, number, Condition.SILENT, middle_ms - 40_000, middle_ms),
                     owned(task, number, Condition.NOBODY, middle_ms, middle_ms + 20_000),
@@ -115,7 +122,7 @@ def timeline(members: int, tasks: int) -> Timeline:
             for ms in range(0, LENGTH_MS, 180_000)
         ),
         first_divergence=None,
-    )  # fmt: skip
+    )
 
 
 def incident_page() -> str:
@@ -193,5 +200,3 @@ def test_legend_is_never_cut(layouts: dict[str, Any], name: str) -> None:
 def test_picture_texts_are_inside_it(layouts: dict[str, Any], name: str) -> None:
     texts = layouts[name]["texts"]
     assert [each for each in texts if each["left"] < 0 or each["right"] > 920] == []
-
-

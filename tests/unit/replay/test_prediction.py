@@ -48,10 +48,24 @@ TASKS = 12
 
 def _started(name: str, at_ms: int) -> ProcessStarted:
     return ProcessStarted(
-        at_ms=at_ms, member_id=name, incarnation=1, identity=name, capacity=1, rack=None, tags={}, eager=False, ready_lag_records=None,
-        prepare_ms=None, session_timeout_ms=10_000, lease_margin_ms=2_000, state_kept=False, lags={}, joined_ms=at_ms, supplied=True,
+        at_ms=at_ms,
+        member_id=name,
+        incarnation=1,
+        identity=name,
+        capacity=1,
+        rack=None,
+        tags={},
+        eager=False,
+        ready_lag_records=None,
+        prepare_ms=None,
+        session_timeout_ms=10_000,
+        lease_margin_ms=2_000,
+        state_kept=False,
+        lags={},
+        joined_ms=at_ms,
+        supplied=True,
         pause_ms=None,
-    )  # fmt: skip
+    )
 
 
 def _ended(name: str, how: str) -> ProcessEnded:
@@ -81,9 +95,14 @@ def lived(kind: str = "", *, seed: int = 0, speed: int = 40_000) -> tuple[tuple[
             _started("m3", START_MS + 60_000),
             *([CHANGES[kind][1]] if kind else []),
         ),
-        windows=(Window(label="change", start_ms=CHANGED_MS, end_ms=END_MS, measured=None),), end_ms=END_MS, imported=False, settings={},
-        first_leader="", carrier=None, announce_closes=None,
-    )  # fmt: skip
+        windows=(Window(label="change", start_ms=CHANGED_MS, end_ms=END_MS, measured=None),),
+        end_ms=END_MS,
+        imported=False,
+        settings={},
+        first_leader="",
+        carrier=None,
+        announce_closes=None,
+    )
     sink = MemorySink()
     result = simulate(inputs, Simulation(seed=seed, restore=RestoreModel(records_per_s=speed)), sink=sink)
     before = []
@@ -168,10 +187,13 @@ def test_group_that_is_about_to_change_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "change"),
     [
-        ("join=2", Join(members=2)), ("leave=m2,m1", Leave(members=("m1", "m2"))), ("kill=m1", Kill(members=("m1",))), ("restart", RestartAll()),
+        ("join=2", Join(members=2)),
+        ("leave=m2,m1", Leave(members=("m1", "m2"))),
+        ("kill=m1", Kill(members=("m1",))),
+        ("restart", RestartAll()),
         ("restart=9", RestartAll(away_ms=9_000)),
     ],
-)  # fmt: skip
+)
 def test_change_is_read_from_its_text(text: str, change: PlannedChange) -> None:
     assert parse_change(text, GroupConfigured()) == change
 
@@ -223,9 +245,10 @@ def test_quantiles_of_95_percent_leave_one_more_value_outside_as_often_as_they_s
 
 def _restart(name: str) -> tuple[Fact, ...]:
     return (
-        RestartIntended(member_id=name, incarnation=1), MemberLeft(member_id=name, incarnation=1),
+        RestartIntended(member_id=name, incarnation=1),
+        MemberLeft(member_id=name, incarnation=1),
         MemberJoined(member_id=name, incarnation=9, join_nonce=f"{name}-9"),
-    )  # fmt: skip
+    )
 
 
 def _habits(*told: tuple[int, Fact]) -> Habits:

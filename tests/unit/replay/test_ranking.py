@@ -27,11 +27,17 @@ def failed(group: str, seq: int | None) -> dict[str, Any]:
 
 
 ROWS = [
-    row("big", 0, 100.0), row("big", 1, 40.5, compared="better", restored=70.0), failed("big", 2),
-    row("small", 0, 10.25), row("small", 1, 12.5, compared="worse"), row("small", 2, 5.0, compared="better"),
-    row("tiny", 0, 1.0, restored=None), row("tiny", 1, 1.5, compared="same"), row("tiny", 2, 1.0, compared="same"),
+    row("big", 0, 100.0),
+    row("big", 1, 40.5, compared="better", restored=70.0),
+    failed("big", 2),
+    row("small", 0, 10.25),
+    row("small", 1, 12.5, compared="worse"),
+    row("small", 2, 5.0, compared="better"),
+    row("tiny", 0, 1.0, restored=None),
+    row("tiny", 1, 1.5, compared="same"),
+    row("tiny", 2, 1.0, compared="same"),
     failed("unread", None),
-]  # fmt: skip
+]
 
 
 def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -44,8 +50,10 @@ def test_ranking_counts_what_is_saved_group_by_group() -> None:
     """The third led no large group, so its sum is least; it saves less than the second."""
     found = ranked(ROWS)
     assert [(each["configuration"], each["saved_unavailable_task_seconds"], each["better"], each["worse"], each["failed"]) for each in found] == [
-        ("c1", 56.75, 1, 1, 0), ("c2", 5.25, 1, 0, 1), ("c0", 0.0, 0, 0, 0),
-    ]  # fmt: skip
+        ("c1", 56.75, 1, 1, 0),
+        ("c2", 5.25, 1, 0, 1),
+        ("c0", 0.0, 0, 0, 0),
+    ]
     assert [(each["groups"], each["unavailable_task_seconds"], each["best_in"]) for each in found] == [(3, 54.5, 3), (2, 6.0, 2), (3, 111.25, 0)]
     assert [(each["worst_group"], each["worst_task_seconds"]) for each in found] == [("small", 2.25), (None, None), (None, None)]
     assert [each["saved_records_restored"] for each in found] == [None, None, None], "unknown in one group"

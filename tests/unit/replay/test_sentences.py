@@ -60,9 +60,12 @@ def told() -> Iterator[tuple[FactRecord, list[Sentence]]]:
 def test_life_of_a_group_is_told_in_its_order() -> None:
     texts = [said.text for _, each in told() for said in each]
     assert texts[:5] == [
-        "configured: led by equipoise, assignor high_availability@3", "topology epoch 0: 15 tasks",
-        "m2 joined, incarnation 2", "m3 joined, incarnation 3", "m1 joined, incarnation 1",
-    ]  # fmt: skip
+        "configured: led by equipoise, assignor high_availability@3",
+        "topology epoch 0: 15 tasks",
+        "m2 joined, incarnation 2",
+        "m3 joined, incarnation 3",
+        "m1 joined, incarnation 1",
+    ]
     at = texts.index("m2 expired, incarnation 2: it was not heard of for 10.0 s, and its session is over")
     assert texts[at + 1] == "round 8, because a member was not heard of for its session timeout"
     assert texts[at + 2].startswith("round 8: 0_1 m2 -> m1 granted: nobody ran it and nobody is caught up; m1 is soonest ready (")
@@ -98,14 +101,16 @@ def test_rejected_join_is_no_join() -> None:
         (MemberLeft(**M), "m1 left"),
         (LeaveIntended(**M), "m1 wants to leave, and is drained first"),
         (LeaveCancelled(**M), "m1 stays after all"),
-        (TaskParked(**M, task=T, token=1, topic="orders", partition=3, offset=9, error="ValueError"),
-         "m1 has parked 0_3 at orders/3 offset 9: ValueError"),
+        (
+            TaskParked(**M, task=T, token=1, topic="orders", partition=3, offset=9, error="ValueError"),
+            "m1 has parked 0_3 at orders/3 offset 9: ValueError",
+        ),
         (TaskParked(**M, task=T, token=1, error="ValueError"), "m1 has parked 0_3: ValueError"),
         (TaskParked(**M, task=T, token=1), "m1 handles 0_3 again"),
         (TopologyDeclared(epoch=2, subtopologies=(Subtopology(subtopology=0, partitions=4, stateful=True),)), "topology epoch 2: 4 tasks"),
         (GroupConfigured(led_by="external"), "configured: led by external, assignor high_availability@1"),
     ],
-)  # fmt: skip
+)
 def test_fact_that_changes_the_group_has_a_sentence(fact: Fact, text: str) -> None:
     said = of_fact(fact)
     assert said is not None
@@ -121,30 +126,42 @@ def restart(**changed: Any) -> RestartPlanned:
 @pytest.mark.parametrize(
     ("decision", "texts"),
     [
-        (MemberExpired(**M, cause="revocation_timeout", silent_ms=1, hold_ms=2_000),
-         ["m1 expired, incarnation 7: it did not give up a task in time; who gets its tasks waits another 2.0 s"]),
+        (
+            MemberExpired(**M, cause="revocation_timeout", silent_ms=1, hold_ms=2_000),
+            ["m1 expired, incarnation 7: it did not give up a task in time; who gets its tasks waits another 2.0 s"],
+        ),
         (MemberAssigned(**M, assignment_epoch=2, released=True), ["m1 may go: it runs nothing any more"]),
         (MemberAssigned(**M, assignment_epoch=2, released=True, active=(T,), tokens=(1,)), ["m1 may go: what it still runs waits for it"]),
         (MemberAssigned(**M, assignment_epoch=2), []),
         (MemberAsked(**M, leave=True), ["m1 was asked to leave"]),
         (MemberAsked(**M, leave=False), ["m1 need not leave any more"]),
         (restart(choice="turn"), ["m1 restarts: the restarts before it come first; it will be back within 30.0 s, as it stated"]),
-        (restart(lent=(T,), waiting=(TaskId(0, 4),), restore_records=5),
-         [f"m1 restarts: it will be back within 30.0 s, as it stated; 1 task lent, 1 task waiting for it: {OTHERS} 5 records in an unknown time"]),
-        (restart(choice="drain", stated=False, restore_ms=2_000),
-         [f"m1 restarts: its tasks move before it goes, because it will be away for {BEFORE}, and {OTHERS} 0 records in 2.0 s"]),
+        (
+            restart(lent=(T,), waiting=(TaskId(0, 4),), restore_records=5),
+            [f"m1 restarts: it will be back within 30.0 s, as it stated; 1 task lent, 1 task waiting for it: {OTHERS} 5 records in an unknown time"],
+        ),
+        (
+            restart(choice="drain", stated=False, restore_ms=2_000),
+            [f"m1 restarts: its tasks move before it goes, because it will be away for {BEFORE}, and {OTHERS} 0 records in 2.0 s"],
+        ),
         (RestartEnded(**M, outcome="returned", away_ms=3_000), ["m1 is back from its restart, after 3.0 s"]),
         (RestartEnded(**M, outcome="not_back", away_ms=3_000), ["m1 was not back from its restart after 3.0 s: its tasks go elsewhere"]),
         (RestartEnded(**M, outcome="cancelled"), ["m1 does not restart after all"]),
         (MemberWarned(**M, code="rack_tag_missing", said="eu"), ["m1: it has no tag rack, which rack_aware_tags asks for: its rack eu is taken"]),
-        (BalanceEvaluated(verdict="blocked", available_movements=0, planned_movements=1, imbalance_before=2, imbalance_after=0),
-         ["blocked: 1 movement planned, imbalance 2"]),
+        (
+            BalanceEvaluated(verdict="blocked", available_movements=0, planned_movements=1, imbalance_before=2, imbalance_after=0),
+            ["blocked: 1 movement planned, imbalance 2"],
+        ),
         (BalanceEvaluated(verdict="warming", available_movements=0, planned_movements=1, imbalance_before=2, imbalance_after=0), []),
-        (AssignmentProposed(generation=3, members=(), moves=(Move(task=T, source="m1", state="granted", reason="balance"),), probing=False),
-         ["generation 3 of its own leader; equipoise would decide:",
-          "generation 3: 0_3 m1 -> nobody granted: m1 has more than its share; nobody has less"]),
+        (
+            AssignmentProposed(generation=3, members=(), moves=(Move(task=T, source="m1", state="granted", reason="balance"),), probing=False),
+            [
+                "generation 3 of its own leader; equipoise would decide:",
+                "generation 3: 0_3 m1 -> nobody granted: m1 has more than its share; nobody has less",
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_decision_has_its_sentences(decision: Decision, texts: list[str]) -> None:
     assert [said.text for said in of_decision(decision, TICK)] == texts
 
@@ -157,8 +174,9 @@ def test_expiry_is_a_warning_with_its_cause(cause: str) -> None:
 
 
 def moved(partition: int, **changed: Any) -> Move:
-    return Move(**{"task": TaskId(0, partition), "source": "m1", "destination": "m2", "state": "warming", "reason": "warming",
-                   "lag_records": 10, **changed})  # fmt: skip
+    return Move(
+        **{"task": TaskId(0, partition), "source": "m1", "destination": "m2", "state": "warming", "reason": "warming", "lag_records": 10, **changed}
+    )
 
 
 def issued(*moves: Move, **changed: Any) -> AssignmentIssued:

@@ -77,7 +77,7 @@ def test_group_without_events_reads_all_the_time() -> None:
 def test_task_is_restored_where_there_is_no_copy(num_standbys: int, least_s: float, most_s: float) -> None:
     restored = silent_s(
         LEAVE, is_broker_led=True, heartbeat_interval_ms=5_000, begin_ms=500, restore_ms=dict.fromkeys(OWNERS, 30_000), num_standbys=num_standbys
-    )  # fmt: skip
+    )
     assert all(least_s <= restored[f"orders-{number}"] <= most_s for number in range(4, 8))
     assert not any(restored[f"orders-{number}"] for number in range(4)), "those who stay have their state"
 
@@ -86,7 +86,7 @@ def test_copy_that_is_not_complete_is_restored_to_its_end() -> None:
     """b leaves, and c 20 s later: the copies that were made of b's tasks have 10 s to go."""
     twice = silent_s(
         LEAVE, ConsumerEvent(AT_MS + 20_000, "leave", "c"), is_broker_led=True, begin_ms=0, restore_ms=dict.fromkeys(OWNERS, 30_000), num_standbys=1
-    )  # fmt: skip
+    )
     assert max(twice.values()) < 30 + 3 + 3
     assert any(5 < value < 20 for value in twice.values())
 

@@ -196,9 +196,7 @@ def test_arrivals_are_what_was_processed_and_what_more_is_waiting(reports: list[
     reader = DemandReader()
     for entry in _reports(reports):
         reader.take(entry)
-    expected = sum(
-        max(0.0, after["rate"] * EVERY_MS / 1_000 + after["behind"] - before["behind"]) for before, after in itertools.pairwise(reports)
-    )
+    expected = sum(max(0.0, after["rate"] * EVERY_MS / 1_000 + after["behind"] - before["behind"]) for before, after in itertools.pairwise(reports))
     assert sum(sum(series) for series in reader.demand().arrivals.values()) == pytest.approx(expected)
 
 

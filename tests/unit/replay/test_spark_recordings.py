@@ -145,8 +145,9 @@ def test_recordings_in_an_object_store_are_read_as_files_are(cluster: Path, tmp_
     with serving() as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        store = fs.S3FileSystem(endpoint_override=server.url, access_key=server.environment["AWS_ACCESS_KEY_ID"],
-                                secret_key=server.environment["AWS_SECRET_ACCESS_KEY"])  # fmt: skip
+        store = fs.S3FileSystem(
+            endpoint_override=server.url, access_key=server.environment["AWS_ACCESS_KEY_ID"], secret_key=server.environment["AWS_SECRET_ACCESS_KEY"]
+        )
         for name in ("eu.db", "notes.txt"):
             with store.open_output_stream(f"{BUCKET}/recordings/{name}") as target:
                 target.write(cluster.read_bytes())

@@ -157,8 +157,10 @@ def test_partitions_that_no_task_reads_are_told() -> None:
     group.fact(PartitionsObserved(end_offsets={"clicks": {3: 7}}))
     (found,) = troubles(group.state)
     assert (found.severity, found.text, found.tasks) == (
-        Severity.STANDS_STILL, "2 partitions of clicks are read by nobody: deploy with a higher topology_epoch", 2,
-    )  # fmt: skip
+        Severity.STANDS_STILL,
+        "2 partitions of clicks are read by nobody: deploy with a higher topology_epoch",
+        2,
+    )
     group.fact(TopologyDeclared(epoch=2, subtopologies=(attrs.evolve(PARTS[0], partitions=4),)))
     assert not any("read by nobody" in text for text in texts(group))
 

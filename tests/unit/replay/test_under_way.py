@@ -31,12 +31,15 @@ def described(state: str, *names: str) -> tuple[object, ...]:
 NAMES = {"a-1": "a", "b-1": "b", "c-1": "c"}
 
 
-@pytest.mark.parametrize(("before", "now", "said"), [
-    ((), ("a",), "waits for its first members"),
-    (("a",), ("a", "b"), "most likely waits for a, the only member of the last generation that is still there"),
-    (("a", "b"), ("a", "b", "c"), "waits for some of a, b, or members that are new"),
-    (("a", "b"), ("b", "c"), "most likely waits for b, the only member"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ((), ("a",), "waits for its first members"),
+        (("a",), ("a", "b"), "most likely waits for a, the only member of the last generation that is still there"),
+        (("a", "b"), ("a", "b", "c"), "waits for some of a, b, or members that are new"),
+        (("a", "b"), ("b", "c"), "most likely waits for b, the only member"),
+    ],
+)
 def test_rebalance_under_way_names_whom_it_may_wait_for(before: tuple[str, ...], now: tuple[str, ...], said: str) -> None:
     found = under_way_of(described("PreparingRebalance", *now))
     assert found is not None

@@ -34,9 +34,7 @@ def places(*partitions: int) -> Held:
 class Group:
     """A group of clients a, b, c, ..., which have what they were assigned last."""
 
-    def __init__(
-        self, folder: Path, *settings: str, hold_ms: int = 0, eager: bool = True, runtime: Runtime = DEPLOYED, **capacities: int
-    ) -> None:
+    def __init__(self, folder: Path, *settings: str, hold_ms: int = 0, eager: bool = True, runtime: Runtime = DEPLOYED, **capacities: int) -> None:
         self.log = SeatLog(folder / "group.db", "orders", runtime)
         self.log.configure(configuration(settings))
         self.settings = SeatSettings(hold_ms=hold_ms, capacities=capacities)
@@ -61,9 +59,16 @@ class Group:
         metadata = SeatTopicMetadata(counts={"in": partitions}, racks={})
         protocol = "range" if self.eager else "cooperative-sticky"
         found = answer(
-            self.log, self.settings, number=self.number, protocol=protocol, eager=self.eager, joined=joined, metadata=metadata, lags=lags or {},
+            self.log,
+            self.settings,
+            number=self.number,
+            protocol=protocol,
+            eager=self.eager,
+            joined=joined,
+            metadata=metadata,
+            lags=lags or {},
             before=before,
-        )  # fmt: skip
+        )
         self.has = {key: frozenset((topic, each) for topic, of in assigned.items() for each in of) for key, assigned in found.assigned.items()}
         return found
 

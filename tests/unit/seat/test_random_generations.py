@@ -55,9 +55,15 @@ class Clients:
         held = {key: self._assigned.get(key, frozenset()) for key in subscriptions} if self.eager else without_doubles(subscriptions)
         joined = [JoinedClient(client=client_of(key, None), subscription=each, held=held[key]) for key, each in subscriptions.items()]
         decided = answer(
-            self.log, SeatSettings(hold_ms=0, capacities={}), number=self.number, protocol="range" if self.eager else "cooperative-sticky",
-            eager=self.eager, joined=joined, metadata=SeatTopicMetadata(counts={"in": PARTITIONS}, racks={}), lags={},
-        )  # fmt: skip
+            self.log,
+            SeatSettings(hold_ms=0, capacities={}),
+            number=self.number,
+            protocol="range" if self.eager else "cooperative-sticky",
+            eager=self.eager,
+            joined=joined,
+            metadata=SeatTopicMetadata(counts={"in": PARTITIONS}, racks={}),
+            lags={},
+        )
         self._assigned = {key: frozenset(("in", each) for each in assigned.get("in", ())) for key, assigned in decided.assigned.items()}
         revokes = False
         for key in told & self.owned.keys():

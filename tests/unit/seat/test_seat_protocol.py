@@ -50,10 +50,12 @@ def test_read_subscription_version_1_has_no_generation() -> None:
 @pytest.mark.parametrize(
     ("version", "behind", "owned", "generation"),
     [
-        (1, b"", set(), NO_GENERATION), (3, b"", set(), NO_GENERATION), (2, OWNED, {("in", 0), ("in", 3)}, NO_GENERATION),
+        (1, b"", set(), NO_GENERATION),
+        (3, b"", set(), NO_GENERATION),
+        (2, OWNED, {("in", 0), ("in", 3)}, NO_GENERATION),
         (3, OWNED + b"\0\0\0\7", {("in", 0), ("in", 3)}, 7),
     ],
-)  # fmt: skip
+)
 def test_subscription_that_ends_before_the_fields_of_its_version_is_read(
     version: int, behind: bytes, owned: set[tuple[str, int]], generation: int
 ) -> None:

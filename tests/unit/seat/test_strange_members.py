@@ -41,10 +41,13 @@ def member_id(name: str, number: int) -> str:
 
 places = st.tuples(st.sampled_from(["in", "other", "nowhere", ""]), st.integers(-(2**31), 2**31 - 1) | st.integers(0, 8))
 whole = st.builds(
-    subscription, st.integers(-(2**15), 2**15 - 1) | st.integers(0, 4),
+    subscription,
+    st.integers(-(2**15), 2**15 - 1) | st.integers(0, 4),
     st.lists(st.sampled_from(["in", "other", "nowhere", "", "x" * 5_000, "nul\0", "ü", "..", "a b"]), max_size=4).map(tuple),
-    st.lists(places, max_size=6).map(tuple), st.integers(-(2**31), 2**31 - 1), st.sampled_from(["", "r1", "r\n\0", "r" * 5_000, "\u202e"]),
-)  # fmt: skip
+    st.lists(places, max_size=6).map(tuple),
+    st.integers(-(2**31), 2**31 - 1),
+    st.sampled_from(["", "r1", "r\n\0", "r" * 5_000, "\u202e"]),
+)
 int32 = st.integers(-(2**31), 2**31 - 1)
 cut = st.builds(lambda data, size: data[: size % (len(data) + 1)], whole, st.integers(0, 200))
 flipped = st.builds(
@@ -74,9 +77,15 @@ def test_members_get_their_partitions_whatever_others_send(eager: bool, generati
                 Random(seed).shuffle(members)
                 read = read_members(members, assigned, eager=eager)
                 decided = answer(
-                    log, SeatSettings(hold_ms=1_000 * (seed % 2)), number=number, protocol=protocol, eager=eager, joined=read.joined,
-                    metadata=SeatTopicMetadata(counts=COUNTS, racks={}), lags={},
-                )  # fmt: skip
+                    log,
+                    SeatSettings(hold_ms=1_000 * (seed % 2)),
+                    number=number,
+                    protocol=protocol,
+                    eager=eager,
+                    joined=read.joined,
+                    metadata=SeatTopicMetadata(counts=COUNTS, racks={}),
+                    lags={},
+                )
                 answers = {name: read_assignment(write_assignment(decided.assigned.get(client.key, {}))) for name, client in read.clients.items()}
                 assert answers.keys() == {name for name, _, _ in members}, "everybody is answered"
                 given_out = [each for has in answers.values() for each in has]

@@ -283,15 +283,38 @@ def test_join_has_what_the_member_says_of_itself():
     state = group_state()
     state.now_ms = 70
     fact = joined(
-        "m9", 4, capacity=2, rack="r1", tags={"zone": "z"}, session_timeout_ms=9_000, lease_margin_ms=2_000, topology_epoch=3, lags={A: 5},
-        eager=True, readiness="lag", ready_lag_records=6,
-    )  # fmt: skip
+        "m9",
+        4,
+        capacity=2,
+        rack="r1",
+        tags={"zone": "z"},
+        session_timeout_ms=9_000,
+        lease_margin_ms=2_000,
+        topology_epoch=3,
+        lags={A: 5},
+        eager=True,
+        readiness="lag",
+        ready_lag_records=6,
+    )
     member = actions.join(state, fact, restore_records_per_s=7, measured_records_per_s=8)
     assert state.members["m9"] is member
     assert member == MemberState(
-        member_id="m9", incarnation=4, capacity=2, rack="r1", tags={"zone": "z"}, session_timeout_ms=9_000, lease_margin_ms=2_000, topology_epoch=3,
-        last_heard_ms=70, lags={A: 5}, eager=True, readiness="lag", ready_lag_records=6, restore_records_per_s=7, measured_records_per_s=8,
-    )  # fmt: skip
+        member_id="m9",
+        incarnation=4,
+        capacity=2,
+        rack="r1",
+        tags={"zone": "z"},
+        session_timeout_ms=9_000,
+        lease_margin_ms=2_000,
+        topology_epoch=3,
+        last_heard_ms=70,
+        lags={A: 5},
+        eager=True,
+        readiness="lag",
+        ready_lag_records=6,
+        restore_records_per_s=7,
+        measured_records_per_s=8,
+    )
     assert member.lags is not fact.lags
     assert member.tags is not fact.tags
 
@@ -500,9 +523,7 @@ def test_fence_holds_what_the_member_knows_to_own():
     state.holds = {A: 70, B: 20}
     assert actions.fence(state, member, 50) == "m1#1"
     assert state.holds == {A: 70, B: 50, C: 50}
-    assert state.fenced == {
-        "m1#1": FencedIncarnation("m1", 1, SESSION_MS, MARGIN_MS, last_heard_ms=0, tasks={A, B, C})
-    }
+    assert state.fenced == {"m1#1": FencedIncarnation("m1", 1, SESSION_MS, MARGIN_MS, last_heard_ms=0, tasks={A, B, C})}
 
 
 def test_fenced_incarnation_lifts_the_holds_that_no_other_one_has():
@@ -681,9 +702,18 @@ def test_timers_and_what_the_plan_wants_back_are_set():
 
 def test_empty_group_forgets_its_round():
     state = GroupState(
-        gathering_until_ms=1, awaiting_lags=True, probing_deadline_ms=2, scheduled_ms=3, revocations=Revocations(times=4), memory={"turn": 5},
-        lost={A: Lost(6)}, waiting=7, queued={A: "m1"}, previous_owners={A: "m1"}, number=8,
-    )  # fmt: skip
+        gathering_until_ms=1,
+        awaiting_lags=True,
+        probing_deadline_ms=2,
+        scheduled_ms=3,
+        revocations=Revocations(times=4),
+        memory={"turn": 5},
+        lost={A: Lost(6)},
+        waiting=7,
+        queued={A: "m1"},
+        previous_owners={A: "m1"},
+        number=8,
+    )
     actions.rest(state)
     assert state == GroupState(previous_owners={A: "m1"}, number=8)
 

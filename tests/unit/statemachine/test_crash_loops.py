@@ -140,8 +140,7 @@ def test_deploy_that_kills_every_member_once_is_no_crash_loop():
 
 
 def test_task_without_warm_copy_elsewhere_stays_and_a_copy_warms_up():
-    """A stateless task moves at once; each other task moves when its copy is ready, as slots allow.
-    """
+    """A stateless task moves at once; each other task moves when its copy is ready, as slots allow."""
     group = group_of("m1", "m2", stateful=4, stateless=2, max_warmups=1)
     group.members["m1"].restores = 20_000
     crashes(group, "m2")

@@ -20,8 +20,7 @@ from tests.unit.statemachine.contexts import moves, owns, step
 
 
 def fenced_and_led_by_another() -> Group:
-    """m1/1 was superseded by force and may still run; the group is empty and led by another leader.
-    """
+    """m1/1 was superseded by force and may still run; the group is empty and led by another leader."""
     group = Group().starts("m1", stateless=2)
     group.fact(joined("m1", 2))
     group.fact(MemberLeft(member_id="m1", incarnation=2))
@@ -185,9 +184,10 @@ def test_warm_up_is_due_at_its_next_look_or_when_it_stalls():
     assert due(state, Timer.STALL, task=A) == 1_030
 
 
-@pytest.mark.parametrize(("destination", "how", "runs"), [
-    ("m2", MovementState.WARMING, True), ("m2", MovementState.REVOKING, False), ("m1", MovementState.WARMING, False), (None, None, False)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("destination", "how", "runs"),
+    [("m2", MovementState.WARMING, True), ("m2", MovementState.REVOKING, False), ("m1", MovementState.WARMING, False), (None, None, False)],
+)
 def test_copy_that_caught_up_stalls_only_while_its_movement_waits_for_it(destination: str | None, how: MovementState, runs: bool):
     state = under_way()
     state.members["m2"].warmup[A].caught_up = True

@@ -18,8 +18,7 @@ from tests.unit.statemachine.contexts import context_of
 
 
 def everything_under_way() -> tuple[StepContext, TaskId]:
-    """m2 warms a task up, drains, has both back-offs and has crashed twice; two group timers run.
-    """
+    """m2 warms a task up, drains, has both back-offs and has crashed twice; two group timers run."""
     group = Group(watched=False).starts("m1", stateful=2)
     group.settles()
     group.join("m2", restores=0)
@@ -84,10 +83,13 @@ def test_stalled_copy_gives_its_slot_to_a_task_that_waits_for_one():
     assert (context.promised, context.state.queued) == ({waiting: "m1"}, {})
 
 
-@pytest.mark.parametrize(("timer", "expired_as", "cause", "hold_ms"), [
-    (Timer.SESSION, "session_timeout", "expiry", 0),
-    (Timer.REVOCATION, "revocation_timeout", "expelled", SESSION_MS),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("timer", "expired_as", "cause", "hold_ms"),
+    [
+        (Timer.SESSION, "session_timeout", "expiry", 0),
+        (Timer.REVOCATION, "revocation_timeout", "expelled", SESSION_MS),
+    ],
+)
 def test_deadline_of_a_member_removes_it_with_its_hold(timer: Timer, expired_as: str, cause: str, hold_ms: int):
     context, _ = everything_under_way()
     deadline_passed(context, timer, ("m2", NO_TASK))

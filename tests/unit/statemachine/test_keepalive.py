@@ -44,8 +44,7 @@ def acknowledge(session: MemberSession, sent_ms: int, fact: Fact) -> None:
 
 
 def said(session: MemberSession, from_ms: int, to_ms: int) -> list[tuple[int, Fact]]:
-    """What it says in this time, when it is asked as it wants to be, and the broker has it at once.
-    """
+    """What it says in this time, when it is asked as it wants to be, and the broker has it at once."""
     facts: list[tuple[int, Fact]] = []
     now_ms = from_ms
     while now_ms <= to_ms:

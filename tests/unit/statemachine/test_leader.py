@@ -134,8 +134,9 @@ def test_grant_of_a_free_task_says_why(lag: int | None):
     decided(context, plan(state, {"m1": [A, TaskId(1, 0)]}))
     assert state.owner == {A: "m1", TaskId(1, 0): "m1"}
     assert noted(context) == [
-        (A, None, "m1", "granted", "unowned" if lag == 3 else "unowned_cold"), (TaskId(1, 0), None, "m1", "granted", "unowned_stateless")
-    ]  # fmt: skip
+        (A, None, "m1", "granted", "unowned" if lag == 3 else "unowned_cold"),
+        (TaskId(1, 0), None, "m1", "granted", "unowned_stateless"),
+    ]
     assert [move.lag_records for move in context.moves.values()] == [50_000 if lag is None else lag, None]
     assert context.changed == {"m1"}
 
@@ -334,9 +335,7 @@ def test_eager_member_gives_up_all_for_one_task_that_comes():
     owns(context.state, "m2", B, C)
     decided(context, plan(context.state, {"m2": [B, C]}, flight(A, "m1", "m2", REVOKING)))
     assert (set(member_of(context, "m2").revoking), member_of(context, "m2").eager_regrants) == ({B, C}, {B: True, C: True})
-    assert noted(context) == [
-        (A, "m1", "m2", "revoking", "balance"), (B, "m2", "m2", "revoking", "eager"), (C, "m2", "m2", "revoking", "eager")
-    ]  # fmt: skip
+    assert noted(context) == [(A, "m1", "m2", "revoking", "balance"), (B, "m2", "m2", "revoking", "eager"), (C, "m2", "m2", "revoking", "eager")]
 
 
 def test_eager_member_whose_tasks_stay_keeps_them():
@@ -453,8 +452,14 @@ def test_lost_tasks_that_wait_are_noted_once_and_scheduled():
     state = context.state
     state.lost = {A: Lost(0), B: Lost(0, 80)}
     state.previous_owners = {A: "m9"}
-    answer = plan(state, {}, lost_until_ms={A: 90, B: 80}, reasons={A: Reason(code="lost"), B: Reason(code="lost")}, memory={"turn": 1},
-                  revocations=Revocations(times=2))  # fmt: skip
+    answer = plan(
+        state,
+        {},
+        lost_until_ms={A: 90, B: 80},
+        reasons={A: Reason(code="lost"), B: Reason(code="lost")},
+        memory={"turn": 1},
+        revocations=Revocations(times=2),
+    )
     decided(context, answer)
     assert noted(context) == [(A, "m9", None, "waiting", "lost")]
     assert ({task: lost.until_ms for task, lost in state.lost.items()}, state.scheduled_ms) == ({A: 90, B: 80}, 80)
@@ -620,9 +625,14 @@ def test_assignment_is_issued_for_a_change_a_move_or_a_new_schedule(what: str):
     context.unique = what == "moved"
     first, *others = issued(context)
     assert first == AssignmentIssued(
-        generation=5, cause="handover", members=("m1",) if what == "changed" else (), moves=(move,) if what == "moved" else (),
-        probing=what == "moved", scheduled_delay_ms=30 if what == "rescheduled" else 0, unique=what == "moved",
-    )  # fmt: skip
+        generation=5,
+        cause="handover",
+        members=("m1",) if what == "changed" else (),
+        moves=(move,) if what == "moved" else (),
+        probing=what == "moved",
+        scheduled_delay_ms=30 if what == "rescheduled" else 0,
+        unique=what == "moved",
+    )
     assert [each.member_id for each in others] == (["m1"] if what == "changed" else [])
 
 
@@ -645,10 +655,19 @@ def test_assignment_has_all_that_a_member_may_run_and_keep(follows: bool):
     expired, _, first, second = issued(context)
     assert expired == before
     assert first == MemberAssigned(
-        member_id="m1", incarnation=1, assignment_epoch=6, active=(A, B), standby=(TaskId(0, 3), TaskId(0, 4)), warmup=(TaskId(0, 5),), revoke=(C,),
-        tokens=(11, 12), hold_ms={B: 500}, released=follows, acceptable_recovery_lag=70 if follows else None,
+        member_id="m1",
+        incarnation=1,
+        assignment_epoch=6,
+        active=(A, B),
+        standby=(TaskId(0, 3), TaskId(0, 4)),
+        warmup=(TaskId(0, 5),),
+        revoke=(C,),
+        tokens=(11, 12),
+        hold_ms={B: 500},
+        released=follows,
+        acceptable_recovery_lag=70 if follows else None,
         acceptable_recovery_ms=80 if follows else None,
-    )  # fmt: skip
+    )
     assert (second.member_id, second.assignment_epoch, member.issued_epoch) == ("m2", 6, 6)
 
 

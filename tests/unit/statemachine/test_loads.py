@@ -38,15 +38,17 @@ def divided(state: GroupState, **load: Any) -> dict[TaskId, tuple[int, int, int,
 
 def test_tasks_that_process_more_records_have_more_of_the_load():
     assert divided(group_state(capacity=2), cpu=0.5, memory=0.2, disk=0.1, tasks={A: 30, B: 10}) == {
-        A: (750_000, 300_000, 150_000, 30), B: (250_000, 100_000, 50_000, 10)
-    }  # fmt: skip
+        A: (750_000, 300_000, 150_000, 30),
+        B: (250_000, 100_000, 50_000, 10),
+    }
 
 
 def test_processor_time_goes_by_busy_time_and_memory_by_what_is_kept():
     state = group_state(end_offsets={"log": {0: 100, 1: 300}})
     assert divided(state, cpu=0.8, memory=0.4, disk=0.2, tasks={A: 30, B: 10}, busy={A: 100, B: 900}) == {
-        A: (80_000, 100_000, 50_000, 30), B: (720_000, 300_000, 150_000, 10)
-    }  # fmt: skip
+        A: (80_000, 100_000, 50_000, 30),
+        B: (720_000, 300_000, 150_000, 10),
+    }
 
 
 @pytest.mark.parametrize(("name", "place"), [("memory", 1), ("disk", 2)])

@@ -306,8 +306,7 @@ def test_facts_before_the_configuration_are_rejected():
 
 
 def unsound(group: Group) -> dict[str, list[Any]]:
-    """Rejection code -> facts that it must answer, in a group where m1 runs 0_0 and m2 warms it up.
-    """
+    """Rejection code -> facts that it must answer, in a group where m1 runs 0_0 and m2 warms it up."""
     m1: dict[str, Any] = {"member_id": "m1", "incarnation": 1}
     first, unknown = tasks("0_0"), tasks("7_7")
     return {

@@ -25,8 +25,7 @@ def verdicts(decisions: list[Decision]) -> list[str]:
 
 
 def one_to_move(*, restores: int = 0, **settings: Any) -> tuple[Group, TaskId]:
-    """m1 runs 0_0 and 0_1; m2 has joined and warms one of them up, `restores` records per report.
-    """
+    """m1 runs 0_0 and 0_1; m2 has joined and warms one of them up, `restores` records per report."""
     group = Group().starts("m1", stateful=2, **settings)
     group.settles()
     group.join("m2", restores=restores)

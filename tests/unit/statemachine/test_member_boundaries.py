@@ -34,9 +34,17 @@ from tests.unit.statemachine.sessions import (
 
 def test_join_carries_every_setting_of_the_incarnation():
     given = settings(
-        capacity=3, rack="r1", tags={"zone": "z"}, topology_epoch=4, ended_incarnation=6, eager=True, prepares=True, heartbeat_interval_ms=500,
-        ready_lag_records=9, advertised="host-1:80",
-    )  # fmt: skip
+        capacity=3,
+        rack="r1",
+        tags={"zone": "z"},
+        topology_epoch=4,
+        ended_incarnation=6,
+        eager=True,
+        prepares=True,
+        heartbeat_interval_ms=500,
+        ready_lag_records=9,
+        advertised="host-1:80",
+    )
     session = MemberSession(given)
     session.reader_placed(log_id="log", last_number=0, sent_ms=0, answered_ms=0)
     fact = session.join(0)
@@ -192,8 +200,7 @@ def test_assignment_of_the_applied_epoch_is_not_applied_again():
 
 
 def test_task_revoked_in_the_millisecond_its_hold_ends_is_closed_first():
-    """It may have begun in this millisecond, so it is not given up before the host has closed it.
-    """
+    """It may have begun in this millisecond, so it is not given up before the host has closed it."""
     session = joined()
     session.receive(record(1, assigned(1, (STATELESS,), hold_ms={STATELESS: 500})), 0)
     session.receive(record(2, assigned(2, (), revoke=(STATELESS,))), 500)

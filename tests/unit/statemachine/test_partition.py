@@ -444,8 +444,11 @@ def test_copies_that_differ_halt_the_group_at_the_next_fact() -> None:
     halted = lead.groups["a"].halted
     assert halted is not None
     assert (halted.group, halted.offset, halted.code, halted.problem) == (
-        "a", 3, "published_differs", "decision 1 is published twice, and the copies differ"
-    )  # fmt: skip
+        "a",
+        3,
+        "published_differs",
+        "decision 1 is published twice, and the copies differ",
+    )
     assert lead.groups["a"].machine.halted is halted
 
 
@@ -472,9 +475,11 @@ def test_opened_log_reaches_groups_that_have_not_folded_it() -> None:
 
 def test_each_fact_is_heard_with_its_decisions_and_its_machine() -> None:
     seen: list[tuple[int, list[int], bool]] = []
-    lead = PartitionLead(folded=lambda record, decisions, machine: seen.append(
-        (record.offset, [each.number for each in decisions], machine is lead.groups["a"].machine)
-    ))  # fmt: skip
+    lead = PartitionLead(
+        folded=lambda record, decisions, machine: seen.append(
+            (record.offset, [each.number for each in decisions], machine is lead.groups["a"].machine)
+        )
+    )
     decisions = folded(lead, [*running(), make_record("", 4, 0, Undecodable(code="no_group", length_bytes=1, crc32=1))])
     assert [offset for offset, _, is_its in seen if is_its] == [1, 2, 3]
     assert [number for _, numbers, _ in seen for number in numbers] == [each.number for each in decisions]

@@ -116,14 +116,20 @@ CHANGES: dict[str, tuple[Change, ...]] = {
     "previous owner": (lambda state: actions.set_previous_owner(state, D, state.members["m1"]),),
     "no previous owner": (lambda state: actions.set_previous_owner(state, E, None),),
     "previous owner removed, then back": (
-        lambda state: actions.set_previous_owner(state, D, state.members["m2"]), removes("m2"), joins("m2", incarnation=2)
+        lambda state: actions.set_previous_owner(state, D, state.members["m2"]),
+        removes("m2"),
+        joins("m2", incarnation=2),
     ),
     "observed assignment": (
         lambda state: actions.observe_assignment(
             state,
-            AssignmentObserved(generation=1, members=(
-                ObservedMember(member_id="m1", incarnation=1, active=(B,)), ObservedMember(member_id="m2", incarnation=1, active=(A,), standby=(D,))
-            )),
+            AssignmentObserved(
+                generation=1,
+                members=(
+                    ObservedMember(member_id="m1", incarnation=1, active=(B,)),
+                    ObservedMember(member_id="m2", incarnation=1, active=(A,), standby=(D,)),
+                ),
+            ),
         ),
     ),
     "standbys": (changes_member(actions.set_standbys, "m2", {D}),),
@@ -156,7 +162,7 @@ CHANGES: dict[str, tuple[Change, ...]] = {
     "begin of gathering": (actions.begin_gathering,),
     "topology with more partitions": (declares(7),),
     "topology with fewer partitions": (declares(1),),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES.keys())

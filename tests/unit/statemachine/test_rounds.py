@@ -61,23 +61,32 @@ class Application:
     def join(self, name: str, incarnation: int = 1) -> None:
         self.numbers[name] = 0
         joined = MemberJoined(
-            member_id=name, incarnation=incarnation, session_timeout_ms=86_400_000, lease_margin_ms=3_600_000, topology_epoch=1,
+            member_id=name,
+            incarnation=incarnation,
+            session_timeout_ms=86_400_000,
+            lease_margin_ms=3_600_000,
+            topology_epoch=1,
             join_nonce=f"{name}.{incarnation}",
-        )  # fmt: skip
+        )
         assert self.say("g", joined) == []
 
-    def report(self, name: str, held: tuple[TaskId, ...] = (), copies: dict[TaskId, Lag] | None = None, *, restores_per_s: float = 0,
-               incarnation: int = 1) -> None:  # fmt: skip
+    def report(
+        self, name: str, held: tuple[TaskId, ...] = (), copies: dict[TaskId, Lag] | None = None, *, restores_per_s: float = 0, incarnation: int = 1
+    ) -> None:
         self.numbers[name] += 1
         lags: dict[TaskId, Lag] = {**dict.fromkeys(held, RUNS), **(copies or {})}
         report = LagReported(
-            member_id=name, incarnation=incarnation, number=self.numbers[name], assignment_epoch=0, held=held,
-            lags=lags, load=Load(restored_records_per_s=restores_per_s) if restores_per_s else None,
-        )  # fmt: skip
+            member_id=name,
+            incarnation=incarnation,
+            number=self.numbers[name],
+            assignment_epoch=0,
+            held=held,
+            lags=lags,
+            load=Load(restored_records_per_s=restores_per_s) if restores_per_s else None,
+        )
         assert self.say("g", report) == []
 
-    def ask(self, round_id: str, *names: str, incarnation: int = 1, incarnations: dict[str, int] | None = None,
-            due_by_copies: bool = True) -> Any:  # fmt: skip
+    def ask(self, round_id: str, *names: str, incarnation: int = 1, incarnations: dict[str, int] | None = None, due_by_copies: bool = True) -> Any:
         members = tuple(PresentMember(member_id=name, incarnation=(incarnations or {}).get(name, incarnation)) for name in names)
         asked = RoundAsked(round_id=round_id, members=members, carrier=self.carrier.name, due_by_copies=due_by_copies)
         answers = [each for each in self.say("g", asked) if isinstance(each, RoundPlanned | EventRejected)]

@@ -27,8 +27,7 @@ SMALL = TaskId(0, 4)
 
 
 def group_of(*, stateful: int, **settings: Any) -> Group:
-    """m1 runs all tasks, each of RECORDS records; there are no copies, and one warm-up at a time.
-    """
+    """m1 runs all tasks, each of RECORDS records; there are no copies, and one warm-up at a time."""
     group = Group().starts("m1", stateful=stateful, end_offset=RECORDS, **{"warmup_stall_ms": STALL_MS, "max_warmups": 1, **settings})
     group.settles()
     return group
@@ -571,7 +570,6 @@ def test_second_slot_given_up_in_a_back_off_only_exempts_the_members_own_task():
     waits(context, B, "m3", speed=10**9, lag=1)
     looked_at(context, lag=48_000)
     assert (member.slot_backoff.times, member.slot_backoff.over, member.slot_backoff.exempt) == (2, False, set())
-
 
 
 def test_copies_need_what_is_above_their_members_acceptable_lag():

@@ -80,8 +80,10 @@ def test_first_round_begins_with_the_last_unknown_lag() -> None:
     group.fact(report(0, {TaskId(0, 2): 50_000}))
     assert (group.state.phase, group.machine.awaits_lags) == (GroupPhase.LEADING, False)
     assert {str(move.task): (move.destination, move.lag_records) for move in group.moves()} == {
-        "0_0": ("m1", 100_000), "0_1": ("m2", 60_000), "0_2": ("m2", 50_000)
-    }  # fmt: skip
+        "0_0": ("m1", 100_000),
+        "0_1": ("m2", 60_000),
+        "0_2": ("m2", 50_000),
+    }
 
 
 def test_initial_delay_applies_though_the_lags_are_known() -> None:

@@ -400,8 +400,10 @@ def test_movements_of_a_member_that_goes_complete_or_end():
     assert (state.owner, state.in_flight) == ({B: "m2", C: "m3"}, {})
     assert (set(state.lost), state.previous_owners) == ({A}, {A: "m1"}), "B is handed over as decided"
     assert noted(context) == [
-        cancelled(A, "m1", "m2", "source_gone"), granted(B, "m1", "m2"), cancelled(C, "m3", "m1", "destination_gone"),
-    ]  # fmt: skip
+        cancelled(A, "m1", "m2", "source_gone"),
+        granted(B, "m1", "m2"),
+        cancelled(C, "m3", "m1", "destination_gone"),
+    ]
 
 
 def test_movement_to_an_eager_member_forgets_a_source_that_is_gone():
@@ -485,11 +487,14 @@ def test_asked_member_is_drained_once(leaving: bool):
     assert context.causes == (set() if leaving else {"leave_requested"})
 
 
-@pytest.mark.parametrize(("guarantees", "leaving", "apart"), [
-    (frozenset(Guarantee), True, True),
-    (frozenset(Guarantee), False, False),
-    (frozenset(Guarantee) - {Guarantee.LEAVING_APART}, True, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("guarantees", "leaving", "apart"),
+    [
+        (frozenset(Guarantee), True, True),
+        (frozenset(Guarantee), False, False),
+        (frozenset(Guarantee) - {Guarantee.LEAVING_APART}, True, False),
+    ],
+)
 def test_warm_up_is_outside_the_caps_for_a_leaving_owner_alone(guarantees: frozenset[Guarantee], leaving: bool, apart: bool):
     context = step("m1", "m2", guarantees=guarantees)
     owns(context.state, "m1", A)

@@ -1,5 +1,4 @@
-"""The requests of admin clients, as aiokafka builds them: brokers answer with aiokafka's responses.
-"""
+"""The requests of admin clients, as aiokafka builds them: brokers answer with aiokafka's responses."""
 
 from __future__ import annotations
 

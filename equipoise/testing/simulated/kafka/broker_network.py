@@ -79,8 +79,7 @@ class Network:
         return self.least_us + int(self.random.random() * (self.most_us - self.least_us)) + self.slow_us.get(process, 0)
 
     def ends(self, process: str) -> Ending | None:
-        """Returns how the connection ends in place of an answer to the process; None: it does not.
-        """
+        """Returns how the connection ends in place of an answer to the process; None: it does not."""
         return self.ending[process] if process in self.ending and self.random.random() < _ENDING_SHARE else None
 
     def keeps(self, process: str, connection: BrokerConnection, request: str, arrive: Callable[[], None]) -> bool:

@@ -88,4 +88,3 @@ class TopicDescription(NamedTuple):
     leaders: list[int]
     replicas: list[list[int]]
     epochs: list[int]
-

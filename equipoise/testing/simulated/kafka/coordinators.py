@@ -175,8 +175,7 @@ class Coordinators:
         return errors.InvalidProducerEpoch if known.epoch != epoch else None
 
     def transaction_problem(self, transactional_id: str, producer_id: int, epoch: int, place: TopicPartition) -> ErrorClass | None:
-        """Returns why a record of this producer may not be appended to a partition; None: it may.
-        """
+        """Returns why a record of this producer may not be appended to a partition; None: it may."""
         problem = self._problem(transactional_id, producer_id, epoch)
         if problem is not None:
             return problem

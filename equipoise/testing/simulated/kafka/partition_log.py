@@ -322,8 +322,7 @@ class PartitionLog:
         self._aborted_transactions = [each for each in self._aborted_transactions if each[2] >= below]
 
     def truncate(self, end: int) -> None:
-        """Removes the records from `end` on: a new leader has not got them. Batches go as a whole.
-        """
+        """Removes the records from `end` on: a new leader has not got them. Batches go as a whole."""
         if end >= self.end:
             return
         keep = bisect_left(self._offsets, end)

@@ -34,14 +34,19 @@ _OF_COORDINATORS = (errors.CoordinatorLoadInProgressError, errors.CoordinatorNot
 BEFORE: dict[str, tuple[ErrorClass, ...]] = {
     "Produce": (*_OF_LEADERS, errors.RequestTimedOutError, errors.NotEnoughReplicasError),
     "Fetch": (
-        *_OF_LEADERS, errors.ReplicaNotAvailableError, FencedLeaderEpochError, UnknownLeaderEpochError, OffsetNotAvailableError, errors.UnknownError,
+        *_OF_LEADERS,
+        errors.ReplicaNotAvailableError,
+        FencedLeaderEpochError,
+        UnknownLeaderEpochError,
+        OffsetNotAvailableError,
+        errors.UnknownError,
     ),
     "ListOffsets": (*_OF_LEADERS, errors.LeaderNotAvailableError),
     "OffsetForLeaderEpoch": _OF_LEADERS,
     "FindCoordinator": (errors.CoordinatorNotAvailableError,),
     "__consumer_offsets": _OF_COORDINATORS,
     "__transaction_state": (*_OF_COORDINATORS, errors.ConcurrentTransactions),
-}  # fmt: skip
+}
 """Request, or topic of its coordinator -> errors before it is carried out."""
 AFTER: dict[str, tuple[ErrorClass, ...]] = {
     "Produce": (errors.RequestTimedOutError, errors.NotEnoughReplicasAfterAppendError),

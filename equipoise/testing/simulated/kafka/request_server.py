@@ -44,8 +44,15 @@ def _fetch(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply
         reply(begun)
         return
     wanted, made = begun
-    cluster.fetch(wanted, bool(request.isolation_level), request.max_bytes, request.max_wait_time * 1_000, bool(request.rack_id), broker,
-                  lambda found: reply(made(found)))  # fmt: skip
+    cluster.fetch(
+        wanted,
+        bool(request.isolation_level),
+        request.max_bytes,
+        request.max_wait_time * 1_000,
+        bool(request.rack_id),
+        broker,
+        lambda found: reply(made(found)),
+    )
 
 
 def _list_offsets(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
@@ -114,7 +121,7 @@ _REQUESTS: dict[int, tuple[str, int, int, Callable[..., None]]] = {
     admin_server.DELETE_RECORDS: ("DeleteRecords", 0, 2, admin_server.delete_records),
     admin_server.DESCRIBE_CONFIGS: ("DescribeConfigs", 0, 2, admin_server.describe_configs),
     admin_server.ALTER_CONFIGS: ("AlterConfigs", 0, 1, admin_server.alter_configs),
-}  # fmt: skip
+}
 """API key -> name, first and last version that brokers know, and what answers the last one."""
 NAMES = {key: name for key, (name, *_) in _REQUESTS.items()}
 VERSIONS = {key: (first, last) for key, (_, first, last, _) in _REQUESTS.items()}

@@ -131,9 +131,7 @@ class Cluster:
     def grow_topic(self, name: str, partitions: int) -> None:
         topic = self.topics[name]
         replication = len(topic.partitions[0].replicas)
-        topic.partitions += [
-            self.new_partition(name, index, self.spread(index, replication)) for index in range(len(topic.partitions), partitions)
-        ]
+        topic.partitions += [self.new_partition(name, index, self.spread(index, replication)) for index in range(len(topic.partitions), partitions)]
 
     def delete_topic(self, name: str) -> None:
         """Committed offsets of its partitions go with it."""
@@ -205,9 +203,7 @@ class Cluster:
         broker.view = FrozenView(
             topics=dict(self.topics),
             leaders={each.place: each.leader for each in self.every_partition()},
-            ends={
-                each.place: (each.log.high_watermark, each.log.last_stable_offset) for each in self.every_partition() if each.leader == broker.id
-            },
+            ends={each.place: (each.log.high_watermark, each.log.last_stable_offset) for each in self.every_partition() if each.leader == broker.id},
             epochs={each.place: (each.epoch, each.log.epochs) for each in self.every_partition() if each.leader == broker.id},
             offsets={group: dict(offsets) for group, offsets in self.coordinators.offsets.items()},
         )

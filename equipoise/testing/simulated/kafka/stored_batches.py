@@ -1,5 +1,4 @@
-"""A partition's records as a leader stores and sends them: batches of Kafka's format (version 2).
-"""
+"""A partition's records as a leader stores and sends them: batches of Kafka's format (version 2)."""
 
 from __future__ import annotations
 

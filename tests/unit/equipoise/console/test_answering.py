@@ -20,9 +20,13 @@ from tests.groups import GROUP, Group, configured, joined, topology
 def base_of(group: Group) -> BaseState:
     state = group.state
     return BaseState(
-        group=GROUP, offset=state.last_offset, number=state.number, begins_offset=state.last_offset, append_ms=state.last_append_ms or 0,
+        group=GROUP,
+        offset=state.last_offset,
+        number=state.number,
+        begins_offset=state.last_offset,
+        append_ms=state.last_append_ms or 0,
         state=group.machine.snapshot(),
-    )  # fmt: skip
+    )
 
 
 def settled(**settings: Any) -> Group:
@@ -41,8 +45,11 @@ def test_what_if_another_member_joins_is_what_then_happens() -> None:
     found = answer(WhatIfQuestion(base=base_of(group), join=1))
     assert group.machine.snapshot() == before
     assert {each["member"]: (each["before"], each["after"]) for each in found["members"]} == {
-        "m1": (4, 3), "m2": (4, 3), "m3": (4, 3), NEW_MEMBER: (0, 3),
-    }  # fmt: skip
+        "m1": (4, 3),
+        "m2": (4, 3),
+        "m3": (4, 3),
+        NEW_MEMBER: (0, 3),
+    }
     assert (found["changes_of_owner"], found["fewest"], found["imbalance_after"]) == (3, 3, 0)
     assert found["warmups"] == 2, "max_warmups"
     first = len(group.moves("warming"))

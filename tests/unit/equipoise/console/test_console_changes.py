@@ -50,8 +50,12 @@ def test_console_knows_the_changes_that_the_log_has() -> None:
     assert of(remembered(told)) == whole
     rows = last_changes(changes_of(told[-1][2].state, remembered(told).groups[GROUP]))
     assert [each["verdict"] for each in reversed(rows)] == [
-        "as expected", "over: moves below", "too much: time until rest above; undone", "not planned", "under way",
-    ]  # fmt: skip
+        "as expected",
+        "over: moves below",
+        "too much: time until rest above; undone",
+        "not planned",
+        "under way",
+    ]
     by_name = {each["change"]: each for each in rows}
     assert [each["undone"] for each in rows].count(True) == 1 == by_name["b"]["undone"]
     assert by_name["less"]["costs"][0] == {"name": "moves", "expected": "5 moves to 9 moves", "was": "0 moves", "side": "below"}

@@ -113,11 +113,22 @@ def _in_namespace() -> Any:
 
 
 WAYS = {
-    "global": _add, "module": _by_module, "function": _by_another_function, "container": _by_container, "default": _by_default,
-    "lambda": _in_lambda, "async": _async, "attribute": _Application().handle, "class": _Application().by_class,
-    "method": _Application().by_method, "property": _Application().by_property, "slots": _Slotted(), "decorated": _decorated(),
-    "partial": partial(lambda windows, record, context: windows.add(context, record, 1, 0), MINUTES), "namespace": _in_namespace(),
-}  # fmt: skip
+    "global": _add,
+    "module": _by_module,
+    "function": _by_another_function,
+    "container": _by_container,
+    "default": _by_default,
+    "lambda": _in_lambda,
+    "async": _async,
+    "attribute": _Application().handle,
+    "class": _Application().by_class,
+    "method": _Application().by_method,
+    "property": _Application().by_property,
+    "slots": _Slotted(),
+    "decorated": _decorated(),
+    "partial": partial(lambda windows, record, context: windows.add(context, record, 1, 0), MINUTES),
+    "namespace": _in_namespace(),
+}
 
 
 @pytest.mark.parametrize("way", WAYS)

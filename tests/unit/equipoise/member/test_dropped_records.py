@@ -27,8 +27,10 @@ ADDS: list[tuple[str, Add]] = [*[(type(each).__name__, each.add) for each in WIN
 TABLE: StreamTable[Any] = StreamTable("x")
 TABLES: TableJoin[Any, Any] = TableJoin("x")
 PUTS: list[tuple[str, Add]] = [
-    ("x", lambda context, key, value, at_ms: TABLE.put(context, key, value)), ("x.left", TABLES.left), ("x.right", TABLES.right)
-]  # fmt: skip
+    ("x", lambda context, key, value, at_ms: TABLE.put(context, key, value)),
+    ("x.left", TABLES.left),
+    ("x.right", TABLES.right),
+]
 
 
 def driver_of(add: Add, **given: Any) -> TaskDriver:

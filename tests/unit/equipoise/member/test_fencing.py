@@ -74,9 +74,17 @@ def test_origins_of_former_builds_are_read() -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [(), (("x", b"g/0_0/1"),), ((ORIGIN_HEADER, b"g/0_0/"),), ((ORIGIN_HEADER, b"g/0_0/x"),), ((ORIGIN_HEADER, b"\xff"),), ((ORIGIN_HEADER, None),),
-     ((ORIGIN_HEADER, b"g/0_0/1"), (EPOCH_HEADER, b"x")), ((ORIGIN_HEADER, b"g/0_0/1/x/ab"),)],
-)  # fmt: skip
+    [
+        (),
+        (("x", b"g/0_0/1"),),
+        ((ORIGIN_HEADER, b"g/0_0/"),),
+        ((ORIGIN_HEADER, b"g/0_0/x"),),
+        ((ORIGIN_HEADER, b"\xff"),),
+        ((ORIGIN_HEADER, None),),
+        ((ORIGIN_HEADER, b"g/0_0/1"), (EPOCH_HEADER, b"x")),
+        ((ORIGIN_HEADER, b"g/0_0/1/x/ab"),),
+    ],
+)
 def test_malformed_headers_name_no_origin(headers: tuple) -> None:
     assert read_origin(headers) is None
 
@@ -101,11 +109,14 @@ def test_late_fence_is_dropped() -> None:
 @pytest.mark.parametrize(
     "before",
     [
-        [], [fence(granted(2, epoch=1))], [fence(granted(2, epoch=1)), put(granted(1, epoch=1), b"late")],
-        [fence(granted(3, epoch=1))], [former(1, b"1")],
+        [],
+        [fence(granted(2, epoch=1))],
+        [fence(granted(2, epoch=1)), put(granted(1, epoch=1), b"late")],
+        [fence(granted(3, epoch=1))],
+        [former(1, b"1")],
     ],
     ids=["nothing", "its fence", "a stale key", "a later fence", "a former build"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("changes", [{b"k": b"new", b"gone": None}, {FENCE_KEY: GIVEN_BACK, b"other": b"1"}], ids=["changes", "the last commit"])
 @pytest.mark.parametrize("origin", [granted(2, epoch=1), granted(2)], ids=["an epoch", "none"])
 def test_commit_is_applied_as_its_records_are(before: list[ChangelogRecord], changes: dict[bytes, bytes | None], origin: Origin) -> None:

@@ -29,11 +29,19 @@ from equipoise.statemachine.member import MemberSession, MemberSettings
 
 FIGURES = MemberFigures(
     done=Done(records=1_234, commits=56, busy_s=7.5, out_of_order=3),
-    restored=99, damaged=4, failures={("in", "parked"): 3}, drops={("0", "views", "late"): 7},
-    handler_times=([5, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1], 12.125), fenced=2, parked=1,
+    restored=99,
+    damaged=4,
+    failures={("in", "parked"): 3},
+    drops={("0", "views", "late"): 7},
+    handler_times=([5, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1], 12.125),
+    fenced=2,
+    parked=1,
     tasks={"running": 3, "opening": 1, "closing": 0, "standby": 2, "warmup": 1},
-    source_lags={TaskId(0, 1): 40}, restore_lags={TaskId(0, 4): 700}, lease_left_s=12.5, throttled_s=1.5,
-)  # fmt: skip
+    source_lags={TaskId(0, 1): 40},
+    restore_lags={TaskId(0, 4): 700},
+    lease_left_s=12.5,
+    throttled_s=1.5,
+)
 OPTIONS = MemberOptions(http_port=0, session_timeout_ms=10_000, lease_margin_ms=2_000, heartbeat_interval_ms=1_000)
 DOCS = Path(__file__).parents[4] / "docs"
 
@@ -55,10 +63,17 @@ class Host:
         self.loops = {"application's loop": asyncio.get_running_loop()}
         self.session = MemberSession(
             MemberSettings(
-                member_id="m1", incarnation=1, session_timeout_ms=10_000, lease_margin_ms=2_000, heartbeat_interval_ms=1_000, join_nonce="n",
-                topology_epoch=0, stateful_subtopologies=frozenset(), partitions={},
+                member_id="m1",
+                incarnation=1,
+                session_timeout_ms=10_000,
+                lease_margin_ms=2_000,
+                heartbeat_interval_ms=1_000,
+                join_nonce="n",
+                topology_epoch=0,
+                stateful_subtopologies=frozenset(),
+                partitions={},
             )
-        )  # fmt: skip
+        )
         self.shared = SimpleNamespace(lock=threading.Lock())
         self.refusal = ""
         self.work = SimpleNamespace(figures=lambda: FIGURES)

@@ -172,8 +172,10 @@ def test_context_serializes_what_it_sends() -> None:
     context.outputs.take()
     context.send_many("out", [("k", {"a": 1}), ("l", None), (None, 3)], partition=1)
     assert [record for _, _, record in context.outputs.unplaced] == [
-        (b"k", b'{"a":1}', [("o", b"1")], None), (b"l", None, [("o", b"1")], None), (None, b"3", [("o", b"1")], None)
-    ]  # fmt: skip
+        (b"k", b'{"a":1}', [("o", b"1")], None),
+        (b"l", None, [("o", b"1")], None),
+        (None, b"3", [("o", b"1")], None),
+    ]
     context.send_many("out", [])
     for empty in (lambda: context.send("out", None), lambda: context.send_many("out", [("k", 1), (None, None)])):
         with pytest.raises(InputError, match="needs a key or a value"):
@@ -217,8 +219,12 @@ def test_rollback_drops_what_was_sent_since_the_savepoint(partitions: dict[str, 
     kept = context.outputs.take()
     assert len(kept) == 5
     assert sorted(record[1] or b"" for records in (*kept.placed.values(), [each for _, _, each in kept.unplaced]) for record in records) == [
-        b"1", b"2", b"3", b"4", b"5",
-    ]  # fmt: skip
+        b"1",
+        b"2",
+        b"3",
+        b"4",
+        b"5",
+    ]
 
 
 def test_timers_are_due_once_each_interval_and_never_twice_for_the_past() -> None:
@@ -235,8 +241,15 @@ def test_timers_are_due_once_each_interval_and_never_twice_for_the_past() -> Non
 
     found = [look(at_s) for at_s in (1.0, 4.0, 4.5, 8.0, 10.0, 31.0, 31.5, 35.0)]
     assert found == [
-        (3.0, []), (0.0, ["FAST"]), (3.5, []), (0.0, ["FAST"]), (0.0, ["SLOW"]), (0.0, ["SLOW", "FAST"]), (3.5, []), (0.0, ["FAST"]),
-    ]  # fmt: skip
+        (3.0, []),
+        (0.0, ["FAST"]),
+        (3.5, []),
+        (0.0, ["FAST"]),
+        (0.0, ["SLOW"]),
+        (0.0, ["SLOW", "FAST"]),
+        (3.5, []),
+        (0.0, ["FAST"]),
+    ]
     for wrong in (0, -1, float("nan")):
         with pytest.raises(InputError, match="a number of seconds above 0"):
             timers.every(wrong, print)
@@ -244,6 +257,8 @@ def test_timers_are_due_once_each_interval_and_never_twice_for_the_past() -> Non
 
 def test_member_keywords_are_the_options() -> None:
     assert get_type_hints(MemberKeywords) == get_type_hints(MemberOptions)
+
+
 def test_state_holds_changes_of_a_commit_under_way_and_later_ones() -> None:
     store = MemoryStore()
     state = State(store)

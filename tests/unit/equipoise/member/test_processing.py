@@ -24,9 +24,7 @@ SENT = Batch(-1, -1, -1, False, [], 0)
 
 
 def stored(*values: bytes | None, first: int = 0) -> list[StoredRecord]:
-    return [
-        StoredRecord("in", 2, first + number, 1_000 + number, 0, b"k", value, (("h", b"x"),), SENT) for number, value in enumerate(values)
-    ]  # fmt: skip
+    return [StoredRecord("in", 2, first + number, 1_000 + number, 0, b"k", value, (("h", b"x"),), SENT) for number, value in enumerate(values)]
 
 
 class World:
@@ -42,9 +40,15 @@ class World:
         self.state = State(MemoryStore(), keys, values)
         self.context = TaskContext(TaskId(0, 2), 1, {"log": self.state}, self.timers, keys, values)
         self.processing = Processing(
-            Processor(handler, batch_handler=batch_handler, sources="in"), self.context, self.timers, group="g",
-            policy=policy or ErrorPolicy.stop(), key_serde=keys, value_serde=values, failures=self.failures,
-        )  # fmt: skip
+            Processor(handler, batch_handler=batch_handler, sources="in"),
+            self.context,
+            self.timers,
+            group="g",
+            policy=policy or ErrorPolicy.stop(),
+            key_serde=keys,
+            value_serde=values,
+            failures=self.failures,
+        )
         self.waits_s: list[float] = []
 
     async def handle(self, records: Sequence[StoredRecord], most: int = 100) -> int:
@@ -183,10 +187,16 @@ async def test_dead_letter_has_the_record_its_place_and_the_error(given: Given) 
     assert world.sent == [b"1", POISON, b"2"]
     assert (topic, key, value, partition, timestamp_ms) == ("dead", b"k", POISON, None, None)
     assert dict(headers) == {
-        "h": b"x", "equipoise.error.topic": b"in", "equipoise.error.partition": b"2", "equipoise.error.offset": b"6",
-        "equipoise.error.timestamp": b"1001", "equipoise.error.group": b"g", "equipoise.error.task": b"0_2",
-        "equipoise.error.class": b"builtins.RuntimeError", "equipoise.error.message": b"RuntimeError: cannot read it",
-    }  # fmt: skip
+        "h": b"x",
+        "equipoise.error.topic": b"in",
+        "equipoise.error.partition": b"2",
+        "equipoise.error.offset": b"6",
+        "equipoise.error.timestamp": b"1001",
+        "equipoise.error.group": b"g",
+        "equipoise.error.task": b"0_2",
+        "equipoise.error.class": b"builtins.RuntimeError",
+        "equipoise.error.message": b"RuntimeError: cannot read it",
+    }
 
 
 @pytest.mark.parametrize(("failures", "handled"), [(2, True), (3, False)])
@@ -229,9 +239,12 @@ def test_error_policy_is_checked() -> None:
     assert [ErrorPolicy.retry(9, backoff_s=20).backoff_of(attempt) for attempt in (1, 2, 3, 2_000)] == [20, 40, LONGEST_BACKOFF_S, LONGEST_BACKOFF_S]
     text: Any = "x"
     for wrong in (
-        lambda: ErrorPolicy.retry(-1), lambda: ErrorPolicy.retry(1, backoff_s=-1), lambda: ErrorPolicy.retry(3, backoff_s=text),
-        lambda: ErrorPolicy.dead_letter(""), lambda: ErrorPolicy.dead_letter("dead letters"),
-    ):  # fmt: skip
+        lambda: ErrorPolicy.retry(-1),
+        lambda: ErrorPolicy.retry(1, backoff_s=-1),
+        lambda: ErrorPolicy.retry(3, backoff_s=text),
+        lambda: ErrorPolicy.dead_letter(""),
+        lambda: ErrorPolicy.dead_letter("dead letters"),
+    ):
         with pytest.raises(FieldError, match=r"ErrorPolicy\."):
             wrong()
 

@@ -178,9 +178,7 @@ def test_sliding_windows_have_the_last_so_many_ms_of_each_record(
     records: list[tuple[str, int, int]], steps: list[str], grace: int, most: int
 ) -> None:
     size, taken = 10, accepted(records, lambda at_ms, now_ms: at_ms + grace < now_ms)
-    expected = {
-        (key, end): sorted(value for other, at_ms, value in taken if other == key and end - size <= at_ms <= end) for key, end, _ in taken
-    }  # fmt: skip
+    expected = {(key, end): sorted(value for other, at_ms, value in taken if other == key and end - size <= at_ms <= end) for key, end, _ in taken}
     windows = sliding("l", LISTED, size_ms=size, grace_ms=grace, emit="close")
     found, task = results_of(windows, records, steps, most)
     assert {(each.key, each.end_ms): sorted(each.value) for each in found} == expected
@@ -192,8 +190,12 @@ def test_sliding_windows_have_the_last_so_many_ms_of_each_record(
 
 @given(
     st.lists(st.tuples(st.sampled_from(["left", "right"]), st.sampled_from(KEYS), TIMES), min_size=3, max_size=30),
-    STEPS, GRACES, st.sampled_from([(10, 10), (0, 7), (3, 0)]), st.sampled_from(["inner", "left", "outer"]), MOST,
-)  # fmt: skip
+    STEPS,
+    GRACES,
+    st.sampled_from([(10, 10), (0, 7), (3, 0)]),
+    st.sampled_from(["inner", "left", "outer"]),
+    MOST,
+)
 def test_joined_streams_have_each_pair_once(
     records: list[tuple[str, str, int]], steps: list[str], grace: int, within: tuple[int, int], kind: str, most: int
 ) -> None:
@@ -334,7 +336,7 @@ def test_windows_of_a_function_that_makes_aggregates_are_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [(count(), 3), (total(int), 9), (smallest(int), 1), (largest(int), 5), (reduced(lambda kept, value: kept * 10 + value), 153)],
-)  # fmt: skip
+)
 def test_aggregates(kind: Aggregate[int, Any, int], expected: int) -> None:
     found, _ = results_of(tumbling("w", kind, size_ms=10, emit="close"), [("a", 1, 1), ("a", 2, 5), ("a", 3, 3)], ["go on"])
     assert [each.value for each in found] == [expected]
@@ -347,8 +349,11 @@ def test_session_takes_a_record_exactly_a_gap_later_though_another_key_was_there
     records = [("u", 0, 9), ("a", 5, 1), ("b", 15, 2), ("a", 15, 3), ("b", 26, 4)]
     found, _ = results_of(sessions("s", LISTED, gap_ms=10, emit="close"), records, ["go on"])
     assert [(each.key, each.start_ms, each.end_ms, each.value) for each in found] == [
-        ("u", 0, 0, [9]), ("a", 5, 15, [1, 3]), ("b", 15, 15, [2]), ("b", 26, 26, [4]),
-    ]  # fmt: skip
+        ("u", 0, 0, [9]),
+        ("a", 5, 15, [1, 3]),
+        ("b", 15, 15, [2]),
+        ("b", 26, 26, [4]),
+    ]
 
 
 def test_record_finds_its_first_partner_though_stream_time_is_at_its_last() -> None:

@@ -209,9 +209,10 @@ def test_prepared_append_is_sent_to_the_same_topic_only_and_counts_when_it_is_an
 def test_append_is_not_prepared_without_a_leader_or_over_an_encrypted_connection() -> None:
     known = attrs.evolve(proof(), leader=("127.0.0.1", 9), topic_id=TOPIC_ID)
     for given in (
-        attrs.evolve(known, leader=None), attrs.evolve(known, topic_id=""),
+        attrs.evolve(known, leader=None),
+        attrs.evolve(known, topic_id=""),
         attrs.evolve(known, connection=attrs.evolve(known.connection, security_protocol="SSL")),
-    ):  # fmt: skip
+    ):
         assert json.loads(given.message(7))["prepared"] is None
     assert not child.was_appended(json.loads(known.message(7))), "nobody listens there"
 

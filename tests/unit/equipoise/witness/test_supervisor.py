@@ -27,9 +27,13 @@ def run(*command: str, said: Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with open(said, "w") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "equipoise", "witness", "--", *command], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=file, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "equipoise", "witness", "--", *command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+        )
 
 
 def first_line(process: subprocess.Popen[str]) -> str:

@@ -73,9 +73,10 @@ async def test_stream_says_at_once_that_the_group_is_active_and_when_that_change
     monkeypatch.setattr(keda_scaler, "LOOK_S", 0.01)
     async with serving(Asked(3, 3, 0, 0, 2)) as channel:
         stream = channel.unary_stream(
-            f"/{SERVICE}/StreamIsActive", request_serializer=lambda each: each.SerializeToString(),
+            f"/{SERVICE}/StreamIsActive",
+            request_serializer=lambda each: each.SerializeToString(),
             response_deserializer=MESSAGES["IsActiveResponse"].FromString,
-        )(ref(**METADATA))  # fmt: skip
+        )(ref(**METADATA))
         said = [(await asyncio.wait_for(stream.read(), 10)).result for _ in range(3)]
         assert said == [True, False, True]
         stream.cancel()

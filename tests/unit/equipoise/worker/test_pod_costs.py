@@ -124,5 +124,3 @@ def test_api_is_that_of_the_cluster_or_a_url(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
     assert PodApi.of("in-cluster").url == "https://[fd00::1]:6443"
     assert PodApi.of("http://127.0.0.1:8001/").url == "http://127.0.0.1:8001"
-
-

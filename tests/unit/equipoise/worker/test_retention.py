@@ -18,9 +18,15 @@ def base(hour: float, *, halted: int | None = None, interval_bytes: int = 100) -
     groups = {"a": (position - 2, 1, 4, ""), "b": (position - 1 if halted is None else halted, 1, 4, "")}
     first = min(place[0] for place in groups.values()) + 1
     return Base(
-        log_id="log", position=position, append_ms=int(hour * HOUR_MS), facts_offset=first, decisions_offset=first, interval_bytes=interval_bytes,
-        previous="", groups=groups,
-    )  # fmt: skip
+        log_id="log",
+        position=position,
+        append_ms=int(hour * HOUR_MS),
+        facts_offset=first,
+        decisions_offset=first,
+        interval_bytes=interval_bytes,
+        previous="",
+        groups=groups,
+    )
 
 
 BASES = [base(hour) for hour in range(0, 37, 6)]
@@ -94,10 +100,19 @@ def test_group_that_has_halted_keeps_its_facts_and_is_named() -> None:
 
 
 def test_group_that_halted_before_its_first_base_keeps_everything() -> None:
-    none = [Base(
-        log_id="log", position=each.position, append_ms=each.append_ms, facts_offset=0, decisions_offset=0, interval_bytes=1, previous="",
-        groups={"a": each.groups["a"]},
-    ) for each in BASES]  # fmt: skip
+    none = [
+        Base(
+            log_id="log",
+            position=each.position,
+            append_ms=each.append_ms,
+            facts_offset=0,
+            decisions_offset=0,
+            interval_bytes=1,
+            previous="",
+            groups={"a": each.groups["a"]},
+        )
+        for each in BASES
+    ]
     found = deletion(none, 36 * HOUR_MS, 0, DAY, {}, {"b": 3})
     assert found.behind is not None
     assert (found.behind.facts_offset, found.held_by) == (0, "group b has halted at offset 3")
