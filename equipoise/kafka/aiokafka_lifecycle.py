@@ -9,14 +9,16 @@ to finish the shutdown.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
+import attrs
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import KafkaConnectionError
 
 from equipoise.kafka.client import CLOSE_S
 
@@ -43,15 +45,34 @@ async def start_client(client: AIOKafkaClient, close: Callable[[], Awaitable[Non
 
 
 async def _bootstrap(client: AIOKafkaClient) -> None:
-    """aiokafka forgets the connection over which it asks for brokers if it is cancelled meanwhile."""
-    try:
-        await client.bootstrap()
-    except BaseException as error:
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            for each in frame.f_locals.values():
-                if isinstance(each, AIOKafkaConnection):
-                    each.close()
-        raise
+    await _Bootstrap(client)
+
+
+@attrs.frozen
+class _Bootstrap:
+    """aiokafka closes the connection over which it asks for brokers when the answer takes too long,
+    and forgets it when it is cancelled. It hears of a cancellation as of an answer that takes too
+    long; the next broker is not asked.
+    """
+
+    client: AIOKafkaClient
+
+    def __await__(self) -> Generator[Any, None, None]:
+        steps = self.client.bootstrap().__await__()
+        failed: BaseException | None = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                wait = next(steps) if failed is None else steps.throw(failed)
+                failed = None
+                try:
+                    yield wait
+                except asyncio.CancelledError as error:
+                    with contextlib.suppress(StopIteration, KafkaConnectionError):
+                        steps.throw(TimeoutError("the start is called off"))
+                        steps.throw(error)
+                    raise
+                except BaseException as error:  # noqa: BLE001  # of what it waits for: aiokafka handles it
+                    failed = error
 
 
 async def _call_off(client: AIOKafkaClient, starting: asyncio.Future[None], close: Callable[[], Awaitable[None]]) -> None:

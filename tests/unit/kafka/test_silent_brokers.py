@@ -108,6 +108,14 @@ async def test_start_that_is_called_off_leaves_no_connection(cancels: int, broke
     await asyncio.to_thread(assert_all_closed, broker)
 
 
+async def test_start_asks_the_next_broker_when_one_refuses(broker: SilentBroker) -> None:
+    broker.tells_brokers = True
+    wire = AiokafkaWire({"bootstrap_servers": ["127.0.0.1:1", broker.address]}, Throttling())
+    await wire.start()
+    await wire.stop()
+    await asyncio.to_thread(assert_all_closed, broker)
+
+
 async def test_connection_that_hangs_is_closed_when_its_requests_are_called_off(broker: SilentBroker) -> None:
     """Those who asked had less patience than the client, and asked over it again and again."""
     broker.tells_brokers = True
