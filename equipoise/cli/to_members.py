@@ -28,7 +28,7 @@ def move(screen: Screen, settings: LiveSettings, group: str, consumers: str, tim
         try:
             async with asyncio.timeout(timeout_s), Adopting(settings, group, consumers, screen.line) as moving:
                 act = _act(screen, words, wanted)
-                pause_s = await (moving.release(act) if back else moving.adopt(act))
+                pause_s = await (moving.to_consumers(act) if back else moving.to_members(act))
         except TimeoutError:
             screen.line(f"not done after {timeout_s:g} s; run it again to go on", err=True)
             return EXIT_NOT_DONE

@@ -48,7 +48,7 @@ class _Page:
         self.waiting.put_nowait(events)
         return True
 
-    async def get(self) -> bytes | None:
+    async def next_events(self) -> bytes | None:
         """The next events; None: the page is let go."""
         events = await self.waiting.get()
         self.waiting_bytes -= len(events or b"")
@@ -132,7 +132,7 @@ class Stream:
             await response.write(b"retry: 2000\n\n" + self._missed(page.group, request.headers.get("Last-Event-ID", "")))
             while True:
                 try:
-                    event = await asyncio.wait_for(page.get(), ALIVE_S)
+                    event = await asyncio.wait_for(page.next_events(), ALIVE_S)
                 except TimeoutError:
                     event = b": alive\n\n"
                 if event is None:

@@ -16,6 +16,7 @@ import attrs
 
 from equipoise.events.records import BaseState
 from equipoise.events.tasks import TaskId
+from equipoise.kafka.client import ENDS_S
 from equipoise.replay.history import Interval, MoveStory
 from equipoise.replay.prediction.habits import Habits
 from equipoise.replay.sizing.demand import Demand
@@ -136,5 +137,6 @@ class Questions:
             self._idle.cancel()
         self._end()
         if self._process is not None:
-            await self._process.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), ENDS_S)
             self._process = None

@@ -20,12 +20,12 @@ _LOG = logging.getLogger(__name__)
 async def ask_any(wire: Wire, request: Any) -> Any:
     """Returns the answer of the first broker that is there. Raises KafkaError."""
     choice = AnyBroker()
-    while True:
-        broker = choice.choose(wire.nodes())
+    for broker in choice.each(wire.nodes):
         try:
             return await wire.send(broker, request)
         except errors.KafkaError as error:
             choice.failed(broker, error)
+    raise choice.error
 
 
 class GroupCoordinators:

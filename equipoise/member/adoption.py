@@ -72,7 +72,7 @@ class Adoption:
             try:
                 await self._held.look()
                 if not self._held.is_released:
-                    await self._held.hold(self._looked)
+                    await self._held.enter_and_stay(self._looked)
                 await asyncio.sleep(WAIT_S)
                 continue
             except _ReleasedError:

@@ -27,6 +27,7 @@ from equipoise.kafka.client import (
     unless_abandoned,
 )
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.known_ends import batches_before, looks_back
 from equipoise.kafka.started_clients import reaching
 from equipoise.log.kafka.bases_reading import newest_base
 from equipoise.log.kafka.envelope import group_key, group_of, member_decision, pack_fact, partition_of, stored_decision
@@ -300,19 +301,14 @@ class Link:
         """The highest number of the group's decisions. The last decision need not have it: a worker
         that was paused may publish its earlier decisions once more.
         """
-        looked_from, back = end, FIRST_LOOK_BACK
-        while looked_from > begin:
-            upper, looked_from, back = looked_from, max(begin, looked_from - back), back * 8
-            self._consumer.seek(self._decisions, looked_from)
-            number, position = 0, looked_from
-            while position < upper:
-                batch = await self._consumer.getmany(self._decisions, timeout_ms=1_000)
-                for record in batch.get(self._decisions, ()):
-                    if record.offset < upper and group_of(record.key) == self._group:
-                        number = max(number, self._number_of(record))
-                position = await self._consumer.position(self._decisions)
+        for start in looks_back(begin, end, FIRST_LOOK_BACK):
+            self._consumer.seek(self._decisions, start)
+            number = 0
+            async for batch in batches_before(self._consumer, self._decisions, end):
+                number = max(number, *(self._number_of(each) for each in batch if group_of(each.key) == self._group), 0)
             if number:
                 return number
+            end = start
         return 0
 
     async def _number_at_base(self) -> int:

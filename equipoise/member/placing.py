@@ -33,6 +33,8 @@ from equipoise.member.transactions import TransactionPart
 from equipoise.member.writer import TaskWriter, partitions_of
 
 _LOG = logging.getLogger(__name__)
+_MOST_TRIES = 20
+"""To find positions to which no former owner adds meanwhile."""
 
 
 class SourcePlacing:
@@ -80,7 +82,7 @@ class SourcePlacing:
         ended = {"", own}
         found: dict[TopicPartition, int] = {}
         """Those that are looked at again, since the former owner has written meanwhile."""
-        while True:
+        for _ in range(_MOST_TRIES):
             stored, positions = await self._read(clients, ended)
             lost = sorted({topic for each in stored.values() if each is not None for topic in each.position.changelogs})
             if lost:
@@ -117,6 +119,7 @@ class SourcePlacing:
                 if each.position.offset is not None and not self._is_of_another(source, each.position.topic_id):
                     found[source] = each.position.offset
                     self._note_epoch(source, each.position.epoch)
+        raise _not_settled(self._task)
 
     async def _committed(self, clients: TaskClients) -> dict[TopicPartition, StoredPosition]:
         """Returns the positions that owners have committed with the group's offsets, in the same
@@ -327,7 +330,7 @@ class SourcePlacing:
         """Returns what is stored, when no former owner of it has a transaction open. `ended`:
         transactional ids of which that is known.
         """
-        while True:
+        for _ in range(_MOST_TRIES):
             positions = await clients.read_positions(self._task.partition)
             stored = {source: positions.find(self._processor, source) for source in clients.sources.partitions}
             known = [each for each in stored.values() if each is not None]
@@ -340,6 +343,7 @@ class SourcePlacing:
             for transactional_id in left_open:
                 await clients.end_transactions(transactional_id)
             ended.update(left_open)
+        raise _not_settled(self._task)
 
     async def _first(self, clients: TaskClients, positions: Positions, source: TopicPartition) -> int:
         """Where a task begins that has no position: at the group's committed offset, if it may be
@@ -379,3 +383,10 @@ class SourcePlacing:
     @property
     def _named(self) -> str:
         return f" of processor {self._processor}" if self._processor else ""
+
+
+def _not_settled(task: TaskId) -> Exception:
+    from aiokafka.errors import KafkaError
+
+    error: Exception = KafkaError(f"former owners of task {task} have written its positions again and again meanwhile")
+    return error

@@ -20,6 +20,7 @@ import attrs
 import msgpack
 
 from equipoise.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, Producer, TopicPartition, Unsent, acknowledged
+from equipoise.kafka.known_ends import Standstill
 from equipoise.member.copy_checks import SHRUNK_LOOKS
 from equipoise.member.fencing import ChangelogOwner, claim
 from equipoise.member.origin import ORIGIN_HEADER, Origin, read_origin
@@ -247,8 +248,9 @@ class PositionsReader:
         if self._next[place] < end:
             consumer.hold_fetches(FETCH_WAIT_MS)
             consumer.resume(place)
-            looks = 0
+            looks, standstill = 0, Standstill(f"positions of {place.topic}/{place.partition} before offset {end}", asyncio.get_running_loop().time)
             while (position := await consumer.position(place)) < end:
+                standstill.look(position)
                 records = (await consumer.getmany(place, timeout_ms=IDLE_WAIT_MS)).get(place, ())
                 for record in records:
                     self._folds[place].take(record)

@@ -13,6 +13,7 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ChangeMeasured, ChangePlanned, ExpectedCost
 from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.known_ends import batches_before, looks_back
 from equipoise.kafka.started_clients import NotAllowedError, admin_client, reaching
 from equipoise.live_settings import LiveSettings
 from equipoise.member.fencing import SOURCES_KEY, ChangelogFence
@@ -31,7 +32,6 @@ FIRST_LOOK_BACK = 10_000
 """Records from the end of a changelog in which the source positions are looked for first. Each
 commit has them.
 """
-READ_S = 1.0
 PAUSES_MS = {"median": 500, "low_50": 200, "high_50": 1_000, "low_95": 0, "high_95": 1_500}
 """Nobody reads for so long when members take over, by what was measured (docs/adopt.md). How long
 consumers take to start is theirs.
@@ -90,7 +90,7 @@ class Adopting:
 
     # To the members
 
-    async def adopt(self, stop: Ends) -> float | None:
+    async def to_members(self, stop: Ends) -> float | None:
         """Returns when the members read. The pause in seconds; None: they did so before. `stop`:
         ends the application of the consumers. Raises InputError.
         """
@@ -152,7 +152,7 @@ class Adopting:
 
     # Back to the consumers
 
-    async def release(self, start: Ends) -> float | None:
+    async def to_consumers(self, start: Ends) -> float | None:
         """Returns when consumers read. The pause in seconds; None: they did so before. `start`:
         starts the application of the consumers. Raises InputError.
         """
@@ -186,7 +186,7 @@ class Adopting:
 
         while True:
             try:
-                await self._held.hold(lambda holders: None)
+                await self._held.enter_and_stay(lambda holders: None)
             except InconsistentGroupProtocolError:
                 raise
             except (KafkaError, OSError) as error:
@@ -249,22 +249,16 @@ class Adopting:
         try:
             await consumer.start()
             first, end = (await consumer.beginning_offsets([changelog]))[changelog], (await consumer.end_offsets([changelog]))[changelog]
-            back = FIRST_LOOK_BACK
             consumer.assign([changelog])
-            while first < end:
-                start = max(first, end - back)
+            for start in looks_back(first, end, FIRST_LOOK_BACK):
                 consumer.seek(changelog, start)
                 packed: bytes | None = None
                 fence = ChangelogFence()
-                while await consumer.position(changelog) < end:
-                    read = await consumer.getmany(changelog, timeout_ms=int(READ_S * 1_000))
-                    changes = fence.fold([(each.key, each.value, each.headers, each.offset) for records in read.values() for each in records])
+                async for batch in batches_before(consumer, changelog, end):
+                    changes = fence.fold([(each.key, each.value, each.headers, each.offset) for each in batch])
                     packed = changes.get(SOURCES_KEY, packed)
                 if packed is not None:
                     return unpack_sources(packed)[0]
-                if start == first:
-                    break
-                back *= 8
             return {}
         finally:
             await consumer.stop()

@@ -105,7 +105,7 @@ class HeldGroup:
             self.lease_ends_ms = asked_ms + self.session_ms * 3 // 4
         return found
 
-    async def hold(self, looked: Callable[[Holders], None]) -> None:
+    async def enter_and_stay(self, looked: Callable[[Holders], None]) -> None:
         """Enters the group and stays. Calls `looked` after each look at it. Raises
         InconsistentGroupProtocolError while consumers are in it, another KafkaError or OSError when
         a request fails: call it again.

@@ -187,9 +187,9 @@ async def append(producer: Any, topic: str, partition: int, key: str, facts: lis
         await producer.start()
         if not (await producer.leader_ends([place]))[place].offset:
             return f"nothing is proven, because {topic} was made again"
-        while facts:
-            await producer.send_and_wait(topic, bytes.fromhex(facts[0]), key=bytes.fromhex(key), partition=partition)
-            del facts[0]
+        for fact in list(facts):
+            await producer.send_and_wait(topic, bytes.fromhex(fact), key=bytes.fromhex(key), partition=partition)
+            facts.remove(fact)
         return ""
     finally:
         await producer.stop()

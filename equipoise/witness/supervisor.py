@@ -71,9 +71,7 @@ async def _run(command: Sequence[str], environment: Mapping[str, str], watch: Me
             loop.add_signal_handler(number, pass_on, number)
         async with _followed(watch, process.pid):
             children.reap()
-            while process.pid not in children.ended:
-                await children.changed()
-            status = process.returncode = children.ended[process.pid]
+            status = process.returncode = await children.ended_with(process.pid)
         if watch is not None:
             was_stopped = status == 0 or status - 128 in STOPS or not STOPS.isdisjoint(passed_on)
             await _remove_member(watch, process.pid, children, runtime.monotonic_s, was_stopped=was_stopped)
@@ -103,7 +101,14 @@ class _Children:
             self.ended[pid] = os.waitstatus_to_exitcode(status)
         self._over.set()
 
-    async def changed(self) -> None:
+    async def ended_with(self, pid: int) -> int:
+        """Returns the exit code of a child, at its end."""
+        while pid not in self.ended:
+            self._over.clear()
+            await self._over.wait()
+        return self.ended[pid]
+
+    async def next_end(self) -> None:
         """Returns after the end of a child."""
         self._over.clear()
         await self._over.wait()
@@ -133,7 +138,7 @@ async def _remove_member(watch: MemberWatch, pid: int, children: _Children, mono
     end_s = monotonic_s() + PROVEN_S
     while not children.are_gone and monotonic_s() < end_s:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(children.changed(), end_s - monotonic_s())
+            await asyncio.wait_for(children.next_end(), end_s - monotonic_s())
     if children.are_gone:
         await watch.remove(pid, was_stopped=was_stopped)
     else:

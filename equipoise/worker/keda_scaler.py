@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from equipoise.events.errors import InputError
 from equipoise.replay.sizing.policy import FollowingPolicy, policy_of
 from equipoise.worker.group_sizes import NoAnswerError
+
+if TYPE_CHECKING:
+    from grpc.aio import ServicerContext
 
 METRIC = "members"
 KEDAS_OWN = frozenset({"scalerAddress", "metricType", "caCert", "tlsCertFile", "tlsClientCert", "tlsClientKey", "unsafeSsl", "enableTLS"})
@@ -83,12 +86,12 @@ class KedaScaler:
         if self._server is not None:
             await self._server.stop(0.5)
 
-    async def _is_active(self, request: Any, context: Any) -> Any:
+    async def _is_active(self, request: Any, context: ServicerContext) -> Any:
         from equipoise.worker.keda_messages import MESSAGES
 
         return MESSAGES["IsActiveResponse"](result=await self._members(request, context) > 0)
 
-    async def _stream_is_active(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def _stream_is_active(self, request: Any, context: ServicerContext) -> AsyncIterator[Any]:
         """Sends it at once, and whenever it changes."""
         from equipoise.worker.keda_messages import MESSAGES
 
@@ -100,7 +103,7 @@ class KedaScaler:
             before = is_active
             await asyncio.sleep(LOOK_S)
 
-    async def _metric_spec(self, request: Any, context: Any) -> Any:
+    async def _metric_spec(self, request: Any, context: ServicerContext) -> Any:
         import grpc
 
         from equipoise.worker.keda_messages import MESSAGES
@@ -112,14 +115,14 @@ class KedaScaler:
         spec = MESSAGES["MetricSpec"](metricName=METRIC, targetSize=1, targetSizeFloat=1.0)
         return MESSAGES["GetMetricSpecResponse"](metricSpecs=[spec])
 
-    async def _metrics(self, request: Any, context: Any) -> Any:
+    async def _metrics(self, request: Any, context: ServicerContext) -> Any:
         from equipoise.worker.keda_messages import MESSAGES
 
         members = await self._members(request.scaledObjectRef, context)
         value = MESSAGES["MetricValue"](metricName=request.metricName or METRIC, metricValue=members, metricValueFloat=float(members))
         return MESSAGES["GetMetricsResponse"](metricValues=[value])
 
-    async def _members(self, ref: Any, context: Any) -> int:
+    async def _members(self, ref: Any, context: ServicerContext) -> int:
         import grpc
 
         code = grpc.StatusCode

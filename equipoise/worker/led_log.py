@@ -8,7 +8,7 @@ import logging
 
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.facts import LogOpened
-from equipoise.kafka.client import Consumer
+from equipoise.kafka.client import Consumer, within
 from equipoise.kafka.started_clients import NotNowError, reaching, reader
 from equipoise.log.kafka.log_opening import NotThereError, open_partitions
 from equipoise.log.kafka.log_topics import MUST_BE
@@ -78,7 +78,7 @@ class LedLog:
             await ensure_topics(settings, topics, partitions=settings.partitions, replication=settings.replication, bases=settings.has_retention)
         else:
             raise NotThereError(f"the topics of {topics.prefix} are gone: start another worker, or this one again, to make a new log")
-        async with reader(settings) as consumer:
+        async with reader(settings) as consumer, within("topics of the log that stay the same"):
             while True:
                 ids = await self._ask_topic_ids(consumer)
                 self.asked_s = self._runtime.monotonic_s()

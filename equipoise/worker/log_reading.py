@@ -4,6 +4,7 @@ that belongs to no consumer group.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
@@ -18,6 +19,7 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, TopicPartition
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.known_ends import Standstill, batches_before
 from equipoise.kafka.started_clients import reader
 from equipoise.log.kafka.bases_reading import read_bases
 from equipoise.log.kafka.bases_topic import Bases, beginning
@@ -211,13 +213,9 @@ class PartitionReading:
         tp = self._place(topic)
         async with self._reader() as consumer:
             end = await _place_at(consumer, tp, start, compacted=topic == self.topics.checkpoints)
-            position = start
-            while position < end:
-                for batch in (await consumer.getmany(timeout_ms=200)).values():
-                    for record in batch:
-                        if record.offset < end:
-                            yield record
-                position = await consumer.position(tp)
+            async for batch in batches_before(consumer, tp, end, wait_ms=200):
+                for record in batch:
+                    yield record
 
     def _reader(self) -> contextlib.AbstractAsyncContextManager[Consumer]:
         return reader(self.connection, max_poll_records=1_000, fetch_max_wait_ms=50)
@@ -324,7 +322,9 @@ class FactReader:
 
     async def until(self, end: int) -> AsyncGenerator[ConsumedRecord | NoRecord, None]:
         """The records up to offset `end`, which `end()` has returned before."""
-        while await self.position() < end:
+        standstill = Standstill(f"facts of {self._place.topic}/{self._place.partition} before offset {end}", asyncio.get_running_loop().time)
+        while (position := await self.position()) < end:
+            standstill.look(position)
             for record in await self.batch():
                 yield record
 

@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 
-from equipoise.kafka.client import ConsumedRecord, Consumer, TopicPartition, within
+from equipoise.kafka.client import ConsumedRecord, Consumer, TopicPartition
+from equipoise.kafka.known_ends import batches_before
 from equipoise.log.kafka.envelope import StoredDecision, fact_row, group_of
 from equipoise.log.kafka.log_topics import NEW_LOG
 from equipoise.statemachine.partition import PartitionLead
@@ -105,10 +106,9 @@ class FactsLook:
         """The fact at `offset`; None: it is not there. Raises KafkaError."""
         if offset >= end:
             return None
-        async with self._reader() as consumer, within(f"the fact at offset {offset}"):
+        async with self._reader() as consumer:
             consumer.assign([self._place])
             consumer.seek(self._place, offset)
-            while await consumer.position(self._place) <= offset:
-                for record in (await consumer.getmany(timeout_ms=200)).get(self._place, ()):
-                    return record if record.offset == offset else None
+            async for batch in batches_before(consumer, self._place, offset + 1, wait_ms=200):
+                return batch[0] if batch else None
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, NotControllerError
 
@@ -22,21 +22,20 @@ class AnyBroker:
 
     def __init__(self) -> None:
         self._away: set[int] = set()
-        self._error: KafkaError = KafkaConnectionError("no broker is known")
+        self.error: KafkaError = KafkaConnectionError("no broker is known")
+        """Of the last one that was away."""
 
-    def choose(self, brokers: Iterable[int]) -> int:
-        """Returns whom to ask now. Raises KafkaError when none is left."""
-        for broker in brokers:
-            if broker not in self._away:
-                return broker
-        raise self._error
+    def each(self, brokers: Callable[[], Iterable[int]]) -> Iterator[int]:
+        """Yields whom to ask now. `brokers`: those that are known by then."""
+        while (broker := next((each for each in brokers() if each not in self._away), None)) is not None:
+            yield broker
 
     def failed(self, broker: int, error: KafkaError) -> None:
         """The question has failed at this broker. Raises it if another one would say the same."""
         if not isinstance(error, _AWAY):
             raise error
         self._away.add(broker)
-        self._error = error
+        self.error = error
 
 
 class ControllerAlone:

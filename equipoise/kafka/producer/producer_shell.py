@@ -319,15 +319,14 @@ class WireProducer(CoreShell):
         """
         transaction, now_s = self.core.transaction, asyncio.get_running_loop().time
         until_s = now_s() + LATEST_S
-        while True:
-            if self._is_closed:
-                raise ProducerClosed
+        while not self._is_closed:
             if transaction.state is ProducerState.FATAL_ERROR:
                 raise copy.copy(transaction.error or KafkaError())
             if holds():
                 return
             if not await self._change(until_s - now_s()):
                 raise late(f"{what} (transactional id {self._options.transactional_id})", LATEST_S)
+        raise ProducerClosed
 
 
 def _log_repeated(order: ProduceBatches) -> None:

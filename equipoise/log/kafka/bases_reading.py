@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from equipoise.kafka.client import ConsumedRecord, Consumer, TopicPartition
+from equipoise.kafka.client import ConsumedRecord, TopicPartition
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.known_ends import batches_before, looks_back
 from equipoise.kafka.started_clients import reaching, reader
 from equipoise.log.kafka.bases_topic import Base, Bases, opening_row
 from equipoise.log.kafka.log_topics import (
@@ -49,15 +50,15 @@ async def newest_base(connection: Connection, topics: Topics, log_id: str, parti
     async with reader(connection) as consumer:
         consumer.assign([tp])
         begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
-        back = _FIRST_LOOK_BACK
-        while True:
-            start = max(begin, end - back)
+        for start in looks_back(begin, end, _FIRST_LOOK_BACK):
             bases = Bases(log_id, keep_states=False)
-            async for record in records_to_end(consumer, tp, start, end):
-                bases.take(record.key, record.value)
-            if bases.stored or start == begin:
-                return bases.stored[-1] if bases.stored else None
-            back *= 8
+            consumer.seek(tp, start)
+            async for batch in batches_before(consumer, tp, end):
+                for record in batch:
+                    bases.take(record.key, record.value)
+            if bases.stored:
+                return bases.stored[-1]
+    return None
 
 
 async def _records_of_bases(connection: Connection, topics: Topics, partition: int, start: int) -> AsyncIterator[ConsumedRecord]:
@@ -68,16 +69,7 @@ async def _records_of_bases(connection: Connection, topics: Topics, partition: i
         consumer.assign([tp])
         with reaching(connection):
             begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
-            async for record in records_to_end(consumer, tp, max(begin, start), end):
-                yield record
-
-
-async def records_to_end(consumer: Consumer, tp: TopicPartition, start: int, end: int) -> AsyncIterator[ConsumedRecord]:
-    """The records of a partition from offset `start` to before `end`."""
-    consumer.seek(tp, start)
-    position = start
-    while position < end:
-        for record in (await consumer.getmany(tp, timeout_ms=1_000)).get(tp, ()):
-            if record.offset < end:
-                yield record
-        position = await consumer.position(tp)
+            consumer.seek(tp, max(begin, start))
+            async for batch in batches_before(consumer, tp, end):
+                for record in batch:
+                    yield record

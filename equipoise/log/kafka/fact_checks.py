@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from equipoise.events.errors import GapError, InputError
 from equipoise.kafka.client import ConsumedRecord, TopicPartition
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.known_ends import batches_before
 from equipoise.kafka.started_clients import reaching, reader
 from equipoise.log.kafka.envelope import NoRecord
 
@@ -37,10 +38,9 @@ async def _must_hold_nothing(connection: Connection, topic: str, partition: int,
             if (await consumer.beginning_offsets([tp]))[tp] > start:
                 raise GapError(start, f"is missing: topic {topic}/{partition} begins after it; earlier records were deleted by topic retention")
             consumer.seek(tp, start)
-            while await consumer.position(tp) < end:
-                for record in (await consumer.getmany(tp, timeout_ms=1_000)).get(tp, ()):
-                    if record.offset < end:
-                        raise GapError(start, f"was skipped by a reader of topic {topic}/{partition}, which holds offset {record.offset}")
+            async for batch in batches_before(consumer, tp, end):
+                for record in batch:
+                    raise GapError(start, f"was skipped by a reader of topic {topic}/{partition}, which holds offset {record.offset}")
 
 
 RESTORED = "equipoise.restored"

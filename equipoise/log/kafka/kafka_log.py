@@ -25,7 +25,7 @@ import attrs
 from equipoise.events.errors import DamagedError, GapError, InputError
 from equipoise.events.facts import Fact
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
-from equipoise.kafka.client import ConsumedRecord, Consumer, TopicPartition
+from equipoise.kafka.client import ConsumedRecord, Consumer, TopicPartition, late
 from equipoise.kafka.connection import MISSING, Connection, connection_to
 from equipoise.kafka.started_clients import reaching, reader
 from equipoise.log.kafka.bases_reading import read_bases
@@ -49,6 +49,9 @@ SCHEME = "kafka://"
 _MOST_A_FETCH = 5_000
 _MARK_EVERY = 1_000
 _MOST_STARTS = 3
+_FETCH_S = 10.0
+_MOST_EMPTY = 12
+"""Fetches without a record, one after the other, until the reading ends."""
 """Attempts to begin at a base before a worker deletes it."""
 
 
@@ -300,7 +303,7 @@ class KafkaLog:
                 begin = self._loop.run(_seek(consumer, topic, partition, start))
             if begin > start and not pass_deleted:
                 raise GapError(start, f"topic {topic}/{partition} begins at offset {begin}: earlier records were deleted; read the archive")
-            position = max(begin, start)
+            position, empty = max(begin, start), 0
             while position < end:
                 with reaching(self._place.connection):
                     try:
@@ -311,6 +314,9 @@ class KafkaLog:
                             raise
                         position = begin
                         continue
+                    empty = 0 if next_position > position else empty + 1
+                    if empty >= _MOST_EMPTY:
+                        raise late(f"records of {topic}/{partition} from offset {position} on; it ended at {end}", empty * _FETCH_S)
                 batch: Sequence[ConsumedRecord | NoRecord] = found
                 if found and topic == self._place.topics.facts:
                     batch = self._loop.run(fill_holes(self._place.connection, position, found))
@@ -477,7 +483,7 @@ async def _some(consumer: Consumer, tp: TopicPartition) -> tuple[Sequence[Consum
     from aiokafka.errors import OffsetOutOfRangeError
 
     try:
-        records = (await consumer.getmany(tp, timeout_ms=10_000)).get(tp, [])
+        records = (await consumer.getmany(tp, timeout_ms=int(_FETCH_S * 1_000))).get(tp, [])
     except OffsetOutOfRangeError:
         problem = f"topic {tp.topic}/{tp.partition} no longer has it: it was deleted while the log was read. Read it again, or the archive"
         raise GapError(int(await consumer.position(tp)), problem) from None

@@ -5,16 +5,18 @@ learn here what that record says.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import LogOpened
-from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.client import ConsumedRecord, TopicPartition, within
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.known_ends import batches_before
 from equipoise.kafka.started_clients import admin_client, reaching, reader, writer
-from equipoise.log.kafka.bases_reading import opening_in_bases, records_to_end
+from equipoise.log.kafka.bases_reading import opening_in_bases
 from equipoise.log.kafka.bases_topic import archive_record, opening_record
 from equipoise.log.kafka.envelope import pack_fact, read_fact
 from equipoise.log.kafka.fact_checks import check_append_time
@@ -50,8 +52,9 @@ async def open_partitions(connection: Connection, topics: Topics, *, new_id: str
                 event = opened or LogOpened(log_id=new_id or uuid.uuid4().hex, partitions=count)
                 with reaching(connection):
                     await producer.send_and_wait(topics.facts, pack_fact(event), key=b"", partition=partition)
-                while opened is None:  # a leader that has just begun does not know the end at once
-                    opened = await first_record(connection, topics, partition)
+                    async with within(f"the first record of {topics.facts}/{partition}"):
+                        while opened is None:  # a leader that has just begun does not know the end at once
+                            opened = await first_record(connection, topics, partition)
     assert opened is not None, "every partition has been opened"
     return opened
 
@@ -113,17 +116,17 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
                     raise InputError(f"{gone}: keep its records with retention.ms=-1, and {NEW_LOG}")
                 return cast(LogOpened, row.record().event)
             consumer.seek(tp, 0)
+            found: list[ConsumedRecord] = []
             try:
-                while not (found := (await consumer.getmany(tp, timeout_ms=1_000, max_records=1)).get(tp)):
-                    pass
+                async for batch in batches_before(consumer, tp, 1):
+                    found += batch
             except OffsetOutOfRangeError:  # a worker has deleted it meanwhile
                 return await first_record(connection, topics, partition)
-    first = found[0]
-    check_append_time(first)
-    try:
-        event = read_fact(first.key, first.value, first.offset, first.timestamp_ms).event
-    except EquipoiseError:
-        event = None
+    event = None
+    for first in found:
+        check_append_time(first)
+        with contextlib.suppress(EquipoiseError):
+            event = read_fact(first.key, first.value, first.offset, first.timestamp_ms).event
     if not isinstance(event, LogOpened):
         raise InputError(
             f"topic {topics.facts}/{partition} does not begin with LogOpened, so it is not a log of equipoise; use another prefix. If the topics of "
@@ -144,8 +147,9 @@ async def open_bases(connection: Connection, topics: Topics, partition: int) -> 
     tp = TopicPartition(topics.facts, partition)
     async with reader(connection) as consumer:
         consumer.assign([tp])
-        async for record in records_to_end(consumer, tp, 0, 1):
-            key, value = opening_record(record.timestamp_ms, opened)
+        consumer.seek(tp, 0)
+        async for batch in batches_before(consumer, tp, 1):
+            key, value = opening_record(batch[0].timestamp_ms, opened)
             async with writer(connection) as producer:
                 await producer.send_and_wait(topics.bases, value, key=key, partition=partition)
 

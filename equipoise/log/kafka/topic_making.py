@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from equipoise.events.errors import InputError
-from equipoise.kafka.client import Admin, NewTopic, TopicPartition
+from equipoise.kafka.client import Admin, NewTopic, TopicPartition, late, within
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import NOT_ALLOWED, NOT_SEEN, NotAllowedError, admin_client, not_seen, reaching, reader
 from equipoise.log.kafka.log_topics import (
@@ -23,6 +23,10 @@ from equipoise.log.kafka.log_topics import (
 )
 
 WAIT_S = 0.2
+KNOWN_S = 30.0
+"""Within this time brokers know topics that were just made, and their partitions have leaders."""
+
+MOST_NAMED = 5
 
 
 class WrongSettingsError(InputError):
@@ -123,12 +127,13 @@ async def _settings_of(admin: Admin, names: list[str]) -> dict[str, dict[str, st
     """
     from aiokafka.errors import UnknownTopicOrPartitionError
 
-    while True:
-        try:
-            return await admin.topic_configs(names)
-        except UnknownTopicOrPartitionError:
-            await asyncio.sleep(WAIT_S)
-            await described_topics(admin, names)
+    async with within(f"settings of {', '.join(names)}", KNOWN_S):
+        while True:
+            try:
+                return await admin.topic_configs(names)
+            except UnknownTopicOrPartitionError:
+                await asyncio.sleep(WAIT_S)
+                await described_topics(admin, names)
 
 
 async def _has_records(connection: Connection, topic: str) -> bool:
@@ -152,15 +157,22 @@ def _made_by_another(error: WrongSettingsError) -> InputError:
 
 async def described_topics(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
     """Returns topic -> its description, when all are known with their leaders: new topics are not
-    at once. Raises InputError for a topic that this user may not see, KafkaError.
+    at once. Raises InputError for a topic that this user may not see, KafkaError, after KNOWN_S
+    KafkaTimeoutError.
     """
+    clock = asyncio.get_running_loop().time
+    end_s = clock() + KNOWN_S
     while True:
         described = {each["topic"]: each for each in await admin.describe_topics(names)}
         hidden = [name for name, each in described.items() if each["error_code"] == NOT_ALLOWED]
         if hidden:
             raise InputError(f"topic {hidden[0]}: {NOT_SEEN}")
-        if all(not each["error_code"] and all(part["leader"] >= 0 for part in each["partitions"]) for each in described.values()):
+        lacking = [name for name, each in described.items() if each["error_code"]]
+        lacking += [f"{name}/{part['partition']}" for name, each in described.items() for part in each["partitions"] if part["leader"] < 0]
+        if not lacking:
             return described
+        if clock() >= end_s:
+            raise late(f"a leader of {', '.join(lacking[:MOST_NAMED])}", KNOWN_S)
         await asyncio.sleep(WAIT_S)
 
 

@@ -4,6 +4,7 @@ writes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,7 @@ from typing import Any, Self
 
 from equipoise.kafka.client import ConsumedRecord, TopicPartition
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.known_ends import Standstill
 from equipoise.kafka.started_clients import admin_client, reaching, reader
 from equipoise.log.kafka.topic_making import partition_count
 from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
@@ -57,6 +59,7 @@ class ClusterReader:
             self._consumer.assign(places)
             begins = await self._consumer.beginning_offsets(places)
             self._ends = await self._consumer.end_offsets(places)
+        self._standstill = Standstill(f"records of {OFFSETS_TOPIC}", asyncio.get_running_loop().time)
         for place in places:
             due, begin = self._began_at.get(place.partition), begins[place]
             if due is not None and due < begin:
@@ -84,12 +87,15 @@ class ClusterReader:
 
     async def read_all(self) -> bool:
         """Returns whether everything is read that was there when reading began. Records that
-        compaction left out at the end count as read once a poll is behind them.
+        compaction left out at the end count as read once a poll is behind them. Raises InputError
+        when no more come for LATEST_S.
         """
         if not self.positions:
             return True
         with reaching(self._connection):
-            return all([await self._consumer.position(place) >= end for place, end in self._ends.items()])
+            positions = [await self._consumer.position(place) for place in self._ends]
+            self._standstill.look(positions)
+            return all(position >= end for position, end in zip(positions, self._ends.values(), strict=True))
 
     async def topics(self) -> list[str]:
         """Topics of the cluster, without those that brokers keep for themselves."""

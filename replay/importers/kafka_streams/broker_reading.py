@@ -20,6 +20,7 @@ from typing import Any, Self
 from equipoise.events.errors import InputError
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.connection import Connection, connection_to
+from equipoise.kafka.known_ends import batches_before
 from equipoise.kafka.started_clients import admin_client, reaching, reader
 from equipoise.log.kafka.topic_making import partition_count
 from equipoise.replay.importers.kafka_streams.offsets_records import READABLE, GroupMetadata, decode_record, other_kind
@@ -102,13 +103,13 @@ class StreamsGroup:
         end = (await self._consumer.end_offsets([place]))[place]
         self._consumer.seek(place, self._position)
         found: list[tuple[int, GroupMetadata]] = []
-        while await self._consumer.position(place) < end:
-            for record in (await self._consumer.getmany(place, timeout_ms=500)).get(place, ()):
+        async for batch in batches_before(self._consumer, place, end):
+            for record in batch:
                 event = decode_record(record.offset, record.key, record.value, self.group) if record.key is not None else None
                 kind = None if record.key is None or record.value is None else other_kind(record.key, self.group)
                 if kind is not None:
                     raise InputError(f"--group: {self.group!r} is {kind}; {READABLE}")
-                if event is not None:
+                if event is not None and record.key is not None:
                     self.source.held.append(RawRecord(place.partition, record.offset, record.timestamp_ms, record.key, record.value))
                 if isinstance(event, GroupMetadata):
                     found.append((record.timestamp_ms, event))

@@ -32,7 +32,7 @@ def test_no_broker_is_said_in_one_line(back: list[str]) -> None:
 
 
 @pytest.mark.parametrize("holders", [0, 1])
-@pytest.mark.parametrize("move", [Adopting.adopt, Adopting.release])
+@pytest.mark.parametrize("move", [Adopting.to_members, Adopting.to_consumers])
 async def test_consumer_group_that_is_not_there_is_said_at_once(monkeypatch: pytest.MonkeyPatch, move: Any, holders: int) -> None:
     """Else it waits for ever, and offsets are committed for a group that never was."""
     moving = Adopting(LiveSettings(), "g", "never", lambda line: None)
@@ -57,7 +57,7 @@ async def test_consumer_group_that_is_not_there_is_said_at_once(monkeypatch: pyt
     monkeypatch.setattr(moving, "_committed", committed)
     monkeypatch.setattr(moving, "_plan", plan)
     monkeypatch.setattr(moving, "_live", SimpleNamespace(state=state, until_next_look=wait))
-    monkeypatch.setattr(moving, "_held", SimpleNamespace(look=look, hold=lambda said: wait(), leave=wait))
+    monkeypatch.setattr(moving, "_held", SimpleNamespace(look=look, enter_and_stay=lambda said: wait(), leave=wait))
     monkeypatch.setattr(moving, "_members_left", lambda holding: wait())
     with pytest.raises(RuntimeError if holders else InputError) as caught:
         await move(moving, wait)

@@ -231,7 +231,7 @@ async def test_page_that_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch
             await asyncio.sleep(0.01)
         assert stream.__self__.pages == 0
         assert stream.__self__.dropped == 1
-        assert await page.get() is None
+        assert await page.next_events() is None
         assert await status(http) == 200
 
 
