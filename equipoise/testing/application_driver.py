@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Unpack
 
@@ -56,6 +56,11 @@ class ApplicationDriver:
     def stream_time_ms(self) -> int:
         """Returns the highest stream time of the tasks, in ms since 1970; 0: nothing was handled."""
         return max(stream_time_ms(each.context) for each in self.drivers)
+
+    @property
+    def dropped(self) -> Mapping[tuple[str, str], int]:
+        """Returns how many records were dropped by all processors, as `TaskDriver.dropped`."""
+        return sum((Counter(each.dropped) for each in self.drivers), Counter())
 
     def state(self, topic: str) -> State:
         """The state with this changelog. Raises InputError when there is none."""

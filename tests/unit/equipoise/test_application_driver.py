@@ -52,6 +52,19 @@ async def test_records_go_along_the_chain_with_their_time_and_serdes() -> None:
     assert driver.stream_time_ms == MINUTE_MS + 7
 
 
+async def test_what_any_processor_drops_is_counted() -> None:
+    def refuse(record: Record, context: TaskContext) -> None:
+        by_page(record, context)
+        assert record.value["user"], "who was it?"
+
+    processors = [Processor(refuse, sources="clicks", outputs="by-page"), chain()[1]]
+    driver = ApplicationDriver(processors, **SERDES, on_error=ErrorPolicy.skip())
+    assert driver.dropped == {}
+    for user, at_ms in (("ann", 5), ("bob", MINUTE_MS + 7), ("ann", 6), ("", MINUTE_MS + 8)):
+        await driver.send({"user": user, "page": "/"}, key=user, timestamp_ms=at_ms)
+    assert driver.dropped == {("views", "late"): 1, ("clicks", "skipped"): 1}
+
+
 async def test_timers_of_all_tasks_run_and_what_they_send_is_handled() -> None:
     reminders = Reminders("r", lambda context, key, value, due_ms: context.send("due", value, key=key), by="clock")
 
