@@ -61,6 +61,7 @@ async def planned_lead(group: str, log: SeatLog, way: Way, plan: Callable[[], Aw
     """Appends that the group is going to be led, and what that is expected to cost. None: nobody is
     in the group, equipoise is in it already, or it cannot be asked.
     """
+    number = log.state.config_number
     try:
         async with asyncio.timeout(PLAN_WITHIN_S):
             first = await plan()
@@ -70,7 +71,7 @@ async def planned_lead(group: str, log: SeatLog, way: Way, plan: Callable[[], Aw
     if first is None or first.is_led or not first.has:
         return None
     expected = await asyncio.to_thread(first.expected, way, evicts=evicts)
-    planned = attrs.evolve(ChangeWish().planned("lead", way.what, log.state.last_offset, None), expected=expected)
+    planned = attrs.evolve(ChangeWish().planned("lead", way.what, log.state.last_offset, None, number), expected=expected)
     log.append(planned)
     _LOG.info("group %s: %s: %s", group, planned.change_id, planned_text(planned))
     return PlannedLead(change=planned, first=first)

@@ -287,15 +287,15 @@ class Adopting:
         tasks = len(state.tasks())
         pause = ExpectedCost(metric="unavailable_task_ms", **{name: tasks * each for name, each in PAUSES_MS.items()})
         moves = ExpectedCost(metric="moves", **dict.fromkeys(PAUSES_MS, tasks))
-        planned = ChangeWish().planned("adopt", what, state.last_offset, None)
+        planned = ChangeWish().planned("adopt", what, state.last_offset, None, state.config_number)
         planned = attrs.evolve(planned, expected=(pause, moves) if predicts_pause else (moves,))
         try:
             problem = await check_workers_read(self._settings, ChangeMeasured)
             if before is not None and before.kind != "adopt":
                 problem = f"{before.change_id} is not over"
             if not problem:
-                await self._live.append(planned)
-                self._planned = planned
+                self._planned = planned if await self._live.plan(planned) else None
+                problem = "" if self._planned else "the settings of the group have changed meanwhile"
         except InputError as error:
             problem = str(error)
         self._say(f"not judged: {problem}" if problem else f"{planned.change_id}: {planned_text(planned)}")

@@ -104,6 +104,14 @@ class LiveGroup:
                 raise InputError(f"topic {facts}: this user may not write to it; {fix}") from None
         return sent.offset
 
+    async def plan(self, planned: ChangePlanned) -> bool:
+        """Appends what is going to be changed, and returns whether it will be judged. False: other
+        settings are in force than it was made from. Raises what `append` and `machine` raise.
+        """
+        await self.append(planned)
+        change = (await self.state()).change
+        return change is not None and change.planned == planned
+
     async def until_next_look(self) -> None:
         """Sleeps for LOOK_S."""
         await asyncio.sleep(LOOK_S)

@@ -296,6 +296,7 @@ async def test_application_moves_to_members_and_back_and_each_record_counts_once
                 found = known_changes(log.read())
             assert [(each.kind, each.judged.moves if each.judged else None) for each in found] == 4 * [("adopt", PARTITIONS)]
             assert all(each.judged.unavailable_task_ms > 0 for each in found if each.judged), "nobody read for a while"
+            assert all(each.planned is not None and each.planned.made_from is not None for each in found)
         finally:
             application.stop_load()
             await asyncio.gather(loading, *(each.stop() for each in consumers))

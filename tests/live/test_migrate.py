@@ -182,6 +182,7 @@ async def test_group_is_migrated_one_client_at_a_time_and_given_back(broker: Bro
             (known,) = known_changes(log.read())
         assert known.planned is not None
         assert (known.kind, known.verdict, len(known.planned.expected)) == ("migrate", "at_rest", 3)
+        assert known.planned.made_from is not None
         for number in range(2):
             clients[number].signal(signal.SIGTERM)
             clients[number].ended()

@@ -121,7 +121,7 @@ class TakingOver:
         settings = ConsumerSettings(session_timeout_ms=SESSION_MS, is_broker_led=True, in_step=True)
         idle = [each.member_id for each in self.before.clients if not each.held]
         expected = predict_deal(has, has, settings, idle=idle) if 0 < len(has) <= MOST_PARTITIONS else ()
-        planned = ChangeWish().planned("migrate", "the broker takes the group over", log.state.last_offset, None)
+        planned = ChangeWish().planned("migrate", "the broker takes the group over", log.state.last_offset, None, log.state.config_number)
         log.append(attrs.evolve(planned, expected=expected))
         return planned.change_id
 
