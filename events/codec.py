@@ -73,7 +73,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     12: (1, facts.ProbingTick),
     13: (1, facts.AssignmentObserved),
     14: (1, facts.Undecodable),
-    15: (2, facts.LeaveRequested),
+    15: (3, facts.LeaveRequested),
     16: (1, facts.DealRequested),
     17: (1, facts.TaskParked),
     18: (1, facts.MemberEnded),

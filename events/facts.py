@@ -387,6 +387,10 @@ class LeaveRequested:
     """Of these members, in the same order, when they were chosen; the fact is rejected when one is
     another now. Empty: whichever they are.
     """
+    staying: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """So many members were to stay when these were chosen; the fact is rejected when fewer would.
+    None: however few.
+    """
 
     def __attrs_post_init__(self) -> None:
         if not self.members:

@@ -294,6 +294,13 @@ class LeaveRequestedV1:
 
 
 @attrs.frozen(kw_only=True)
+class LeaveRequestedV2(LeaveRequestedV1):
+    """LeaveRequested before `staying`."""
+
+    incarnations: tuple[int, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.integer()))
+
+
+@attrs.frozen(kw_only=True)
 class ChangePlannedV1:
     """ChangePlanned before `made_from`."""
 
@@ -386,6 +393,11 @@ def _leave_requested_2(wire: list[Any]) -> list[Any]:
     return [*wire, []]
 
 
+def _leave_requested_3(wire: list[Any]) -> list[Any]:
+    """Appends `staying` None: it asks however few stay."""
+    return [*wire, None]
+
+
 def _change_planned_2(wire: list[Any]) -> list[Any]:
     """Appends `made_from` None: it is planned whatever is in force."""
     return [*wire, None]
@@ -410,6 +422,7 @@ PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (LAG_REPORTED, 2): LagReportedV2,
     (ROUND_ASKED, 1): RoundAskedV1,
     (LEAVE_REQUESTED, 1): LeaveRequestedV1,
+    (LEAVE_REQUESTED, 2): LeaveRequestedV2,
     (CHANGE_PLANNED, 1): ChangePlannedV1,
     (CHECKPOINTED, 1): CheckpointedV1,
 }
@@ -429,6 +442,7 @@ STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (LAG_REPORTED, 2): _lag_reported_3,
     (ROUND_ASKED, 1): _round_asked_2,
     (LEAVE_REQUESTED, 1): _leave_requested_2,
+    (LEAVE_REQUESTED, 2): _leave_requested_3,
     (CHANGE_PLANNED, 1): _change_planned_2,
     (CHECKPOINTED, 1): _checkpointed_2,
 }

@@ -61,6 +61,7 @@ REJECTIONS: dict[str, str] = {
     "already_released": "the member was released already; join again",
     "unknown_members": "{0} of the named members are not in the group; no member was asked",
     "members_changed": "{0} of the named members are other incarnations than those that were chosen; no member was asked; choose again",
+    "too_few_stay": "only {0} of {1} members would stay: others have gone since these were chosen; no member was asked; choose again",
     "nobody_asked": "none of these members is asked to leave, or all of them are released already",
     "deals_nothing": "its assignor does not deal partitions by lag, so it has no new deal; lag_aware does",
     "not_dealt_yet": "nothing is dealt yet: the group has no members, or its first round is still to come and deals everything",

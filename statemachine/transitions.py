@@ -320,6 +320,9 @@ def leave_requested(context: StepContext, fact: LeaveRequested) -> None:
     others = sum(state.members[name].incarnation != number for name, number in zip(fact.members, fact.incarnations, strict=False))
     if others:
         raise Rejected("members_changed", others)
+    stay = state.members.keys() - fact.members
+    if fact.staying is not None and (left := sum(not state.members[name].leaving for name in stay)) < fact.staying:
+        raise Rejected("too_few_stay", left, fact.staying)
     for member_id in fact.members:
         if state.is_away(member_id):  # it has left already
             restarts.not_back(context, state.members[member_id], "cancelled")

@@ -145,7 +145,12 @@ def _planned_changes(draw: st.DrawFn) -> facts.ChangePlanned:
 def _requests(draw: st.DrawFn) -> facts.LeaveRequested:
     names = draw(st.lists(_fields(facts.LeaveIntended)["member_id"], min_size=1, max_size=MOST_ITEMS, unique=True))
     incarnations = st.lists(_fields(facts.LeaveIntended)["incarnation"], min_size=len(names), max_size=len(names)).map(tuple)
-    return facts.LeaveRequested(members=tuple(sorted(names)), withdrawn=draw(st.booleans()), incarnations=draw(st.just(()) | incarnations))
+    return facts.LeaveRequested(
+        members=tuple(sorted(names)),
+        withdrawn=draw(st.booleans()),
+        incarnations=draw(st.just(()) | incarnations),
+        staying=draw(st.none() | st.integers(0, MOST_ITEMS)),
+    )
 
 
 @st.composite

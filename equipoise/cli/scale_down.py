@@ -262,7 +262,7 @@ class _ScaleDown:
                     return 0
                 if self._planned is not None and leaving.planned is None:
                     self._planned = None
-                    self._screen.remark("not judged: the group has changed meanwhile, so others were asked")
+                    self._screen.remark("not judged: the group, or its settings, have changed meanwhile")
             return await self._follow(leaving, picked, timeout_s)
 
     def _confirm(self, found: ScaleDown, drain: Drain) -> None:

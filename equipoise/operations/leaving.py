@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from equipoise.assignors.scale_down import Keep, ScaleDown
 
 MOST_PICKS = 5
-"""Requests in a row that may be rejected because a member joined or left between choosing and
-asking.
+"""Requests in a row that may be rejected because members have restarted, left or were asked between
+choosing and asking.
 """
 
 
@@ -127,10 +127,10 @@ class LeavingMembers(LiveGroup):
             self.follow((*asked, *found.leaving))
             if not asked:
                 return found, drain
-            if planned is not None and self.planned is None and asked == expected:
-                await self.append(planned)
-                self.planned = planned.change_id
-            await self.append(LeaveRequested(members=asked, incarnations=incarnations))
+            if planned is not None and asked == expected:
+                self.planned = planned.change_id if await self.plan(planned) else None
+                planned = None  # it is written down once
+            await self.append(LeaveRequested(members=asked, incarnations=incarnations, staying=found.keep))
             state = await self.state()
             if all(state.is_asked(member) or member not in state.members for member in asked):
                 return found, drain

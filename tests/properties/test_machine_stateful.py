@@ -107,7 +107,7 @@ def lies(draw: st.DrawFn) -> Fact:
                 back_within_ms=st.none() | st.sampled_from((1, 3_000, 20_000, 120_000)),
                 wait_turn=st.booleans(),
             ),
-            st.builds(LeaveRequested, members=st.just((who["member_id"],)), withdrawn=st.booleans()),
+            st.builds(LeaveRequested, members=st.just((who["member_id"],)), withdrawn=st.booleans(), staying=st.none() | st.integers(0, 3)),
             st.just(MemberLeft(**who)),
             st.builds(
                 MemberJoined,

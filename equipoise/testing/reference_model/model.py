@@ -816,6 +816,9 @@ class ReferenceModel:
             known = [self.members[name].incarnation for name in event.members if name in self.members]
             if event.incarnations and [*event.incarnations] != known:
                 raise InvariantBroken(0, f"{event.members} were asked, chosen as incarnations {event.incarnations}; they are {known}")
+            stay = [name for name, each in self.members.items() if name not in event.members and not each.leaving]
+            if event.staying is not None and len(stay) < event.staying:
+                raise InvariantBroken(0, f"{event.members} were asked, so that {event.staying} stay; only {stay} do")
             away = [name for name in event.members if name in self.members and self.members[name].is_away]
             for name in away:
                 self._out(self.members[name], hold_ms=0)

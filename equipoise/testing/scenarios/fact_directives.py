@@ -494,13 +494,15 @@ def leave_cancel(context: Context, parsed: ParsedDirective) -> None:
     "LeaveRequested: an operator asks these members to leave ([M8](protocol.md#m8)).",
     withdrawn=Argument(YES_NO, "yes: the operator withdraws the request"),
     incarnations=Argument(NUMBER_BY_MEMBER, "of each, when they were chosen; default: whichever they are"),
+    staying=Argument(WHOLE, "so many members were to stay; default: however few"),
     **TIME,
 )
 def leave_request(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     members, chosen = tuple(sorted(parsed.members())), dict[str, int](parsed.get("incarnations", {}))
     incarnations = tuple(chosen[name] for name in members if name in chosen)
-    context.append(LeaveRequested(members=members, withdrawn=parsed.get("withdrawn", False), incarnations=incarnations))
+    withdrawn, staying = parsed.get("withdrawn", False), parsed.get("staying", None)
+    context.append(LeaveRequested(members=members, withdrawn=withdrawn, incarnations=incarnations, staying=staying))
 
 
 @directive("deal", "", "DealRequested: an operator asks for a new deal ([D11](protocol.md#d11)).", **TIME)

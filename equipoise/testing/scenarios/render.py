@@ -82,6 +82,7 @@ def fact_text(fact: Fact) -> str:
         words.append(f"({','.join(fact.troubles)})")
     elif isinstance(fact, facts.LeaveRequested):
         words += [f"({','.join(fact.members)})", *(["withdrawn"] if fact.withdrawn else [])]
+        words += [] if fact.staying is None else [f"staying={fact.staying}"]
     elif isinstance(fact, facts.ChangePlanned):
         words += [fact.change_id, fact.kind, *(["or_undo"] if fact.or_undo else [])]
     elif isinstance(fact, facts.ChangeMeasured):

@@ -444,6 +444,15 @@ def test_request_for_another_incarnation_asks_nobody():
     assert [type(each) for each in context.emitted] == [MemberAsked, MemberAsked]
 
 
+def test_request_after_which_fewer_stay_than_were_to_asks_nobody():
+    context = happens(step("m1", "m2", "m3"), LeaveRequested(members=("m3",)))
+    context.emitted.clear()
+    assert rejects(context, LeaveRequested(members=("m1",), staying=2)) == ("too_few_stay", 1, 2)
+    assert context.emitted == []
+    happens(context, LeaveRequested(members=("m1", "m3"), staying=1))
+    assert context.emitted == [MemberAsked(member_id="m1", incarnation=1, leave=True)]
+
+
 def test_withdrawn_request_ends_the_drain_unless_the_member_wants_to_leave():
     withdraw = LeaveRequested(members=("m1",), withdrawn=True)
     context = happens(step("m1", "m2"), LeaveRequested(members=("m1",)))
