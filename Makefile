@@ -56,10 +56,11 @@ docs-check: java browser $(READY) ## numbers, pictures and commands of the pages
 coverage: $(READY) ## lines and branches of the pure packages that their tests reach; fails below the floor in pyproject.toml
 	@$(PYTEST) -n $(WORKERS) $(COVERAGE) $(PURE_TESTS)
 
-check: $(READY) ## style, types, import contracts
+check: $(READY) ## style, types (of the pages' scripts, too), import contracts
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --diff --quiet . | head -40; exit 1; }
 	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/python -m tools.script_types
 	@$(BIN)/lint-imports --no-cache >.venv/imports.txt 2>&1 || { cat .venv/imports.txt >&2; exit 1; }
 	@echo "check: style, types and import contracts hold"
 

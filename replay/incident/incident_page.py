@@ -104,7 +104,7 @@ def _span(history: GroupHistory, found: Sequence[Incident]) -> tuple[int, int]:
 def _round(each: Rebalance, from_ms: int, group: ObservedGroup | None) -> dict[str, Any]:
     return {
         "ms": each.end_ms - from_ms,
-        "offset": -1,
+        "offset": None,
         "generation": each.number,
         "cause": _COLOURS.get(each.cause, "unknown"),
         "text": each.cause.value,

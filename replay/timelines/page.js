@@ -1,13 +1,16 @@
 // The timeline page: the history in #data, as one picture (chart.js) with its totals above and one task in words below.
-import { element, number, scrolled, visible } from "./basics.js";
+import { byId, element, number, scrolled, table, visible } from "./basics.js";
 import { Chart } from "./chart.js";
 import { taskDetail } from "./detail.js";
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const byId = id => document.getElementById(id);
+/** @type {import("./page_data").PageData} */
+const data = JSON.parse(byId("data").textContent);
 
-for (const [id, text] of [["title", data.title], ["subtitle", data.subtitle], ["note", data.note], ["caption", data.caption]]) byId(id).textContent = visible(text);
-for (const [value, label] of data.cards) { const card = element("div", byId("cards"), undefined, "card"); element("b", card, value); element("span", card, label); }
+for (const part of /** @type {const} */ (["title", "subtitle", "note", "caption"])) byId(part).textContent = visible(data[part]);
+for (const [value, label] of data.cards) {
+  const card = element("div", byId("cards"), undefined, "card");
+  element("b", card, value); element("span", card, label);
+}
 
 const close = () => { byId("detail").hidden = true; chart.mark(null); };
 const chart = new Chart(byId("picture"), {
@@ -20,8 +23,7 @@ const chart = new Chart(byId("picture"), {
 chart.set(data);
 if (data.totals.length > 1) {
   byId("cards").className = "beside";
-  const table = element("table", scrolled(byId("windows"), "incidents and actions")), head = element("tr", element("thead", table)), rows = element("tbody", table);
-  for (const name of data.columns) element("th", head, name).scope = "col";
+  const rows = table(scrolled(byId("windows"), "incidents and actions"), data.columns);
   data.totals.forEach((row, i) => {
     const line = element("tr", rows, undefined, "go");
     for (const cell of row) element("td", line, typeof cell === "number" ? number(cell) : visible(cell));
@@ -32,7 +34,9 @@ if (data.totals.length > 1) {
   });
 }
 for (const [heading, lines] of data.stories || []) {
-  const story = element("article", byId("stories")), list = element("ul", (element("h2", story, visible(heading)), story));
+  const story = element("article", byId("stories"));
+  element("h2", story, visible(heading));
+  const list = element("ul", story);
   for (const line of lines) element("li", list, visible(line));
 }
 byId("close").addEventListener("click", close);

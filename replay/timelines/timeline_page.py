@@ -49,9 +49,13 @@ def render_data(drawn: Mapping[str, Any], title: str) -> str:
     )
 
 
+_NOT_IN_PAGES = re.compile(r"^export |^import .*\n|^ */\*\*(?:(?!\*/)[\s\S])*\*/\n|/\*\*.*?\*/ ?", re.MULTILINE)
+"""Imports and exports, and the types in comments."""
+
+
 def _in_one_script(modules: Iterable[str]) -> str:
     """Returns modules that import only those before them as one, for a page that loads nothing."""
-    return "".join(re.sub(r"^export |^import .*\n", "", module, flags=re.MULTILINE) for module in modules)
+    return "".join(_NOT_IN_PAGES.sub("", module) for module in modules)
 
 
 def page_data(timeline: Timeline) -> dict[str, Any]:

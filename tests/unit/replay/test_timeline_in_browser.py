@@ -97,3 +97,17 @@ async def test_hostile_names_of_any_length_are_text_on_the_page_of_incidents(tmp
                 await page.locator("#windows tr.go").last.focus()
                 await page.keyboard.press("Enter")
                 await check_axe(page, name[:20])
+
+
+async def test_page_of_incidents_names_no_fact_and_marks_no_round(tmp_path: Path) -> None:
+    past = history((0, group(1, member("a", 0, 1), member("b", 2, 3))), (100, group(2, member("a", 0, 1, 2, 3))), (150, group(3, member("a", 0))))
+    found = incidents(past)
+    file = tmp_path / "incident.html"
+    file.write_text(render_incidents(past, found, {each: [] for each in found}), encoding="utf-8")
+    async with browser() as started, page_at(started, file.as_uri()) as page:
+        assert await page.locator(".round").count() > 1
+        await page.locator(".round").first.dispatch_event("click")
+        assert await page.locator(".round.marked").count() == 0
+        await page.locator(".row").first.dispatch_event("click")
+        await expect(page.locator("#detail")).to_contain_text("No movement of it is known.")
+        assert "offset" not in await page.inner_text("#detail")
