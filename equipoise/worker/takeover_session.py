@@ -11,9 +11,8 @@ from collections.abc import Callable
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import GroupConfigured, LogOpened, RoundAsked
-from equipoise.events.records import FactRecord
 from equipoise.kafka.client import ConsumedRecord, size_bytes
-from equipoise.log.kafka.envelope import NoRecord, rejected_record
+from equipoise.log.kafka.envelope import NoRecord
 from equipoise.worker.asked_rounds import AskedRounds
 from equipoise.worker.base_storing import RECORD_BYTES, BaseKeeper, Written
 from equipoise.worker.broker_answers import answered
@@ -23,6 +22,7 @@ from equipoise.worker.decision_publishing import DecisionPublisher
 from equipoise.worker.log_identity import LogIdentity
 from equipoise.worker.log_reading import FactReader, PartitionReading, StartedLead, next_fact
 from equipoise.worker.reader_watch import ReaderWatch
+from equipoise.worker.rejected_copies import RejectedCopies
 from equipoise.worker.session_sender import SessionSender
 from equipoise.worker.worker_metrics import WorkerMetrics
 from equipoise.worker.worker_settings import WorkerSettings
@@ -54,7 +54,7 @@ class TakeoverSession:
         monotonic_s: Callable[[], float],
     ) -> None:
         self.lead = begun.lead
-        self._partition, self._topics = reading.partition, settings.topics
+        self._partition = reading.partition
         self._reading, self._sender, self._identity, self._asked = reading, sender, identity, asked
         self._metrics, self._monotonic_s = metrics, monotonic_s
         self._lock = asyncio.Lock()
@@ -65,10 +65,11 @@ class TakeoverSession:
         self._watch = ReaderWatch(monotonic_s)
         self._logged_halted: set[str] = set()
         self._rejected_from = begun.found.index.position
+        self._rejected = RejectedCopies(sender.producer, settings.topics, reading.partition, monotonic_s)
         self._published_to = begun.published_to
         """Offset up to which the published decisions were read."""
         self.checkpoints = CheckpointKeeper(settings, opened, self.lead, sender, marks, self._written, metrics, begun.found.slots)
-        self._publisher = DecisionPublisher(self._topics.decisions, self.lead, sender, marks, self._written, self.checkpoints, identity)
+        self._publisher = DecisionPublisher(settings.topics.decisions, self.lead, sender, marks, self._written, self.checkpoints, identity)
         self.bases: BaseKeeper | None = None
         """Stores bases; None: this worker deletes nothing."""
         if settings.has_retention:
@@ -189,7 +190,8 @@ class TakeoverSession:
             await self._note_halted()
             return
         if not record.group and record.offset >= max(1, self._rejected_from) and not isinstance(fact, NoRecord):
-            await self._reject(fact.key, fact.value, record)
+            self._metrics.rejected.inc()
+            await self._rejected.write(fact.key, fact.value, record)
         kind = record.event.__class__
         if kind is GroupConfigured and lead.must_read_published(record):
             self._published_to = await answered(self._reading.read_published(lead, self._published_to))
@@ -222,13 +224,6 @@ class TakeoverSession:
             if group.halted is not None and name not in self._logged_halted:
                 self._logged_halted.add(name)
                 _LOG.error("partition %d: %s", self._partition, group.halted, exc_info=group.halted.__cause__)
-
-    async def _reject(self, key: bytes | None, value: bytes | None, record: FactRecord) -> None:
-        """Copies a record that belongs to no group to the rejected topic, with reason and place."""
-        code: str = record.event.code  # type: ignore[union-attr]  # a record without a group is Undecodable
-        key, value, why = rejected_record(key, value, code, self._topics.facts, self._partition, record.offset)
-        self._metrics.rejected.inc()
-        await self._sender.send(self._topics.rejected, key, value, partition=0, headers=[("equipoise", why)])
 
     def _now_ms(self) -> int:
         return int(self._monotonic_s() * 1_000)

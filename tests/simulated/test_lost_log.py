@@ -13,6 +13,7 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.kafka.client import TopicPartition
 from equipoise.log.kafka.log_topics import MUST_BE, NEW_LOG, Topics
 from equipoise.operations.follower import Follower
+from equipoise.testing.simulated.kafka.partition_log import Batch
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
 from equipoise.testing.simulated.simulated_connection import SimulatedConnection, SimulatedSettings
@@ -83,10 +84,19 @@ class Led(Deploys):
     def place(self, what: str) -> TopicPartition:
         return TopicPartition(self._topics.name_of(what), 0)
 
+    def stray(self) -> None:
+        """Appends a record that belongs to no group."""
+        facts = self._cluster.partition(self.place("facts"))
+        assert facts is not None
+        self._cluster.append(facts, Batch(-1, -1, -1, False, [(None, b"stray", (), 0)], 100))
+
     def take(self, topic: str, what: str) -> None:
         place = self.place(topic)
         if what == "loses its beginning":
             self._cluster.delete_records(place, 1)
+            return
+        if what == "loses its end":
+            self._cluster.lose_tail(place, 1)
             return
         self._cluster.delete_topic(place.topic)
         if what == "made again":
@@ -109,7 +119,7 @@ def begin(group: Led, when: str) -> None:
         group._worker.process.kill()
 
 
-def go_on(group: Led, when: str) -> None:
+def go_on(group: Led, when: str, joins: str = "m4") -> None:
     """The worker goes on, or another one; then the group has something to decide, a worker fails,
     and records come.
     """
@@ -118,7 +128,7 @@ def go_on(group: Led, when: str) -> None:
     if when != "lives":
         group.restart_worker()
     group.advance(20)
-    group.join("m4")
+    group.join(joins)
     group.advance(10)
     group.restart_worker()
     group.advance(70)
@@ -186,3 +196,27 @@ def test_status_says_first_how_to_go_on_without_facts(what: str, when: str) -> N
         assert NEW_LOG in group.status()
         assert group.sent().keys() <= every("a", 40).keys()
         assert set(group.sent().values()) == {1}
+
+
+@pytest.mark.parametrize("what", ["made again", "deleted", "loses its beginning", "loses its end"])
+def test_groups_are_led_whatever_becomes_of_the_topic_of_rejected_records(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    with led() as group:
+        begin(group, "lives")
+        group.stray()
+        group.advance(1)
+        group.take("rejected", what)
+        for member in ("m4", "m5"):
+            group.stray()
+            group.advance(1)
+            group.join(member)
+            group.advance(15)
+            assert not group._worker.unready()
+            assert [member in lead.machine.state.members for _, lead in group._worker.groups()] == [True]
+        assert sum("are not copied: " in each for each in caplog.messages) == (what == "deleted")
+        go_on(group, "lives", "m6")
+        group.stray()
+        group.settle()
+        assert group.status() == ""
+        assert group.verify() == []
+        assert group.sent() == every("a", 40)
+        assert len(group._cluster.topics[group.place("rejected").topic].partitions[0].log.records) > 0
