@@ -48,6 +48,8 @@ that does not answer holds up nothing longer.
 """
 ASK_AGAIN_S = 0.2
 ASK_S = 5.0
+GONE_S = 5.0
+"""How long a source does not exist before that is a trouble: a broker that starts knows none."""
 _Aside = dict[TopicPartition, Sequence[ConsumedRecord]]
 
 
@@ -79,6 +81,8 @@ class SourceReader:
         """Topic about which metadata was heard, or that is gone -> until when no record of it is
         taken, unless its id is known before.
         """
+        self._gone: dict[str, None] = {}
+        """Topics that do not exist, for so long that it is said."""
         self._metadata_updates = 0
         self._asking: dict[str, asyncio.Future[tuple[str, ...] | None]] = {}
         """Topic -> request for its id that is under way."""
@@ -98,7 +102,8 @@ class SourceReader:
     @property
     def troubles(self) -> list[str]:
         """Returns what is wrong with the sources from outside. Any thread may call it."""
-        return [*self._held.troubles, *(each.trouble for each in self._partitioners.copy().values() if each.trouble)]
+        gone = [f"source topic {topic} does not exist: create it, and what is in it is read" for topic in self._gone.copy()]
+        return [*gone, *self._held.troubles, *(each.trouble for each in self._partitioners.copy().values() if each.trouble)]
 
     @property
     def partitions(self) -> int:
@@ -239,6 +244,7 @@ class SourceReader:
             await self._ask_until_known(topic)
         finally:
             del self._checks[topic]
+            self._gone.pop(topic, None)
         if self._unchecked.pop(topic, None) is not None:
             self._wake_all()
 
@@ -246,6 +252,8 @@ class SourceReader:
         """Until an answer is not older than the last metadata, or no task reads the topic."""
         from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
+        loop = asyncio.get_running_loop()
+        since_s = loop.time()
         while (place := next((each for each in self._tasks if each.topic == topic), None)) is not None:
             updates = self._metadata_updates
             try:
@@ -254,6 +262,8 @@ class SourceReader:
             except (KafkaError, TimeoutError) as error:
                 if isinstance(error, UnknownTopicOrPartitionError):
                     self._unchecked[topic] = math.inf  # it is gone: what comes next may be of another one
+                    if loop.time() - since_s >= GONE_S:
+                        self._gone[topic] = None
                 await asyncio.sleep(ASK_AGAIN_S)
                 continue
             for sources in dict.fromkeys(self._tasks.values()):

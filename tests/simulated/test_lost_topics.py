@@ -12,6 +12,7 @@ import pytest
 from equipoise import ErrorPolicy, Processor, Record, TaskContext
 from equipoise.kafka.client import TopicPartition
 from equipoise.member.positions import PARTITIONS
+from equipoise.replay.trouble import wrong
 from equipoise.testing.group import NAME
 from tests.simulated.deploys import _ends_of_commits
 from tests.simulated.test_positions import GUARANTEES, SOURCE, Deploys, every, one
@@ -170,6 +171,10 @@ class Chain(Deploys):
             self.advance(0.5)
             self.create(topic, len(places))
 
+    def troubles(self) -> list[str]:
+        """What `equipoise status` says, the worst first."""
+        return [text for _, lead in self._worker.groups() for text in wrong(lead.machine.state)]
+
     def create(self, topic: str, partitions: int = 1) -> None:
         policy = "compact" if topic in ("s1", POSITIONS.topic) else "delete"
         self._cluster.create_topic(topic, partitions, 1, {"cleanup.policy": policy})
@@ -199,7 +204,10 @@ def test_topic_of_a_member_that_is_lost_keeps_its_promise(
                 group.join("m1")
                 group.advance(10)
             if topic not in group._cluster.topics:
-                assert any(f"topic {topic} does not exist" in each for each in (*caplog.messages, str(group.error)))
+                says = f"topic {topic} does not exist"
+                assert any(says in each for each in (*caplog.messages, str(group.error)))
+                if runs:
+                    assert says in group.troubles()[0]
                 group.create(topic, PARTITIONS if topic == POSITIONS.topic else 1)
             if group._seats["m1"].process is not None:
                 group.crash("m1")
