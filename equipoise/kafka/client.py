@@ -532,9 +532,12 @@ class Clients(Protocol):
         max_batch_size: int = 16_384,
         compression_type: str | None = None,
         connections_max_idle_ms: int = MOST_IDLE_MS,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> Producer:
         """`compression_type`: of what it makes smaller; None: nothing is compressed. Batches of
         `send_batches` are always compressed then. `connections_max_idle_ms`: as for `consumer`.
+        `topic_ids`: topic -> id. Brokers from Kafka 4.1 on append nothing to another one of that
+        name: UnknownTopicIdError.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from equipoise.kafka.admin.admin_shell import WireAdmin
@@ -63,6 +63,7 @@ class WireClients:
         max_batch_size: int = 16_384,
         compression_type: str | None = None,
         connections_max_idle_ms: int = MOST_IDLE_MS,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> WireProducer:
         """See `client.Clients`."""
         options = ProducerOptions(
@@ -72,6 +73,7 @@ class WireClients:
             retry_ms=retry_backoff_ms,
             batch_bytes=max_batch_size,
             compression=compression_type,
+            topic_ids={topic: bytes.fromhex(each) for topic, each in (topic_ids or {}).items()},
         )
         return WireProducer(self._wire(request_timeout_ms=request_timeout_ms, connections_max_idle_ms=connections_max_idle_ms), options)
 

@@ -36,6 +36,12 @@ class LogIdentity:
         self.decisions_end = 0
         """Offset behind the last decision that the brokers have acknowledged in this session."""
 
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """Topic -> id; empty: the brokers give topics no ids."""
+        topics = self._topics
+        return dict(zip((topics.facts, topics.decisions, topics.checkpoints), self._topic_ids or (), strict=False))
+
     def forget(self) -> None:
         """Makes the next check ask the brokers."""
         self._same_s, self.decisions_end = 0.0, 0

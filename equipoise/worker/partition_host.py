@@ -190,7 +190,9 @@ class PartitionHost:
     async def _run_session(self) -> None:
         from aiokafka.errors import UnknownTopicOrPartitionError
 
-        producer = self._settings.clients.producer(request_timeout_ms=int(ANSWER_S * 1_000), compression_type=LOG_COMPRESSION)
+        producer = self._settings.clients.producer(
+            request_timeout_ms=int(ANSWER_S * 1_000), compression_type=LOG_COMPRESSION, topic_ids=self._identity.topic_ids
+        )
         self._sender = sender = SessionSender(producer, self.partition, self._settings.topics.facts)
         try:
             await producer.start()

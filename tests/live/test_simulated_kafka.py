@@ -272,3 +272,44 @@ async def test_simulated_broker_expires_transactions_as_a_broker_does(bootstrap:
     play = partial(expired_transaction, topic=f"{prefix}.late")
     simulated = await asyncio.to_thread(in_virtual_time, 0, lambda cluster: late_simulated(cluster, prefix, play))
     assert simulated == await late_on_a_broker(bootstrap, prefix, play)
+
+
+async def by_id(world: RealWorld | SimulatedWorld, topic: str) -> list[Any]:
+    """What becomes of records for a topic whose id is given, before and after it is made again, and
+    where the new one ends.
+    """
+    place, found = TopicPartition(topic, 0), list[Any]()
+    await world.create(NewTopic(topic, 1, 1))
+    async with contextlib.AsyncExitStack() as stack:
+        reader = world.clients.consumer()
+        await reader.start()
+        stack.push_async_callback(reader.stop)
+        reader.assign([place])
+        ids = await reader.topic_ids([topic], place)
+        assert ids is not None
+        producer = world.clients.producer(topic_ids={topic: ids[0]}, request_timeout_ms=9_000)
+        await producer.start()
+        stack.push_async_callback(producer.stop)
+        found.append((await producer.send_and_wait(topic, b"1", partition=0)).offset)
+        await world.delete(topic)
+        await world.create(NewTopic(topic, 1, 1))
+        try:
+            found.append((await producer.send_and_wait(topic, b"2", partition=0)).offset)
+        except KafkaError as error:
+            found.append(type(error).__name__)
+        found.append((await reader.end_offsets([place]))[place])
+    return found
+
+
+@pytest.mark.smoke
+@pytest.mark.new_kafka
+async def test_record_for_a_topic_that_was_made_again_is_refused_as_by_a_broker(bootstrap: str, prefix: str) -> None:
+    topic = f"{prefix}.by-id"
+    simulated = await asyncio.to_thread(in_virtual_time, 0, lambda cluster: by_id(SimulatedWorld(cluster), topic))
+    assert simulated == [0, "UnknownTopicIdError", 0]
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        assert await by_id(RealWorld(bootstrap, admin), topic) == simulated
+    finally:
+        await admin.close()

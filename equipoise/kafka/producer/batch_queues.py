@@ -1,15 +1,15 @@
 """The batches of a producer, by partition: which are to be sent now, with their sequence numbers,
 and what the answers make of them.
 
-One batch of a partition is under way at a time, and one request to a broker: so records stay in
-order whatever is sent again. A broker that gets a batch again knows it by its sequence numbers, so
-a batch is sent until it is answered.
+One batch of a partition is under way at a time, and one request to a broker, beside one that names
+topics by their ids: so records stay in order whatever is sent again. A broker that gets a batch
+again knows it by its sequence numbers, so a batch is sent until it is answered.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import Any
 
@@ -34,17 +34,20 @@ class _WrittenBroker:
 
 
 class BatchQueues:
-    """`timeout_ms`: how long a batch waits for a leader. `retry_ms`: before it is sent again."""
+    """`timeout_ms`: how long a batch waits for a leader. `retry_ms`: before it is sent again.
+    `topic_ids`: of topics that are known by them.
+    """
 
-    def __init__(self, timeout_ms: float, retry_ms: float) -> None:
-        self._timeout_ms, self._retry_ms = timeout_ms, retry_ms
+    def __init__(self, timeout_ms: float, retry_ms: float, topic_ids: Mapping[str, bytes]) -> None:
+        self._timeout_ms, self._retry_ms, self._topic_ids = timeout_ms, retry_ms, topic_ids
+        self._names: dict[bytes | str, str] = {each: topic for topic, each in topic_ids.items()}
         self._queues: dict[TopicPartition, deque[RecordBatch]] = {}
         """Batches that are not under way. Those before the last one take no more records."""
         self._flying: dict[TopicPartition, RecordBatch] = {}
         self._sequences: dict[TopicPartition, int] = {}
         self._resting: dict[TopicPartition, float] = {}
         """Partition -> time until which it rests after an error."""
-        self._nodes: dict[int, _WrittenBroker] = {}
+        self._nodes: dict[tuple[int, bool], _WrittenBroker] = {}
         self.ended: list[RecordBatch] = []
         """Those that have ended since the host looked last."""
 
@@ -81,7 +84,7 @@ class BatchQueues:
         """Returns what is to be sent now, when to look again, and whether a leader is unknown.
         `waiting`: partitions that are not in the transaction yet.
         """
-        by_node: dict[int, list[RecordBatch]] = {}
+        by_node: dict[tuple[int, bool], list[RecordBatch]] = {}
         again_ms, has_unled = inf, False
         for place in list(self._queues):
             if place in self._flying:
@@ -99,20 +102,21 @@ class BatchQueues:
                 has_unled = True
                 again_ms = min(again_ms, self._expire(place, now_ms))
                 continue
-            node = self._nodes.get(leader[0])
+            asked = leader[0], place[0] in self._topic_ids
+            node = self._nodes.get(asked)
             if node is None:
-                node = self._nodes[leader[0]] = _WrittenBroker()
+                node = self._nodes[asked] = _WrittenBroker()
             if node.is_asked:
                 continue
             if node.from_ms > now_ms:
                 again_ms = min(again_ms, node.from_ms)
                 continue
             self._resting.pop(place, None)
-            by_node.setdefault(leader[0], []).append(self._take(place, producer))
+            by_node.setdefault(asked, []).append(self._take(place, producer))
         orders = []
-        for number, batches in by_node.items():
-            self._nodes[number].is_asked = True
-            orders.append(ProduceBatches(number, batches))
+        for asked, batches in by_node.items():
+            self._nodes[asked].is_asked = True
+            orders.append(ProduceBatches(asked[0], batches, by_id=asked[1]))
         return orders, again_ms, has_unled
 
     def _take(self, place: TopicPartition, producer: ProducerId) -> RecordBatch:
@@ -145,9 +149,13 @@ class BatchQueues:
         """The broker has answered, with a response of aiokafka. Returns whether a leader may have
         moved.
         """
-        node = self._nodes[order.node]
+        node = self._nodes[order.node, order.by_id]
         node.is_asked, node.from_ms = False, now_ms + answer.throttle_time_ms
-        found = {(topic, fields[0]): (fields[1], fields[2], fields[3]) for topic, partitions in answer.topics for fields in partitions}
+        found = {
+            (self._names.get(topic, topic), fields[0]): (fields[1], fields[2], fields[3])
+            for topic, partitions, *_ in answer.topics
+            for fields in partitions
+        }
         has_moved = False
         for batch in order.batches:
             if self._flying.get(batch.place) is not batch:
@@ -166,7 +174,7 @@ class BatchQueues:
 
     def unanswered(self, order: ProduceBatches, error: Exception, now_ms: float) -> None:
         """The order had no answer: the batches are sent again, unless `error` does not pass."""
-        node = self._nodes[order.node]
+        node = self._nodes[order.node, order.by_id]
         node.is_asked, node.from_ms = False, now_ms + self._retry_ms
         for batch in order.batches:
             if self._flying.get(batch.place) is batch:

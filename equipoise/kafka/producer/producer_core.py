@@ -32,7 +32,7 @@ class ProducerCore:
     def __init__(self, options: ProducerOptions) -> None:
         self.options = options
         self.transaction = TransactionManager(options)
-        self._queues = BatchQueues(options.timeout_ms, options.retry_ms)
+        self._queues = BatchQueues(options.timeout_ms, options.retry_ms, options.topic_ids)
         self._maker = BatchMaker(options.most_bytes, options.compression, is_transactional=options.transactional_id is not None)
         self._leaders: LeaderOf = lambda place: None
         self._metadata_from_ms = -inf

@@ -18,7 +18,18 @@ class InvalidRecordError(errors.BrokerResponseError):  # type: ignore[misc]  # a
     description = "a record is not valid for its topic"
 
 
-errors.kafka_errors.setdefault(InvalidRecordError.errno, InvalidRecordError)
+class UnknownTopicIdError(errors.BrokerResponseError):  # type: ignore[misc]  # aiokafka ships no types
+    """The topic was deleted, whether there is another one of its name or not. aiokafka has no class
+    for it.
+    """
+
+    errno = 100
+    message = "UNKNOWN_TOPIC_ID"
+    description = "the topic was deleted"
+
+
+for _each in (InvalidRecordError, UnknownTopicIdError):
+    errors.kafka_errors.setdefault(_each.errno, _each)
 REFUSED = (
     errors.MessageSizeTooLargeError,
     errors.RecordListTooLargeError,

@@ -16,7 +16,7 @@ from equipoise.kafka.producer.record_batches import RecordBatch
 class ProducerOptions:
     """`batch_bytes`: of a batch of several records, before it is compressed. `timeout_ms`: how long
     brokers may take, and how long a batch waits for a leader. `retry_ms`: before what has failed is
-    sent again.
+    sent again. `topic_ids`: topics that must be these, and not others of the same names.
     """
 
     transactional_id: str | None = None
@@ -26,6 +26,7 @@ class ProducerOptions:
     batch_bytes: int = 16_384
     most_bytes: int = MOST_REQUEST_BYTES
     compression: str | None = None
+    topic_ids: Mapping[str, bytes] = attrs.field(factory=dict)
 
 
 class Coordinates(IntEnum):
@@ -100,10 +101,13 @@ class EndTransaction:
 
 @attrs.frozen
 class ProduceBatches:
-    """Append these batches, each of another partition that `node` leads."""
+    """Append these batches, each of another partition that `node` leads. `by_id`: of topics whose
+    ids are given.
+    """
 
     node: int
     batches: Sequence[RecordBatch]
+    by_id: bool = False
 
 
 TransactionOrder = FindCoordinator | InitProducerId | AddPartitions | AddGroup | CommitInTransaction | EndTransaction

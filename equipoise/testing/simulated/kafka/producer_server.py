@@ -17,6 +17,8 @@ from aiokafka.protocol.transaction import (
 from aiokafka.record.memory_records import MemoryRecords
 
 from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.producer.producer_errors import UnknownTopicIdError
+from equipoise.kafka.producer.producer_requests import PRODUCE_V13
 from equipoise.kafka.producer.sending_orders import Coordinates
 from equipoise.testing.simulated.kafka.broker_network import Reply
 from equipoise.testing.simulated.kafka.coordinators import GROUP, TRANSACTION, noted
@@ -44,18 +46,53 @@ def _decoded(data: bytes) -> Batch:
 
 
 def produce(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    if request.API_VERSION == PRODUCE_V13.API_VERSION:
+        _produce_by_id(cluster, request, broker, reply)
+        return
     batches = {TopicPartition(topic, number): _decoded(data) for topic, partitions in request.topics for number, data in partitions}
 
     def answer(found: Mapping[TopicPartition, Any]) -> None:
         topics: dict[str, list[tuple[int, ...]]] = {}
         for (topic, number), each in found.items():
             code, offset = (0, each) if isinstance(each, int) else (_code(each), -1)
-            known = cluster.topics.get(topic)
-            is_dated = known is not None and known.configs["message.timestamp.type"] == "LogAppendTime"
-            topics.setdefault(topic, []).append((number, code, offset, cluster.now_ms(broker) if is_dated else -1, -1))
+            topics.setdefault(topic, []).append((number, code, offset, _append_ms(cluster, topic, broker), -1))
         reply(ProduceResponse_v7(list(topics.items()), 0))
 
     cluster.produce(batches, request.transactional_id, broker, answer)
+
+
+def _produce_by_id(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:
+    names = {bytes.fromhex(topic.topic_id): name for name, topic in cluster.topics.items()}
+    known = {names[topic_id]: topic_id for topic_id, *_ in request.topics if topic_id in names}
+    batches = {
+        TopicPartition(names[topic_id], number): _decoded(data)
+        for topic_id, partitions, _ in request.topics
+        if topic_id in names
+        for number, data, _ in partitions
+    }
+    gone = UnknownTopicIdError.errno
+    topics: dict[bytes, list[Any]] = {
+        topic_id: [(each[0], gone, -1, -1, -1, [], None, {}) for each in partitions] for topic_id, partitions, _ in request.topics
+    }
+    for topic_id in known.values():
+        topics[topic_id] = []
+
+    def answer(found: Mapping[TopicPartition, Any]) -> None:
+        for (name, number), each in found.items():
+            code, offset = (0, each) if isinstance(each, int) else (_code(each), -1)
+            topics[known[name]].append((number, code, offset, _append_ms(cluster, name, broker), -1, [], None, {}))
+        reply(PRODUCE_V13.RESPONSE_TYPE([(topic_id, partitions, {}) for topic_id, partitions in topics.items()], 0, {}))
+
+    if batches:
+        cluster.produce(batches, request.transactional_id, broker, answer)
+    else:
+        answer({})
+
+
+def _append_ms(cluster: Cluster, topic: str, broker: SimulatedBroker) -> int:
+    """Returns the time that an answer says; -1: the topic takes the times of records."""
+    known = cluster.topics.get(topic)
+    return cluster.now_ms(broker) if known is not None and known.configs["message.timestamp.type"] == "LogAppendTime" else -1
 
 
 def find_coordinator(cluster: Cluster, request: Any, broker: SimulatedBroker, reply: Reply) -> None:

@@ -109,7 +109,7 @@ _REQUESTS: dict[int, tuple[str, int, int, Callable[..., None]]] = {
     OFFSET_COMMIT: ("OffsetCommit", 2, 3, _commit_offsets),
     OFFSET_FETCH: ("OffsetFetch", 1, 3, _fetch_offsets),
     EPOCH_ENDS: ("OffsetForLeaderEpoch", 2, 2, _epoch_ends),
-    producer_server.PRODUCE: ("Produce", 3, 7, producer_server.produce),
+    producer_server.PRODUCE: ("Produce", 3, 13, producer_server.produce),
     producer_server.FIND_COORDINATOR: ("FindCoordinator", 0, 1, producer_server.find_coordinator),
     producer_server.INIT_PRODUCER_ID: ("InitProducerId", 0, 0, producer_server.init_producer_id),
     producer_server.ADD_PARTITIONS: ("AddPartitionsToTxn", 0, 0, producer_server.add_partitions),
