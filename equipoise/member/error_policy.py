@@ -94,7 +94,7 @@ def place_of(topic: str, partition: int, offset: int) -> str:
 
 def error_text(error: BaseException) -> str:
     """The error on one line."""
-    text = " ".join(sentence(error).split()).encode(errors="backslashreplace").decode()
+    text = " ".join(sentence(error).split()).encode(errors="backslashreplace").decode().removesuffix(":")  # it may say nothing
     return text if len(text) <= MOST_ERROR_CHARS else f"{text[: MOST_ERROR_CHARS - 3]}..."
 
 

@@ -27,7 +27,7 @@ from equipoise.member.failures import Failures
 from equipoise.member.member_options import refuse_unknown
 from equipoise.member.raised import is_cancelled, settled
 from equipoise.member.readings import end_all
-from equipoise.member.refusals import ForGood, RefusedRecord, refused_by
+from equipoise.member.refusals import ForGood, RefusedRecord, is_own_refused, refused_by
 from equipoise.member.serdes import BytesSerde, Serde, SerdeAsksError, SerdeUnavailableError, looks_up
 from equipoise.member.sizes import OversizedError, is_too_large
 from equipoise.member.stores import StoreError
@@ -451,7 +451,7 @@ def parked(
     said = f"the record cannot be read: {error_text(error)}" if is_unreadable else error_text(error)
     made = ParkedTask(task=task, topic=topic, partition=partition, offset=offset, error=said)
     scope = refused_by(error)
-    if isinstance(error, KeptError) or (scope not in (ForGood.RECORD, ForGood.NOTHING) and not is_unreadable):
+    if isinstance(error, KeptError) or is_own_refused(error) or (scope not in (ForGood.RECORD, ForGood.NOTHING) and not is_unreadable):
         _LOG.error("task %s is parked, other tasks go on: %s. Then restart the member", task, made.error)
         return made
     if is_unreadable:

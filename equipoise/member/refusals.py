@@ -147,6 +147,11 @@ def blames_record(error: BaseException) -> bool:
     return refused_by(error) is ForGood.RECORD and bool(vars(error).get("is_of_record"))
 
 
+def is_own_refused(error: BaseException) -> bool:
+    """Returns whether brokers refuse a record of the member's own, such as its positions."""
+    return refused_by(error) is ForGood.RECORD and vars(error).get("is_of_record") is False
+
+
 def is_clock_refused(error: BaseException) -> bool:
     """Returns whether brokers refuse the time of this machine's clock. That passes."""
     return type(error).__name__ == "InvalidTimestampError" and not blames_record(error)
@@ -189,6 +194,8 @@ def sentence(error: BaseException) -> str:
     if name not in SORTED or not type(error).__module__.startswith(("aiokafka.", "equipoise.")):
         return f"{name}: {error}"
     topic, text = _topic_of(error), _SENTENCES.get(name)
+    if is_own_refused(error) and is_too_large(error):
+        return f"{name}: topic {topic} takes no record as large as one that the member keeps its positions in: raise its max.message.bytes"
     if text is None:
         return f"{name}: {error}" + (f" (topic {topic})" if topic else "")
     operation = vars(error).get("operation", "")

@@ -5,7 +5,7 @@ refused some.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,12 @@ _TOO_LARGE = frozenset({"MessageSizeTooLargeError", "RecordListTooLargeError", "
 def is_too_large(error: BaseException) -> bool:
     """Returns whether something was larger than brokers, or the client, take."""
     return any(each.__name__ in _TOO_LARGE for each in type(error).__mro__)
+
+
+Owns = Callable[[int, int | None], bool]
+"""Whether the records with these numbers (from, to before; None: to the end) of those that were
+sent are the member's own, such as positions.
+"""
 
 
 class OversizedError(InputError):
@@ -70,24 +76,32 @@ class RecordSizes:
         if size_bytes > MOST_REQUEST_BYTES:
             raise OversizedError(f"a record for {topic} has {size_bytes:,} bytes, and {MOST_REQUEST_BYTES:,} is the most: make it smaller")
 
-    def note(self, topic: str, sent: Iterable[SentBatch], *, is_own: bool = False, has_clock: bool = True, has_times: bool = False) -> None:
-        """Batches of the present size were sent there. `is_own`: with the member's own records.
-        `has_clock`: with some records that have the time of this machine's clock; `has_times`: with
-        some that have another.
+    def note(self, topic: str, sent: Iterable[SentBatch], owns: Owns, *, has_clock: bool = True, has_times: bool = False) -> None:
+        """Batches of the present size were sent there. `has_clock`: with some records that have the
+        time of this machine's clock; `has_times`: with some that have another.
         """
-        size_bytes = self.of(topic)
+        size_bytes, first = self.of(topic), 0
         for each in sent:
-            each.appended.add_done_callback(partial(self._settled, topic, size_bytes, each, is_own, has_clock, has_times))
+            own = partial(owns, first, first + each.records)
+            each.appended.add_done_callback(partial(self._settled, topic, size_bytes, each, own, has_clock, has_times))
+            first += each.records
 
     def _settled(
-        self, topic: str, size_bytes: int, batch: SentBatch, is_own: bool, has_clock: bool, has_times: bool, appended: asyncio.Future[Any]
+        self,
+        topic: str,
+        size_bytes: int,
+        batch: SentBatch,
+        is_own: Callable[[], bool],
+        has_clock: bool,
+        has_times: bool,
+        appended: asyncio.Future[Any],
     ) -> None:
         if appended.cancelled() or (error := appended.exception()) is None:
             return
         if "topic" not in vars(error):
             vars(error)["topic"] = topic  # Kafka's errors do not say it
         if type(error).__name__ != "InvalidTimestampError" or not has_clock:
-            vars(error)["is_of_record"] = not is_own
+            vars(error)["is_of_record"] = not is_own()
         elif has_times:
             vars(error)["is_either"] = True
             self.times_apart.add(topic)  # the next time it is known whose time is refused

@@ -6,17 +6,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, groupby, repeat
+from functools import partial
+from itertools import chain, groupby, islice, repeat
 
 import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged, partition_of_key
+from equipoise.member.fencing import RESERVED_PREFIX
 from equipoise.member.origin import Headers, Origin
 from equipoise.member.refusals import blame_record, name_topic
 from equipoise.member.sent_records import Outputs
-from equipoise.member.sizes import RecordSizes
+from equipoise.member.sizes import Owns, RecordSizes
+
+
+def _none(first: int, end: int | None) -> bool:
+    return False
+
+
+def _all(first: int, end: int | None) -> bool:
+    return True
+
+
+def _are_own(changes: Mapping[bytes, bytes | None], first: int, end: int | None) -> bool:
+    """With those of its handler, a task writes positions and fences to its changelogs."""
+    return all(key.startswith(RESERVED_PREFIX) for key in islice(changes, first, end))
 
 
 def _has_time(record: Unsent) -> bool:
@@ -97,7 +112,7 @@ class TaskWriter:
         Raises KafkaError.
         """
         self._forget_acknowledged()
-        return [batch for place, records in outputs.items() for batch in self._send(place, records, is_own=is_own)]
+        return [batch for place, records in outputs.items() for batch in self._send(place, records, _all if is_own else _none)]
 
     def send_at_once(self, outputs: Outputs) -> list[SentBatch]:
         """Takes the outputs and queues them, if all are for partitions of topics that it has sent
@@ -112,7 +127,7 @@ class TaskWriter:
         self._forget_acknowledged()
         for place in list(placed):
             try:
-                sent += self._send(TopicPartition(*place), placed[place])
+                sent += self._send(TopicPartition(*place), placed[place], _none)
             except KafkaError:
                 break
             del placed[place]
@@ -136,8 +151,9 @@ class TaskWriter:
         return {topic: self._send_changes(topic, records, is_own=is_own) for topic, records in changes.items()}
 
     def _send_changes(self, topic: str, records: Mapping[bytes, bytes | None], *, is_own: bool) -> list[SentBatch]:
-        headers = list(self.origins[topic].headers)
-        return self._send(TopicPartition(topic, self._task.partition), zip(records, records.values(), repeat(headers), repeat(None)), is_own=is_own)
+        headers, place = list(self.origins[topic].headers), TopicPartition(topic, self._task.partition)
+        owns = _all if is_own else partial(_are_own, records)
+        return self._send(place, zip(records, records.values(), repeat(headers), repeat(None)), owns)
 
     def written(self, sent: Mapping[str, Sequence[SentBatch]]) -> dict[str, WrittenChanges]:
         """Returns what was appended to each changelog by these batches, which are acknowledged."""
@@ -146,12 +162,12 @@ class TaskWriter:
     def _forget_acknowledged(self) -> None:
         self._sent = [each for each in self._sent if not each.appended.done()]
 
-    def _send(self, place: TopicPartition, records: Iterable[Unsent], *, is_own: bool = False) -> list[SentBatch]:
+    def _send(self, place: TopicPartition, records: Iterable[Unsent], owns: Owns) -> list[SentBatch]:
         if place.topic in self.sizes.times_apart:
-            return [batch for _, run in groupby(records, _has_time) for batch in self._send_run(place, list(run), is_own=is_own)]
-        return self._send_run(place, records, is_own=is_own)
+            return [batch for _, run in groupby(records, _has_time) for batch in self._send_run(place, list(run), owns)]
+        return self._send_run(place, records, owns)
 
-    def _send_run(self, place: TopicPartition, records: Iterable[Unsent], *, is_own: bool) -> list[SentBatch]:
+    def _send_run(self, place: TopicPartition, records: Iterable[Unsent], owns: Owns) -> list[SentBatch]:
         from aiokafka.errors import KafkaError
 
         times = set(map(_has_time, records)) if isinstance(records, Sequence) else {False}  # changes have the clock's
@@ -159,10 +175,10 @@ class TaskWriter:
             sent = self.producer.send_batches(place, records, self.sizes.of(place.topic))
         except KafkaError as error:
             name_topic(error, place.topic, "Write")
-            if not is_own:
+            if not owns(0, None):
                 blame_record(error)
             raise
-        self.sizes.note(place.topic, sent, is_own=is_own, has_clock=False in times, has_times=True in times)
+        self.sizes.note(place.topic, sent, owns, has_clock=False in times, has_times=True in times)
         self._sent += sent
         return sent
 

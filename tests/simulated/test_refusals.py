@@ -284,6 +284,23 @@ def test_state_that_is_too_large_for_the_changelog_is_an_error_of_its_record(gro
     assert not member.parked
 
 
+@BOTH
+def test_positions_too_large_for_the_changelog_are_no_records_fault(group: NewGroup, guarantee: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A batch of a fence has 148 bytes at most, one with the sources' ids 201, and one of the
+    handler's change 99.
+    """
+    group.cluster.topics["log"].configs["max.message.bytes"] = "150"
+    member = group.start("m1", handler=lambda record, context: context.state.put(b"k", b"v"), on_error=ErrorPolicy.skip(), guarantee=guarantee)
+    with caplog.at_level("INFO", logger="equipoise"):
+        for _ in range(30):
+            group.settle(4)
+            group.send(0)
+    (parked,) = member.parked.values()
+    assert "topic log takes no record as large as one that the member keeps its positions in: raise its max.message.bytes" in parked.error
+    said = [each.getMessage() for each in caplog.records if "skipped" in each.getMessage() or "is parked" in each.getMessage()]
+    assert said == [f"task 0_0 is parked, other tasks go on: {parked.error}. Then restart the member"]
+
+
 MISSING = errors.TopicAuthorizationFailedError
 
 
