@@ -83,8 +83,8 @@ KINDS: Mapping[int, tuple[int, type]] = {
     22: (2, facts.RoundAsked),
     23: (1, facts.GroupRejoined),
     24: (1, facts.SilenceObserved),
-    25: (2, facts.ChangePlanned),
-    26: (1, facts.ChangeMeasured),
+    25: (3, facts.ChangePlanned),
+    26: (2, facts.ChangeMeasured),
     27: (1, facts.TroublesReported),
     100: (1, decisions.MemberExpired),
     101: (1, decisions.BalanceEvaluated),
@@ -129,8 +129,10 @@ class _Kind(NamedTuple):
     write: Callable[[Any], list[Any]]
 
 
-NEWEST_FACT_KIND = max(code for code in KINDS if code < FIRST_DECISION_KIND)
-"""Workers say it to others, who may have facts that an older one cannot read."""
+FACT_VERSIONS = sum(version for code, (version, _) in KINDS.items() if code < FIRST_DECISION_KIND)
+"""It rises with each kind and version. Workers say it to others, who may have facts that an older
+one cannot read.
+"""
 _BY_CODE = {code: _Kind(code, version, shape, wire.reader(shape), wire.writer(shape)) for code, (version, shape) in KINDS.items()}
 _PAST = {
     (code, version): _Kind(code, version, shape, wire.reader(shape), wire.writer(shape)) for (code, version), shape in upcasters.PAST_SHAPES.items()

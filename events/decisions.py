@@ -8,7 +8,7 @@ import attrs
 
 from equipoise.events import fields
 from equipoise.events.errors import FieldError
-from equipoise.events.facts import JUDGED_METRICS
+from equipoise.events.facts import ChangeVerdict
 from equipoise.events.tasks import TaskId
 
 _member = attrs.field(validator=fields.text())
@@ -331,25 +331,9 @@ class RestartEnded:
 
 
 @attrs.frozen(kw_only=True)
-class ChangeJudged:
-    """The cost of a planned change, in group time, beside what was expected
-    (docs/protocol.md#d14).
-    """
+class ChangeJudged(ChangeVerdict):
+    """The verdict on a planned change, as the group has it (docs/protocol.md#d14)."""
 
-    change_id: str = attrs.field(validator=fields.text())
-    outcome: str = attrs.field(validator=fields.one_of("at_rest", "late", "too_much", "replaced", "refused"))
-    """at_rest: it is over. late: it was not over by the time that was set. too_much: it costs more
-    than expected, or than allowed, and may not be over. replaced: another change came before that.
-    refused: the settings were, so nothing changed.
-    """
-    unavailable_task_ms: int = attrs.field(validator=fields.integer())
-    moves: int = attrs.field(validator=fields.integer())
-    rest_ms: int = attrs.field(validator=fields.integer())
-    """From its beginning until the group was at rest, or until now."""
-    above: tuple[str, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.one_of(*JUDGED_METRICS, "limit")))
-    """Of JUDGED_METRICS those above their interval of 95 %; and ``limit``."""
-    below: tuple[str, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.one_of(*JUDGED_METRICS)))
-    """Those below it."""
     undone: bool = attrs.field(default=False, validator=fields.boolean)
     """The leader appends the settings of before the change next."""
 

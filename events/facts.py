@@ -412,7 +412,7 @@ class DealRequested:
 MEASURED_KINDS = ("lead", "migrate", "adopt")
 """Changes of who leads or reads, which the members of a group do not report: equipoise begins to
 lead it, its broker takes it over, or members take the place of consumers, and back. Who makes the
-change measures it (`ChangeMeasured`).
+change measures it.
 """
 CHANGE_KINDS = ("configure", "deal", "scale_down", "join", "restart", "other", *MEASURED_KINDS)
 """What is changed: the settings, the deal of partitions, members that are asked to leave, members
@@ -445,7 +445,7 @@ class ExpectedCost:
 
 @attrs.frozen(kw_only=True)
 class ChangePlanned:
-    """The group is going to be changed, and the leader is to judge what that costs
+    """The group is going to be changed, and what that costs is to be judged
     (docs/protocol.md#d14). Written just before the change.
     """
 
@@ -472,6 +472,10 @@ class ChangePlanned:
     is in force. Only the configuration with its `change_id` then carries it out. None: it is
     planned whatever is in force, and the next configuration carries it out.
     """
+    judged_by: str = attrs.field(default="observer", validator=fields.one_of("observer", "fold"))
+    """observer: its verdict comes as a `ChangeMeasured`. fold: the machine judges it, as it did for
+    former builds.
+    """
 
     def __attrs_post_init__(self) -> None:
         places = [JUDGED_METRICS.index(each.metric) for each in self.expected]
@@ -484,17 +488,32 @@ class ChangePlanned:
 
 
 @attrs.frozen(kw_only=True)
-class ChangeMeasured:
-    """The cost of a planned change of MEASURED_KINDS, by who made it (docs/protocol.md#d14)."""
+class ChangeVerdict:
+    """The cost of a planned change, in group time, beside what was expected
+    (docs/protocol.md#d14).
+    """
 
     change_id: str = attrs.field(validator=fields.text())
+    outcome: str = attrs.field(validator=fields.one_of("at_rest", "late", "too_much", "replaced", "refused"))
+    """at_rest: it is over. late: it was not over by the time that was set. too_much: it costs more
+    than expected, or than allowed, and may not be over. replaced: another change came before that.
+    refused: the settings were, so nothing changed.
+    """
     unavailable_task_ms: int = attrs.field(validator=fields.integer())
-    """Milliseconds that nobody read a task or partition, over all of them."""
     moves: int = attrs.field(validator=fields.integer())
     rest_ms: int = attrs.field(validator=fields.integer())
-    """From the plan until the group was at rest."""
-    is_over: bool = attrs.field(default=True, validator=fields.boolean)
-    """False: it was not waited for any longer."""
+    """From its beginning until the group was at rest, or until now."""
+    above: tuple[str, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.one_of(*JUDGED_METRICS, "limit")))
+    """Of JUDGED_METRICS those above their interval of 95 %; and ``limit``."""
+    below: tuple[str, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.one_of(*JUDGED_METRICS)))
+    """Those below it."""
+
+
+@attrs.frozen(kw_only=True)
+class ChangeMeasured(ChangeVerdict):
+    """The verdict on a planned change, by who has watched it: its leader, or, of MEASURED_KINDS,
+    who made it.
+    """
 
 
 @attrs.frozen(kw_only=True)

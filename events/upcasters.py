@@ -26,6 +26,7 @@ LAG_REPORTED = 6
 LEAVE_REQUESTED = 15
 ROUND_ASKED = 22
 CHANGE_PLANNED = 25
+CHANGE_MEASURED = 26
 CHECKPOINTED = 106
 
 
@@ -316,11 +317,29 @@ class ChangePlannedV1:
 
 
 @attrs.frozen(kw_only=True)
+class ChangePlannedV2(ChangePlannedV1):
+    """ChangePlanned before `judged_by`."""
+
+    made_from: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+
+
+@attrs.frozen(kw_only=True)
 class CheckpointedV1:
     """Checkpointed before `form`."""
 
     state_sha256: str = attrs.field(validator=fields.text(64, 64))
     seq: int = attrs.field(validator=fields.integer())
+
+
+@attrs.frozen(kw_only=True)
+class ChangeMeasuredV1:
+    """ChangeMeasured before its verdict."""
+
+    change_id: str = attrs.field(validator=fields.text())
+    unavailable_task_ms: int = attrs.field(validator=fields.integer())
+    moves: int = attrs.field(validator=fields.integer())
+    rest_ms: int = attrs.field(validator=fields.integer())
+    is_over: bool = attrs.field(default=True, validator=fields.boolean)
 
 
 def _group_configured_2(wire: list[Any]) -> list[Any]:
@@ -403,6 +422,17 @@ def _change_planned_2(wire: list[Any]) -> list[Any]:
     return [*wire, None]
 
 
+def _change_planned_3(wire: list[Any]) -> list[Any]:
+    """Appends that the fold judges it."""
+    return [*wire, "fold"]
+
+
+def _change_measured_2(wire: list[Any]) -> list[Any]:
+    """Puts whether it is over in place of the verdict: the fold judges by the costs."""
+    change_id, *costs, is_over = wire
+    return [change_id, "at_rest" if is_over else "late", *costs, [], []]
+
+
 def _checkpointed_2(wire: list[Any]) -> list[Any]:
     """Appends `form` 0, unknown."""
     return [*wire, 0]
@@ -424,6 +454,8 @@ PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (LEAVE_REQUESTED, 1): LeaveRequestedV1,
     (LEAVE_REQUESTED, 2): LeaveRequestedV2,
     (CHANGE_PLANNED, 1): ChangePlannedV1,
+    (CHANGE_PLANNED, 2): ChangePlannedV2,
+    (CHANGE_MEASURED, 1): ChangeMeasuredV1,
     (CHECKPOINTED, 1): CheckpointedV1,
 }
 """(kind, version) -> the class of that version, which reads its JSON Lines."""
@@ -444,6 +476,8 @@ STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (LEAVE_REQUESTED, 1): _leave_requested_2,
     (LEAVE_REQUESTED, 2): _leave_requested_3,
     (CHANGE_PLANNED, 1): _change_planned_2,
+    (CHANGE_PLANNED, 2): _change_planned_3,
+    (CHANGE_MEASURED, 1): _change_measured_2,
     (CHECKPOINTED, 1): _checkpointed_2,
 }
 """(kind, version n) -> the step from wire form n to n + 1."""

@@ -13,8 +13,9 @@ import attrs
 from equipoise.events.decisions import ChangeJudged, Decision, EventRejected
 from equipoise.events.facts import ChangePlanned, GroupConfigured
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
-from equipoise.replay.wording import METRIC_TEXTS, costs_text, interval_text, metric_text, setting_text, setting_values, span_text
+from equipoise.replay.wording import METRIC_TEXTS, costs_text, interval_text, metric_text, setting_text, setting_values, spent_text
 from equipoise.statemachine.state import GroupState
+from equipoise.statemachine.watched_change import judgement, verdict_on
 
 UNDER_WAY, NOT_PLANNED = "under way", "not planned"
 VERDICTS = {
@@ -118,12 +119,8 @@ def expected_text(change: KnownChange) -> str:
 
 
 def cost_text(change: KnownChange) -> str:
-    """Returns what it cost; "": it was not judged."""
-    judged = change.judged
-    if judged is None:
-        return ""
-    costs = (metric_text("unavailable_task_ms", judged.unavailable_task_ms), metric_text("moves", judged.moves))
-    return f"{', '.join(costs)}, rest after {span_text(judged.rest_ms)}"
+    """Returns what it cost; "": that is not known."""
+    return "" if change.judged is None else spent_text(change.judged)
 
 
 def verdict_text(change: KnownChange) -> str:
@@ -142,7 +139,7 @@ def compared(change: KnownChange, so_far: Mapping[str, int] | None = None) -> li
     `so_far`: the costs of a change that is under way.
     """
     planned, judged = change.planned, change.judged
-    costs = so_far if judged is None else {name: getattr(judged, name) for name in METRIC_TEXTS}
+    costs = so_far if judged is None else {name: getattr(judged, name) for name in METRIC_TEXTS} if spent_text(judged) else None
     if planned is None:
         return []
     spans: list[tuple[str, str, float, float]] = [(each.metric, METRIC_TEXTS[each.metric], each.low_95, each.high_95) for each in planned.expected]
@@ -183,15 +180,8 @@ class ChangeReader:
         last_ms = state.last_append_ms or 0
         judged = None
         if change.undoes:
-            costs = change.costs(state.now_ms)
-            judged = ChangeJudged(
-                change_id=change.planned.change_id,
-                outcome="too_much",
-                unavailable_task_ms=costs["unavailable_task_ms"],
-                moves=costs["moves"],
-                rest_ms=costs["rest_ms"],
-                undone=True,
-            )
+            costs = None if change.counts is None else change.counts.costs(state.now_ms)
+            judged = judgement(change.planned, verdict_on(change.planned, "too_much", costs))
         self._last = change.offset
         self._keep(
             KnownChange(

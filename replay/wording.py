@@ -13,7 +13,7 @@ import attrs
 from equipoise.assignors import REASONS
 from equipoise.assignors.common.plan import records_text, traffic_text
 from equipoise.events.decisions import ChangeJudged, MemberWarned, RestartPlanned
-from equipoise.events.facts import ChangePlanned, ExpectedCost, GroupConfigured
+from equipoise.events.facts import ChangePlanned, ChangeVerdict, ExpectedCost, GroupConfigured
 from equipoise.events.tasks import Lag, LagSentinel
 
 MOST_NAMED = 10
@@ -182,17 +182,26 @@ def planned_text(planned: ChangePlanned) -> str:
     return f"{planned.what}{why}; expected: {', '.join([*costs, *limit]) or 'nothing was predicted'}{else_}"
 
 
+def spent_text(judged: ChangeVerdict) -> str:
+    """Returns what a change has cost: ``3.2 task-s, 4 moves, rest after 12.0 s``; "": nobody has
+    counted it to its end.
+    """
+    if judged.outcome == "replaced" and not (judged.unavailable_task_ms or judged.moves or judged.rest_ms):
+        return ""
+    without = metric_text("unavailable_task_ms", judged.unavailable_task_ms)
+    return f"{without}, {metric_text('moves', judged.moves)}, rest after {span_text(judged.rest_ms)}"
+
+
 def judged_text(judged: ChangeJudged) -> str:
     """Returns the verdict on a change: ``is over: 3.2 task-s, 4 moves, rest after 12.0 s; as
     expected``.
     """
-    without = metric_text("unavailable_task_ms", judged.unavailable_task_ms)
-    costs = f"{without}, {metric_text('moves', judged.moves)}, rest after {span_text(judged.rest_ms)}"
+    costs = spent_text(judged)
     above, below = ([METRIC_TEXTS[each] for each in of if each in METRIC_TEXTS] for of in (judged.above, judged.below))
     said = ["more than the limit"] * ("limit" in judged.above)
     said += [f"more than expected: {', '.join(above)}"] * bool(above) + [f"less than expected: {', '.join(below)}"] * bool(below)
     undone = "; the settings of before come back" if judged.undone else ""
-    return f"{OUTCOME_TEXTS[judged.outcome]}: {costs}{'; ' * bool(said)}{'; '.join(said)}{undone}"
+    return f"{OUTCOME_TEXTS[judged.outcome]}{': ' * bool(costs)}{costs}{'; ' * bool(said)}{'; '.join(said)}{undone}"
 
 
 def cause_text(cause: str) -> str:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import attrs
 
 from equipoise.events.errors import GroupHalted
-from equipoise.events.facts import BaseRequested, GroupConfigured, MemberJoined, MemberUnchanged, ProbingTick, SilenceObserved
+from equipoise.events.facts import BaseRequested, ChangeMeasured, GroupConfigured, MemberJoined, MemberUnchanged, ProbingTick, SilenceObserved
 from equipoise.events.records import FactRecord
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member_silence import PartitionClock, Silences, told_after_ms
 from equipoise.statemachine.published import PublishedDecisions
 from equipoise.statemachine.state import GroupPhase
 from equipoise.statemachine.ticks import EARLIER, PlannedTick
+from equipoise.statemachine.watched_change import ChangeObserver
 
 REST_AFTER_MS = 60_000
 """For so long nothing but keepalives, ticks and requests for bases came to a group at rest: what
@@ -75,6 +76,8 @@ class GroupLead:
         self._planned: PlannedTick | None = None
         self.waiting: list[StoredCheckpoint] = []
         """Checkpoints that were taken and whose decisions are not all acknowledged."""
+        self.observer = ChangeObserver()
+        """Counts what a planned change costs."""
         self.observed_ends: dict[str, dict[int, int]] = {}
         self.observed_racks: dict[str, dict[int, tuple[str, ...]]] = {}
 
@@ -101,7 +104,7 @@ class GroupLead:
             if self.machine.has_deadline_before(state.now_ms + wait_ms):
                 deadline_ms = self.machine.next_deadline_ms
                 wait_ms = wait_ms if deadline_ms is None else min(wait_ms, deadline_ms - state.now_ms)
-            is_urgent = self._shows_reading or (state.change is not None and state.change.undoes)
+            is_urgent = self._shows_reading or (state.change is not None and state.change.undoes) or self.observer.verdict is not None
             at_ms = now_ms if is_urgent else now_ms + max(1, wait_ms)
             rests = self._rests_from_ms <= self._clock.now_ms and self.machine.rests
             self._planned = PlannedTick(at_ms, at_ms - (longest_ms // EARLIER if wait_ms == longest_ms else 0), rests)
@@ -144,16 +147,24 @@ class GroupLead:
             self.look_at_ms = None if next_ms is None else max(next_ms, self._clock.now_ms + self._clock.step_ms)
         return self.look_at_ms
 
-    def tick(self) -> ProbingTick | SilenceObserved | GroupConfigured:
-        """Returns what its next tick says: the settings of before, if a change is to be undone
-        (docs/protocol.md#d14).
+    def tick(self) -> ProbingTick | SilenceObserved | GroupConfigured | ChangeMeasured:
+        """Returns what its next tick says: the verdict on a change, or the settings of before, if
+        it is to be undone (docs/protocol.md#d14).
         """
         change = self.machine.state.change
         if change is not None and change.undoes:
             number, change_id = self.machine.state.config_number, change.planned.change_id
             return attrs.evolve(change.former, made_from=number, change_id=change_id, by="the leader")
+        if self.observer.verdict is not None:
+            return self.observer.verdict
         untold = self._silences.untold(self.machine.state) if self.machine.state.phase is GroupPhase.LEADING else None
         return ProbingTick() if untold is None else untold
+
+    def costs(self) -> dict[str, int] | None:
+        """Returns what the change under way has cost until now, by
+        `equipoise.events.facts.JUDGED_METRICS`; None: nobody counts.
+        """
+        return self.observer.costs(self.machine.state)
 
     @property
     def last_published(self) -> int:

@@ -124,7 +124,7 @@ class GroupMachine:
         elif context.causes or context.changed or context.moves:
             self._lead(context, record)
         if state.change is not None:
-            watched_change.watch(context, record)
+            watched_change.judge_in_fold(context, state.change, event)
         settings = state.settings
         is_due = settings.checkpoint_every_records and (state.seq + 1) % settings.checkpoint_every_records == 0
         if is_due or event.__class__ is BaseRequested:

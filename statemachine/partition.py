@@ -33,6 +33,7 @@ from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import GapError, GroupHalted, RepeatError
 from equipoise.events.facts import (
     BaseRequested,
+    ChangeMeasured,
     GroupConfigured,
     LogOpened,
     PartitionsObserved,
@@ -51,6 +52,10 @@ V = TypeVar("V")
 
 MachineFactory = Callable[[bytes | None], GroupMachine]
 """Makes a machine from checkpoint bytes; None: at the log's start."""
+
+MOST_COUNTED_AGAIN = 50_000
+"""A planned change puts checkpoints off for so many facts at most: they are folded in two seconds."""
+_TICKS = (ProbingTick, SilenceObserved, GroupConfigured, ChangeMeasured)
 
 Folded = Callable[[FactRecord, list[DecisionRecord], GroupMachine], None]
 """Called after each folded fact, with its decisions and the machine."""
@@ -208,10 +213,11 @@ class PartitionLead:
             self._halt(group, record.offset, lack.code, lack.problem)
             return []
         self._folded(record, decisions, machine)
+        group.observer.see(machine.state, record, decisions)
         missing = self._to_publish(group, record, decisions) if decisions else []
         if group.halted is not None:
             return []
-        if event.__class__ is ProbingTick or event.__class__ is SilenceObserved or event.__class__ is GroupConfigured:
+        if event.__class__ in _TICKS:
             group.tick_under_way = False
         group.note(record, is_decided=bool(decisions))
         self._note_lags(group)
@@ -293,10 +299,14 @@ class PartitionLead:
     def take_checkpoint(self, group_name: str, *, is_base: bool = False) -> None:
         """Takes a checkpoint of the group, to be stored once its decisions are acknowledged
         (docs/protocol.md#l7). `is_base`: of `StoredCheckpoint`. Halts a group whose state cannot be
-        written.
+        written. Takes none, for a while, of a group of which a change is counted: the next leader
+        counts it again from its plan on.
         """
         group = self.groups[group_name]
         state = group.machine.state
+        since = group.observer.counts_since(state)
+        if not is_base and since is not None and state.last_offset - since < MOST_COUNTED_AGAIN:
+            return
         try:
             snapshot = group.machine.snapshot()
         except Exception as error:  # noqa: BLE001 as in `fold`
@@ -347,7 +357,7 @@ class PartitionLead:
         self._unplanned.clear()
         return sorted([*self._too_silent(), *self._ticks.due(now_ms)])
 
-    def tick(self, group_name: str) -> ProbingTick | SilenceObserved | GroupConfigured:
+    def tick(self, group_name: str) -> ProbingTick | SilenceObserved | GroupConfigured | ChangeMeasured:
         """The tick of a group that needs one (`GroupLead.tick`)."""
         return self.groups[group_name].tick()
 

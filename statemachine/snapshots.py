@@ -23,6 +23,7 @@ from equipoise.statemachine import actions
 from equipoise.statemachine.snapshot_forms import UPCASTERS, upcast
 from equipoise.statemachine.state import (
     Backoff,
+    ChangeCounts,
     Crashes,
     FencedIncarnation,
     GroupState,
@@ -53,6 +54,10 @@ the configuration and topologies in it. `Checkpointed` names it beside its hash,
 another form are not compared (docs/protocol.md#l7). Earlier forms are read
 (`equipoise.statemachine.snapshot_forms`). ``tests/data/logs`` has a log that shows a change.
 """
+
+
+_LAST_JUDGED_IN_FOLD = 2
+"""Version of the last `ChangePlanned` that the fold judged."""
 
 
 class UnreadFormError(InputError):
@@ -197,28 +202,44 @@ def _parts_of_later_builds(state: GroupState) -> list[Any]:
     return parts
 
 
-_OF_CHANGES = ("offset", "planned_ms", "begun_ms", "rest_since_ms", "unavailable_task_ms", "moves", "configured", "undoes", "looked_ms")
+_OF_COUNTS = ("begun_ms", "rest_since_ms", "unavailable_task_ms", "moves")
 
 
 def _change_to_wire(change: WatchedChange) -> list[Any]:
+    planned, former, counts = codec.encode(change.planned), list(codec.encode(change.former)), change.counts
+    if counts is None:
+        return [list(planned), former, [change.offset, change.planned_ms, change.configured, change.undoes]]
+    written = msgpack.packb(msgpack.unpackb(planned.payload)[:-1])  # as the builds did that judged in the fold
     return [
-        list(codec.encode(change.planned)),
-        list(codec.encode(change.former)),
-        _values(change, _OF_CHANGES),
-        _task_map(change.standing),
-        {str(task): list(change.runners[task]) for task in sorted(change.runners)},
-        dict(sorted(change.heard_ms.items())),
+        [planned.kind, _LAST_JUDGED_IN_FOLD, written],
+        former,
+        [change.offset, change.planned_ms, *_values(counts, _OF_COUNTS), change.configured, change.undoes, counts.looked_ms],
+        _task_map(counts.standing),
+        {str(task): list(counts.runners[task]) for task in sorted(counts.runners)},
+        dict(sorted(counts.heard_ms.items())),
     ]
 
 
-def _change_from_wire(planned: Any, former: Any, values: Any, standing: Any, runners: Any, heard_ms: Any) -> WatchedChange:
+def _change_from_wire(planned: Any, former: Any, values: Any, *counted: Any) -> WatchedChange:
+    offset, planned_ms, *counts, configured, undoes = values[:8]
     return WatchedChange(
         planned=_expect(ChangePlanned, codec.decode(*planned)),
         former=_expect(GroupConfigured, codec.decode(*former)),
+        offset=offset,
+        planned_ms=planned_ms,
+        configured=configured,
+        undoes=undoes,
+        counts=_counts_from_wire(counts, values[8], *counted) if counted else None,
+    )
+
+
+def _counts_from_wire(values: Any, looked_ms: int, standing: Any, runners: Any, heard_ms: Any) -> ChangeCounts:
+    return ChangeCounts(
+        **dict(zip(_OF_COUNTS, values, strict=True)),
+        looked_ms=looked_ms,
         standing=_from_task_map(standing),
         runners=_from_task_map(runners),
         heard_ms=heard_ms,
-        **dict(zip(_OF_CHANGES, values, strict=True)),
     )
 
 

@@ -9,13 +9,13 @@ t is in m's `active` or `revoking`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 
 import attrs
 
 from equipoise.assignors import Memory, Movement, MovementState, Revocations
 from equipoise.assignors.common.ranking import is_ready, lag_within
-from equipoise.events.facts import ChangePlanned, GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.facts import JUDGED_METRICS, ChangePlanned, GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -326,9 +326,41 @@ class Restart:
         return None if self.left_ms is None or self.within_ms is None else self.left_ms + self.within_ms
 
 
-@attrs.define(kw_only=True)
+@attrs.frozen(kw_only=True)
+class ChangeCounts:
+    """The cost of a planned change until now. Times are group time."""
+
+    begun_ms: int | None = None
+    """None: it has not begun."""
+    rest_since_ms: int | None = None
+    """Since when nothing is under way; None: something is."""
+    unavailable_task_ms: int = 0
+    """Of the stretches that are over."""
+    moves: int = 0
+    looked_ms: int = -1
+    """When it was looked last whether the group is at rest."""
+    standing: Mapping[TaskId, int] = attrs.field(factory=dict)
+    """Task that nobody runs -> since when."""
+    runners: Mapping[TaskId, tuple[str, int]] = attrs.field(factory=dict)
+    """Task -> member and incarnation that ran it last."""
+    heard_ms: Mapping[str, int] = attrs.field(factory=dict)
+    """Member -> when it was heard last."""
+
+    def costs(self, now_ms: int) -> dict[str, int]:
+        """Returns the costs by `equipoise.events.facts.JUDGED_METRICS`."""
+        if self.begun_ms is None:
+            return dict.fromkeys(JUDGED_METRICS, 0)
+        rest_ms = now_ms if self.rest_since_ms is None else self.rest_since_ms
+        return {
+            "unavailable_task_ms": self.unavailable_task_ms + sum(now_ms - since_ms for since_ms in self.standing.values()),
+            "moves": self.moves,
+            "rest_ms": rest_ms - self.begun_ms,
+        }
+
+
+@attrs.frozen(kw_only=True)
 class WatchedChange:
-    """A planned change that the leader judges (docs/protocol.md#d14). Times are group time."""
+    """A planned change that is not judged yet, or is to be undone (docs/protocol.md#d14)."""
 
     planned: ChangePlanned
     former: GroupConfigured
@@ -336,74 +368,13 @@ class WatchedChange:
     offset: int
     """Of the fact that planned it."""
     planned_ms: int
-    begun_ms: int | None
-    """None: it has not begun."""
-    rest_since_ms: int | None = None
-    """Since when nothing is under way; None: something is."""
-    unavailable_task_ms: int = 0
-    """Of the stretches that are over."""
-    moves: int = 0
+    """Group time."""
     configured: int = 0
     """Configurations since it was planned."""
     undoes: bool = False
     """It was judged, and the leader is to append `former`."""
-    looked_ms: int = -1
-    """When it was looked last whether the group is at rest."""
-    standing: dict[TaskId, int] = attrs.field(factory=dict)
-    """Task that nobody runs -> since when."""
-    runners: dict[TaskId, tuple[str, int]] = attrs.field(factory=dict)
-    """Task -> member and incarnation that ran it last."""
-    heard_ms: dict[str, int] = attrs.field(factory=dict)
-    """Member -> when it was heard last."""
-
-    def restart_at(self, now_ms: int) -> None:
-        """It begins: nothing of before counts."""
-        self.begun_ms, self.unavailable_task_ms, self.moves = now_ms, 0, 0
-        self.standing = dict.fromkeys(self.standing, now_ms)
-
-    def hear(self, member_id: str, now_ms: int) -> None:
-        """The member was heard."""
-        self.heard_ms[member_id] = now_ms
-
-    def stand(self, task: TaskId, since_ms: int) -> None:
-        """Nobody has run the task since then, or since the change began."""
-        self.standing.setdefault(task, max(since_ms, self.begun_ms or 0))
-
-    def run(self, task: TaskId, runner: tuple[str, int], now_ms: int) -> None:
-        """A member and incarnation run the task."""
-        before = self.runners.get(task)
-        self.unavailable_task_ms += now_ms - self.standing.pop(task, now_ms)
-        self.moves += before is not None and before[0] != runner[0]
-        self.runners[task] = runner
-
-    def keep(self, tasks: Container[TaskId]) -> None:
-        """These are the tasks; the topology may have lost others."""
-        self.standing = {task: since_ms for task, since_ms in self.standing.items() if task in tasks}
-
-    def rest(self, is_at_rest: bool, now_ms: int) -> None:
-        """It was looked whether anything is under way."""
-        self.looked_ms = now_ms
-        self.rest_since_ms = None if not is_at_rest else now_ms if self.rest_since_ms is None else self.rest_since_ms
-
-    def configure(self) -> int:
-        """Other settings are in force. Returns how often that was."""
-        self.configured += 1
-        return self.configured
-
-    def undo(self) -> None:
-        """It was judged, and is undone next."""
-        self.undoes = True
-
-    def costs(self, now_ms: int) -> dict[str, int]:
-        """Returns what it has cost until now, by `equipoise.events.facts.JUDGED_METRICS`."""
-        if self.begun_ms is None:
-            return {"unavailable_task_ms": 0, "moves": 0, "rest_ms": 0}
-        rest_ms = now_ms if self.rest_since_ms is None else self.rest_since_ms
-        return {
-            "unavailable_task_ms": self.unavailable_task_ms + sum(now_ms - since_ms for since_ms in self.standing.values()),
-            "moves": self.moves,
-            "rest_ms": rest_ms - self.begun_ms,
-        }
+    counts: ChangeCounts | None = None
+    """None: an observer counts."""
 
 
 @attrs.define

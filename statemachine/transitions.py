@@ -11,9 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args
 
+import attrs
+
 from equipoise.assignors import MovementState
 from equipoise.events.decisions import MemberAsked
 from equipoise.events.facts import (
+    JUDGED_METRICS,
     MEASURED_KINDS,
     AssignmentObserved,
     BaseRequested,
@@ -49,7 +52,7 @@ from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.loads import measured_loads
 from equipoise.statemachine.rack_warnings import warn_of_racks
 from equipoise.statemachine.rejections import Rejected
-from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, fenced_key, known_lag
+from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, WatchedChange, fenced_key, known_lag
 from equipoise.statemachine.step_context import StepContext
 from equipoise.statemachine.topologies import difference
 
@@ -72,8 +75,8 @@ def group_configured(context: StepContext, fact: GroupConfigured) -> None:
     if refusal is not None:
         raise Rejected(refusal)
     actions.configure(state, fact)
-    if state.change is not None and state.change.undoes:
-        actions.watch_change(state, None)
+    if state.change is not None:
+        _configure_change(context, state.change, fact)
     if before is None or before.knobs.rack_aware_tags != fact.knobs.rack_aware_tags:
         for member_id in sorted(state.members):
             warn_of_racks(context, state.members[member_id])
@@ -83,6 +86,18 @@ def group_configured(context: StepContext, fact: GroupConfigured) -> None:
             context.changed.update(name for name, member in state.members.items() if member.follows and member.issued_epoch)
     context.deadlines.rebuild()  # the leader, and the length of any timer, may have changed
     context.causes.add("configured")
+
+
+def _configure_change(context: StepContext, change: WatchedChange, fact: GroupConfigured) -> None:
+    """These settings carry the change out, take it back, or end it."""
+    if change.undoes:
+        actions.watch_change(context.state, None)
+        return
+    change = attrs.evolve(change, configured=change.configured + 1)
+    if change.counts is None and change.configured > watched_change.carries_out(fact, change.planned):
+        watched_change.conclude(context, change, watched_change.verdict_on(change.planned, "replaced"))
+    else:
+        actions.watch_change(context.state, change)
 
 
 def _check_basis(state: GroupState, fact: GroupConfigured | ChangePlanned) -> None:
@@ -567,9 +582,14 @@ def change_planned(context: StepContext, fact: ChangePlanned) -> None:
     if state.change is not None and state.change.undoes:
         raise Rejected("being_undone")
     _check_basis(state, fact)
-    if state.change is not None:
-        context.emitted.append(watched_change.replaced(state.change, state.now_ms))
-    actions.watch_change(state, watched_change.begin(state, fact, state.last_offset))
+    before = state.change
+    if before is not None:
+        costs = None if before.counts is None else before.counts.costs(state.now_ms)
+        watched_change.conclude(context, before, watched_change.verdict_on(before.planned, "replaced", costs))
+    counts = watched_change.begun(state, fact) if fact.judged_by == "fold" else None
+    assert state.config is not None, "a change is planned of a configured group"
+    change = WatchedChange(planned=fact, former=state.config, offset=state.last_offset, planned_ms=state.now_ms, counts=counts)
+    actions.watch_change(state, change)
 
 
 def change_planned_outside(context: StepContext, fact: ChangePlanned) -> None:
@@ -580,11 +600,15 @@ def change_planned_outside(context: StepContext, fact: ChangePlanned) -> None:
 
 
 def change_measured(context: StepContext, fact: ChangeMeasured) -> None:
-    state, change = context.state, context.state.change
-    if change is None or change.planned.change_id != fact.change_id or change.planned.kind not in MEASURED_KINDS:
+    change = context.state.change
+    if change is None or change.undoes or change.planned.change_id != fact.change_id:
         raise Rejected("not_watched")
-    context.emitted.append(watched_change.measured(change, fact))
-    actions.watch_change(state, None)
+    if change.counts is not None:
+        if change.planned.kind not in MEASURED_KINDS:
+            raise Rejected("not_watched")
+        costs = {metric: getattr(fact, metric) for metric in JUDGED_METRICS}
+        fact = watched_change.measured(change.planned, costs, is_over=fact.outcome == "at_rest", by=watched_change.OF_FORMER_BUILDS)
+    watched_change.conclude(context, change, fact)
 
 
 _OnlyLed = TaskReady | TasksRevoked | TaskParked | TroublesReported | LeaveIntended | RestartIntended | LeaveCancelled

@@ -1,15 +1,20 @@
-"""A planned change, watched by the leader until it is judged (docs/protocol.md#d14).
+"""Planned changes: what one has cost, counted fact by fact, and the verdict on it
+(docs/protocol.md#d14).
 
-All of it is in the group's state, so a leader that takes over goes on, and `verify` finds the same
-verdict. Its times are group time; a task counts as run when a report shows it, or when its copy was
-near enough to start at once.
+`ChangeObserver` counts beside the machine, so that no count and no constant of a judgement decides
+anything: its verdict comes as a fact. Only what former builds planned is judged in the fold, by
+their constants. Times are group time; a task counts as run when a report shows it, or when its copy
+was near enough to start at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from equipoise.events.decisions import ChangeJudged, EventRejected, MemberExpired
+import attrs
+
+from equipoise.events.decisions import ChangeJudged, Decision, EventRejected, MemberExpired
 from equipoise.events.facts import (
     JUDGED_METRICS,
     MEASURED_KINDS,
@@ -28,10 +33,10 @@ from equipoise.events.facts import (
     RestartIntended,
     TaskReady,
 )
-from equipoise.events.records import FactRecord
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine import actions
-from equipoise.statemachine.state import GroupState, MemberState, WatchedChange
+from equipoise.statemachine.state import ChangeCounts, GroupState, MemberState, WatchedChange
 from equipoise.statemachine.step_context import StepContext
 
 BEGINS_WITH: dict[str, tuple[type, ...]] = {
@@ -50,119 +55,215 @@ ENDS_MEMBERS = ("scale_down", "restart")
 """Kinds that begin, too, when a member is removed: it was killed in place of leaving. They then
 begin when it was heard last.
 """
-ALLOWANCE = {"unavailable_task_ms": 1_000, "moves": 0, "rest_ms": 10_000}
-"""By how much more than the interval of 95 % is too much: the intervals are of simulated groups."""
-NEAR_RECORDS = 10_000
-"""Lag in records up to which a granted task starts at once, if the group accepts as much, and its
-member restores it within a second.
-"""
-REST_LOOK_MS = 1_000
-"""To look for rest takes time in the number of copies, so steps that decide nothing do it once in
-this time (ms of group time).
-"""
 _QUIET = (ProbingTick, MemberUnchanged, TaskReady)
 
 
-def begin(state: GroupState, planned: ChangePlanned, offset: int) -> WatchedChange:
-    """Returns the change, not begun unless its kind begins at once, with who runs what."""
-    begun_ms = None if BEGINS_WITH[planned.kind] else state.now_ms
-    assert state.config is not None, "a change is planned of a configured group"
-    change = WatchedChange(planned=planned, former=state.config, offset=offset, planned_ms=state.now_ms, begun_ms=begun_ms)
-    for member_id, member in sorted(state.members.items()):
-        change.hear(member_id, member.last_heard_ms)
-    if planned.kind not in MEASURED_KINDS:
-        _look(state, change, state.tasks(), ())
-    return change
-
-
-def replaced(change: WatchedChange, now_ms: int) -> ChangeJudged:
-    """Returns the verdict on a change that another one replaces."""
-    return _verdict(change, "replaced", change.costs(now_ms))
-
-
-def measured(change: WatchedChange, fact: ChangeMeasured) -> ChangeJudged:
-    """Returns the verdict on a change by what who made it has measured."""
-    costs = {metric: getattr(fact, metric) for metric in JUDGED_METRICS}
-    outcome = "at_rest" if fact.is_over else "late"
-    exceeds = _exceeds(change, costs)
-    return _verdict(change, "too_much" if exceeds else outcome, costs)
-
-
-def watch(context: StepContext, record: FactRecord) -> None:
-    """Takes note of the step, and emits the verdict when it is time. Costs time in the number of
-    tasks where the step decided something, else in those of the member that reported.
+@attrs.frozen(kw_only=True)
+class Yardstick:
+    """The constants of a judgement. `allowance`: by how much more than the interval of 95 % is too
+    much. `near_records`: lag up to which a granted task starts at once, if the group accepts as
+    much and its member restores it within a second. `rest_look_ms`: to look for rest takes time in
+    the number of copies, so steps that decide nothing do it once in this time.
     """
-    state, change, event = context.state, context.state.change, record.event
-    if change is None or change.undoes or record.offset == change.offset:
+
+    allowance: Mapping[str, int]
+    near_records: int
+    rest_look_ms: int
+
+
+OF_FORMER_BUILDS = Yardstick(allowance={"unavailable_task_ms": 1_000, "moves": 0, "rest_ms": 10_000}, near_records=10_000, rest_look_ms=1_000)
+"""Never changed: decisions in logs follow from it."""
+OF_THIS_BUILD = OF_FORMER_BUILDS
+"""The intervals are of simulated groups. It may change with each build."""
+
+
+class WatchedStep(NamedTuple):
+    """A fact that was folded. `is_untouched`: nothing followed from it."""
+
+    state: GroupState
+    change: WatchedChange
+    event: Fact
+    decisions: Sequence[Decision]
+    is_untouched: bool
+
+    def is_rejected(self) -> bool:
+        return any(isinstance(each, EventRejected) for each in self.decisions)
+
+
+class ChangeObserver:
+    """Counts what the planned change of a group costs, and judges it. It sees each fact after it
+    was folded. One that begins in the midst of a change counts from there.
+    """
+
+    def __init__(self, by: Yardstick = OF_THIS_BUILD) -> None:
+        self._by = by
+        self._offset: int | None = None
+        """Of the change's plan; None: nothing is watched."""
+        self.counts = ChangeCounts()
+        self._is_whole = False
+        """It has counted from the plan on."""
+        self.verdict: ChangeMeasured | None = None
+        """To be appended to the log; None: it is not time."""
+
+    def see(self, state: GroupState, record: FactRecord, decided: Iterable[DecisionRecord]) -> None:
+        """Takes note of a step. Costs time in the number of tasks where it decided something, else
+        in those of the member that reported.
+        """
+        change = state.change
+        if change is None or change.undoes or change.counts is not None:
+            self._offset = self.verdict = None
+            return
+        if change.offset != self._offset:
+            self._offset, self.verdict, self._is_whole = change.offset, None, change.offset == record.offset
+            self.counts = begun(state, change.planned, self._by)
+            return
+        decisions = [each.decision for each in decided]
+        step = WatchedStep(state, change, record.event, decisions, not decisions)
+        self.counts, verdict = _judged(step, _followed(step, self.counts, self._by), self._by)
+        if self.verdict is None and verdict is not None:
+            self.verdict = verdict if self._is_whole else attrs.evolve(verdict, below=())
+
+    def costs(self, state: GroupState) -> dict[str, int] | None:
+        """Returns what the change under way has cost until now, by JUDGED_METRICS; None: nobody
+        counts.
+        """
+        change = state.change
+        if change is None or change.undoes:
+            return None
+        counts = change.counts or (self.counts if self._offset == change.offset else None)
+        return None if counts is None else counts.costs(state.now_ms)
+
+    def counts_since(self, state: GroupState) -> int | None:
+        """Returns the offset of the plan of the change under way, if it was counted from there on,
+        so that a leader that begins later would not know what it has cost; None: it was not.
+        """
+        change = state.change
+        return self._offset if self._is_whole and change is not None and change.offset == self._offset else None
+
+
+def conclude(context: StepContext, change: WatchedChange, verdict: ChangeMeasured) -> None:
+    """The change is over, or undone next."""
+    judged = judgement(change.planned, verdict)
+    context.emitted.append(judged)
+    actions.watch_change(context.state, attrs.evolve(change, undoes=True) if judged.undone else None)
+
+
+def judgement(planned: ChangePlanned, verdict: ChangeMeasured) -> ChangeJudged:
+    """Returns the verdict as the group has it: whether it undoes the change follows from the plan."""
+    return ChangeJudged(**attrs.asdict(verdict, recurse=False), undone=planned.or_undo and verdict.outcome == "too_much")
+
+
+def judge_in_fold(context: StepContext, change: WatchedChange, event: Fact) -> None:
+    """Judges a plan of former builds by the step that was taken, as they did."""
+    if change.counts is None or change.undoes or context.state.last_offset == change.offset:
         return
-    now_ms = state.now_ms
+    step = WatchedStep(context.state, change, event, context.emitted, context.is_untouched())
+    counts, verdict = _judged(step, _followed(step, change.counts, OF_FORMER_BUILDS), OF_FORMER_BUILDS)
+    change = attrs.evolve(change, counts=counts)
+    if verdict is None:
+        actions.watch_change(context.state, change)
+    else:
+        conclude(context, change, verdict)
+
+
+def begun(state: GroupState, planned: ChangePlanned, by: Yardstick = OF_FORMER_BUILDS) -> ChangeCounts:
+    """Returns what nothing has been counted in yet, with who runs what. Costs time in the number of
+    tasks.
+    """
+    begun_ms = None if BEGINS_WITH[planned.kind] else state.now_ms
+    counts = ChangeCounts(begun_ms=begun_ms, heard_ms={name: member.last_heard_ms for name, member in state.members.items()})
+    return counts if planned.kind in MEASURED_KINDS else _looked(state, state.now_ms, counts, state.tasks(), (), by)
+
+
+def carries_out(config: GroupConfigured, planned: ChangePlanned) -> bool:
+    """Returns whether the plan is of this configuration."""
+    return planned.kind == "configure" and (planned.made_from is None or config.change_id == planned.change_id)
+
+
+def verdict_on(planned: ChangePlanned, outcome: str, costs: Mapping[str, int] | None = None, *, is_whole: bool | None = None) -> ChangeMeasured:
+    """Returns the verdict. `costs` None: not known. `is_whole`: whether less than expected can be
+    told; None: by the outcome.
+    """
+    is_whole = outcome in ("at_rest", "late") if is_whole is None else is_whole
+    costs = costs or dict.fromkeys(JUDGED_METRICS, 0)
+    above = [each.metric for each in planned.expected if costs[each.metric] > each.high_95]
+    below = [each.metric for each in planned.expected if is_whole and costs[each.metric] < each.low_95]
+    limit = ["limit"] if _is_over_the_limit(planned, costs) else []
+    return ChangeMeasured(change_id=planned.change_id, outcome=outcome, **costs, above=(*above, *limit), below=tuple(below))
+
+
+def measured(planned: ChangePlanned, costs: Mapping[str, int], *, is_over: bool, by: Yardstick = OF_THIS_BUILD) -> ChangeMeasured:
+    """Returns the verdict on a change by what who made it has measured. `is_over` False: it was not
+    waited for any longer.
+    """
+    return verdict_on(planned, "too_much" if _exceeds(planned, costs, by) else "at_rest" if is_over else "late", costs)
+
+
+def _exceeds(planned: ChangePlanned, costs: Mapping[str, int], by: Yardstick) -> bool:
+    return _is_over_the_limit(planned, costs) or any(costs[each.metric] > each.high_95 + by.allowance[each.metric] for each in planned.expected)
+
+
+def _is_over_the_limit(planned: ChangePlanned, costs: Mapping[str, int]) -> bool:
+    most_ms = planned.most_unavailable_task_ms
+    return most_ms is not None and costs["unavailable_task_ms"] > most_ms
+
+
+def _followed(step: WatchedStep, counts: ChangeCounts, by: Yardstick) -> ChangeCounts:
+    """Returns the counts after a step."""
+    state, change, event, now_ms = step.state, step.change, step.event, step.state.now_ms
     if change.planned.kind in MEASURED_KINDS:
-        _watch_measured(context, change, event)
-        return
-    expired = tuple(each.member_id for each in context.emitted if isinstance(each, MemberExpired))
-    if change.begun_ms is None and expired and change.planned.kind in ENDS_MEMBERS:
-        change.restart_at(max(change.planned_ms, min(change.heard_ms.get(each, now_ms) for each in expired)))
-    elif change.begun_ms is None and _begins(change.planned, state, event):
-        change.restart_at(now_ms)
+        return counts
+    expired = tuple(each.member_id for each in step.decisions if isinstance(each, MemberExpired))
+    if counts.begun_ms is None and expired and change.planned.kind in ENDS_MEMBERS:
+        counts = _begun_at(counts, max(change.planned_ms, min(counts.heard_ms.get(each, now_ms) for each in expired)))
+    elif counts.begun_ms is None and _begins(change.planned, state, event):
+        counts = _begun_at(counts, now_ms)
     member_id = getattr(event, "member_id", None)
-    if context.is_untouched() and isinstance(event, LagReported):
+    if step.is_untouched and isinstance(event, LagReported):
         member = state.members.get(event.member_id)
-        _look(state, change, () if member is None else tuple(member.active), ())
-    elif not context.is_untouched() or not isinstance(event, _QUIET):
+        counts = _looked(state, change.planned_ms, counts, () if member is None else member.active, (), by)
+    elif not step.is_untouched or not isinstance(event, _QUIET):
         tasks = state.tasks()
-        change.keep(tasks)
-        _look(state, change, tasks, expired)
-    if member_id is not None:
-        change.hear(member_id, now_ms)
-    verdict = _judged(state, change, context, event)
-    if verdict is not None:
-        context.emitted.append(verdict)
-        if verdict.undone:
-            change.undo()
-        else:
-            actions.watch_change(state, None)
-
-
-def _watch_measured(context: StepContext, change: WatchedChange, event: Fact) -> None:
-    """Its cost comes as a fact. Without one it ends with other settings, or late, at no known cost."""
-    is_refused = any(isinstance(each, EventRejected) for each in context.emitted)
-    is_late = context.state.now_ms - change.planned_ms >= change.planned.judge_within_ms
-    outcome = "replaced" if isinstance(event, GroupConfigured) and not is_refused else "late" if is_late else ""
-    if outcome:
-        context.emitted.append(_verdict(change, outcome, dict.fromkeys(JUDGED_METRICS, 0), is_whole=False))
-        actions.watch_change(context.state, None)
+        standing = {task: since_ms for task, since_ms in counts.standing.items() if task in tasks}  # the topology may have lost others
+        counts = _looked(state, change.planned_ms, attrs.evolve(counts, standing=standing), tasks, expired, by)
+    return counts if member_id is None else attrs.evolve(counts, heard_ms={**counts.heard_ms, member_id: now_ms})
 
 
 def _begins(planned: ChangePlanned, state: GroupState, event: Fact) -> bool:
-    kind = planned.kind
     if isinstance(event, GroupConfigured):
-        return _carries_out(event, planned)
-    return isinstance(event, BEGINS_WITH[kind]) or (kind == "scale_down" and any(member.leaving for member in state.members.values()))
+        return carries_out(event, planned)
+    return isinstance(event, BEGINS_WITH[planned.kind]) or (planned.kind == "scale_down" and any(member.leaving for member in state.members.values()))
 
 
-def _carries_out(event: GroupConfigured, planned: ChangePlanned) -> bool:
-    return planned.kind == "configure" and (planned.made_from is None or event.change_id == planned.change_id)
+def _begun_at(counts: ChangeCounts, now_ms: int) -> ChangeCounts:
+    """It begins: nothing of before counts."""
+    return attrs.evolve(counts, begun_ms=now_ms, unavailable_task_ms=0, moves=0, standing=dict.fromkeys(counts.standing, now_ms))
 
 
-def _judged(state: GroupState, change: WatchedChange, context: StepContext, event: Fact) -> ChangeJudged | None:
-    """Returns the verdict, if it is time."""
-    planned, now_ms = change.planned, state.now_ms
-    if isinstance(event, GroupConfigured):
-        if any(isinstance(each, EventRejected) for each in context.emitted):
-            return _verdict(change, "refused", change.costs(now_ms)) if _carries_out(event, planned) and change.configured == 0 else None
-        if change.configure() > _carries_out(event, planned):
-            return _verdict(change, "replaced", change.costs(now_ms))
-    costs = change.costs(now_ms)
-    if change.begun_ms is None:
-        return _verdict(change, "late", costs) if now_ms - change.planned_ms >= planned.judge_within_ms else None
-    if not context.is_untouched() or now_ms >= change.looked_ms + REST_LOOK_MS:
-        change.rest(_is_at_rest(state, change), now_ms)
-        costs = change.costs(now_ms)
-    if _exceeds(change, costs):
-        return _verdict(change, "too_much", costs)
-    if change.rest_since_ms is not None and _rested(state, change.rest_since_ms + planned.quiet_ms):
-        return _verdict(change, "at_rest", costs)
-    return _verdict(change, "late", costs) if now_ms - change.planned_ms >= planned.judge_within_ms else None
+def _judged(step: WatchedStep, counts: ChangeCounts, by: Yardstick) -> tuple[ChangeCounts, ChangeMeasured | None]:
+    """Returns the counts, after a look for rest, and the verdict, if it is time."""
+    state, change, event, planned, now_ms = step.state, step.change, step.event, step.change.planned, step.state.now_ms
+    is_measured = planned.kind in MEASURED_KINDS
+    costs = None if is_measured else counts.costs(now_ms)
+    if isinstance(event, GroupConfigured) and step.is_rejected():
+        if not is_measured:
+            is_refused = carries_out(event, planned) and change.configured == 0
+            return counts, verdict_on(planned, "refused", costs) if is_refused else None
+    elif isinstance(event, GroupConfigured) and change.configured > carries_out(event, planned):
+        return counts, verdict_on(planned, "replaced", costs)
+    is_late = now_ms - change.planned_ms >= planned.judge_within_ms
+    if costs is None or counts.begun_ms is None:
+        return counts, verdict_on(planned, "late", costs, is_whole=not is_measured) if is_late else None
+    if not step.is_untouched or now_ms >= counts.looked_ms + by.rest_look_ms:
+        since_ms = now_ms if counts.rest_since_ms is None else counts.rest_since_ms
+        counts = attrs.evolve(counts, looked_ms=now_ms, rest_since_ms=since_ms if _is_at_rest(state, counts) else None)
+        costs = counts.costs(now_ms)
+    outcome = "late" if is_late else ""
+    if _exceeds(planned, costs, by):
+        outcome = "too_much"
+    elif counts.rest_since_ms is not None and _rested(state, counts.rest_since_ms + planned.quiet_ms):
+        outcome = "at_rest"
+    return counts, verdict_on(planned, outcome, costs) if outcome else None
 
 
 def _rested(state: GroupState, until_ms: int) -> bool:
@@ -170,36 +271,9 @@ def _rested(state: GroupState, until_ms: int) -> bool:
     return all(member.last_heard_ms >= until_ms for member in state.members.values())
 
 
-def _verdict(change: WatchedChange, outcome: str, costs: dict[str, int], *, is_whole: bool | None = None) -> ChangeJudged:
-    """`is_whole`: whether less than expected can be told; None: by the outcome."""
-    planned = change.planned
-    above = [each.metric for each in planned.expected if costs[each.metric] > each.high_95]
-    if _is_over_the_limit(change, costs):
-        above.append("limit")
-    if is_whole is None:
-        is_whole = outcome in ("at_rest", "late")
-    return ChangeJudged(
-        change_id=planned.change_id,
-        outcome=outcome,
-        **costs,
-        above=tuple(above),
-        below=tuple(each.metric for each in planned.expected if is_whole and costs[each.metric] < each.low_95),
-        undone=planned.or_undo and outcome == "too_much",
-    )
-
-
-def _exceeds(change: WatchedChange, costs: dict[str, int]) -> bool:
-    return _is_over_the_limit(change, costs) or any(costs[each.metric] > each.high_95 + ALLOWANCE[each.metric] for each in change.planned.expected)
-
-
-def _is_over_the_limit(change: WatchedChange, costs: dict[str, int]) -> bool:
-    most_ms = change.planned.most_unavailable_task_ms
-    return most_ms is not None and costs["unavailable_task_ms"] > most_ms
-
-
-def _is_at_rest(state: GroupState, change: WatchedChange) -> bool:
+def _is_at_rest(state: GroupState, counts: ChangeCounts) -> bool:
     """Returns whether nothing is under way: everything runs, and copies are near enough."""
-    if change.standing or state.in_flight or state.waiting or state.restarts or state.lent or not state.members:
+    if counts.standing or state.in_flight or state.waiting or state.restarts or state.lent or not state.members:
         return False
     members = state.members.values()
     if any(member.revoking or member.warmup or member.leaving for member in members):
@@ -211,31 +285,34 @@ def _is_at_rest(state: GroupState, change: WatchedChange) -> bool:
     return True
 
 
-def _look(state: GroupState, change: WatchedChange, tasks: Iterable[TaskId], expired: tuple[str, ...]) -> None:
-    """Notes who runs these tasks now. `expired`: members that were removed in this step: nobody ran
-    their tasks since they were heard last.
+def _looked(state: GroupState, planned_ms: int, counts: ChangeCounts, tasks: Iterable[TaskId], expired: Sequence[str], by: Yardstick) -> ChangeCounts:
+    """Returns the counts with who runs these tasks now. `expired`: members that were removed in
+    this step: nobody ran their tasks since they were heard last.
     """
-    now_ms = state.now_ms
-    for task in sorted(tasks):
-        before = change.runners.get(task)
-        is_standing = task in change.standing
-        if before is not None and before[0] in expired and not is_standing:
-            change.stand(task, change.heard_ms.get(before[0], now_ms))
-            is_standing = True
-        runner = None if _is_parked(state, change, task) else _runner(state, task, None if is_standing else before)
+    now_ms, begun_ms = state.now_ms, counts.begun_ms or 0
+    standing, runners = dict(counts.standing), dict(counts.runners)
+    unavailable_ms, moves = counts.unavailable_task_ms, counts.moves
+    for task in tasks:
+        before = runners.get(task)
+        if before is not None and before[0] in expired and task not in standing:
+            standing[task] = max(counts.heard_ms.get(before[0], now_ms), begun_ms)
+        runner = None if _is_parked(state, planned_ms, task) else _runner(state, task, None if task in standing else before, by)
         if runner is None:
-            change.stand(task, now_ms)
+            standing.setdefault(task, max(now_ms, begun_ms))
         else:
-            change.run(task, runner, now_ms)
+            unavailable_ms += now_ms - standing.pop(task, now_ms)
+            moves += before is not None and before[0] != runner[0]
+            runners[task] = runner
+    return attrs.evolve(counts, standing=standing, runners=runners, unavailable_task_ms=unavailable_ms, moves=moves)
 
 
-def _is_parked(state: GroupState, change: WatchedChange, task: TaskId) -> bool:
+def _is_parked(state: GroupState, planned_ms: int, task: TaskId) -> bool:
     """Returns whether its owner handles nothing more in the task, since the change was planned."""
     parked = state.parked.get(task)
-    return parked is not None and parked.member_id == state.owner.get(task) and parked.since_ms > change.planned_ms
+    return parked is not None and parked.member_id == state.owner.get(task) and parked.since_ms > planned_ms
 
 
-def _runner(state: GroupState, task: TaskId, before: tuple[str, int] | None) -> tuple[str, int] | None:
+def _runner(state: GroupState, task: TaskId, before: tuple[str, int] | None, by: Yardstick) -> tuple[str, int] | None:
     """Returns member and incarnation that run the task; None: nobody does. `before`: who ran it
     without a break.
     """
@@ -246,16 +323,16 @@ def _runner(state: GroupState, task: TaskId, before: tuple[str, int] | None) -> 
     now = owner, member.incarnation
     if now == before:
         return now
-    return now if task not in state.holds and _has_started(state, member, task) else None
+    return now if task not in state.holds and _has_started(state, member, task, by) else None
 
 
-def _has_started(state: GroupState, member: MemberState, task: TaskId) -> bool:
+def _has_started(state: GroupState, member: MemberState, task: TaskId, by: Yardstick) -> bool:
     if not state.is_stateful(task) or not state.records(task):
         return True
     lag = member.lags.get(task)
     runs = lag is LagSentinel.ACTIVE or (task in member.held and lag == 0)
-    speed = member.measured_records_per_s or member.restore_records_per_s or NEAR_RECORDS
-    return runs or member.is_caught_up(task, min(NEAR_RECORDS, speed, state.acceptable_lag(member)))
+    speed = member.measured_records_per_s or member.restore_records_per_s or by.near_records
+    return runs or member.is_caught_up(task, min(by.near_records, speed, state.acceptable_lag(member)))
 
 
-assert set(ALLOWANCE) == set(JUDGED_METRICS), "each metric has its allowance"
+assert set(OF_THIS_BUILD.allowance) == set(JUDGED_METRICS), "each metric has its allowance"

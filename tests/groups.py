@@ -36,6 +36,7 @@ from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.state import GroupState
+from equipoise.statemachine.watched_change import ChangeObserver
 from equipoise.testing.reference_model.step_checker import StepChecker
 
 GROUP = "orders"
@@ -80,6 +81,8 @@ class Group:
         self.load = load
         self.machine = GroupMachine(load=load)
         self.checker: StepChecker | None = StepChecker(load=load) if watched else None
+        self.observer: ChangeObserver | None = ChangeObserver()
+        """That of a leader, whose verdict follows at once; None: nobody judges."""
         self.append_ms = 1_000_000
         self.records: list[FactRecord] = []
         self.decisions: list[DecisionRecord] = []
@@ -104,7 +107,11 @@ class Group:
         for decision in decisions:
             for member in self.members.values():
                 member.inbox.append(decision)
-        return decisions
+        if self.observer is None:
+            return decisions
+        self.observer.see(self.state, record, decided)
+        verdict = self.observer.verdict
+        return decisions if verdict is None else [*decisions, *self.fact(verdict)]
 
     def tick(self, after_ms: int = 1_000) -> list[Decision]:
         return self.fact(ProbingTick(), after_ms)

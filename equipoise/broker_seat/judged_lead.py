@@ -20,7 +20,7 @@ from equipoise.broker_seat.first_plan import FirstPlan, classic_consumers, has_o
 from equipoise.broker_seat.ways import Way
 from equipoise.events.decisions import ChangeJudged
 from equipoise.events.errors import EquipoiseError
-from equipoise.events.facts import ChangeMeasured, ChangePlanned
+from equipoise.events.facts import ChangePlanned
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup
 from equipoise.kafka.group_requests import StreamsGroupDescribe
@@ -31,6 +31,7 @@ from equipoise.replay.wording import judged_text, planned_text
 from equipoise.runtime import Runtime
 from equipoise.seat.group_client import COOPERATIVE, GroupClient
 from equipoise.seat.seat_log import SeatLog
+from equipoise.statemachine.watched_change import measured
 
 _LOG = logging.getLogger(__name__)
 LOOK_S = 0.25
@@ -109,7 +110,7 @@ class LeadMeasuring:
         if change is None or change.planned.change_id != self._planned.change_id:
             return  # other settings are in force
         is_over = self._cost.rested_ms(now_ms) >= self._planned.quiet_ms
-        for each in self._log.append(ChangeMeasured(change_id=self._planned.change_id, **self._cost.costs(now_ms), is_over=is_over)):
+        for each in self._log.append(measured(self._planned, self._cost.costs(now_ms), is_over=is_over)):
             if isinstance(each.decision, ChangeJudged):
                 level = logging.WARNING if each.decision.outcome != "at_rest" or each.decision.above else logging.INFO
                 _LOG.log(level, "group %s: %s %s", self._group, self._planned.change_id, judged_text(each.decision))

@@ -70,7 +70,7 @@ async def unasked_problem(settings: LiveSettings, state: GroupState) -> str:
     if state.config is None or state.config.led_by != "equipoise":
         return "something else leads the group"
     try:
-        return await check_workers_read(settings, ChangePlanned)
+        return await check_workers_read(settings)
     except InputError as error:
         return str(error)
 
@@ -135,7 +135,7 @@ class Judging:
         """Raises InputError when a worker cannot read a planned change."""
         from equipoise.operations.worker_builds import check_workers_read
 
-        unknown = asyncio.run(check_workers_read(self._settings, ChangePlanned))
+        unknown = asyncio.run(check_workers_read(self._settings))
         if unknown:
             self._screen.remark(f"whether every worker reads planned changes is not known: {unknown}")
 

@@ -53,16 +53,16 @@ def in_order_of_trouble(briefs: Iterable[dict[str, Any]]) -> list[dict[str, Any]
     return sorted(briefs, key=key)
 
 
-def changes_of(state: GroupState, recent: GroupRecent | None) -> list[dict[str, Any]]:
+def changes_of(lead: GroupLead, recent: GroupRecent | None) -> list[dict[str, Any]]:
     """The last changes of a group, in order of time, each with what was expected beside what it
     was; of one that is under way, what it has cost so far.
     """
-    return [] if recent is None else [_change(each, state) for each in recent.changes.changes()]
+    return [] if recent is None else [_change(each, lead) for each in recent.changes.changes()]
 
 
-def _change(change: KnownChange, state: GroupState) -> dict[str, Any]:
-    watched = state.change
-    so_far = None if watched is None or watched.offset != change.offset else watched.costs(state.now_ms)
+def _change(change: KnownChange, lead: GroupLead) -> dict[str, Any]:
+    watched = lead.machine.state.change
+    so_far = lead.costs() if watched is not None and watched.offset == change.offset else None
     planned, judged = change.planned, change.judged
     return {
         "group": change.group,
@@ -109,7 +109,7 @@ def group_now(partition: int, lead: GroupLead, recent: GroupRecent) -> dict[str,
         "task_rows": [_task(state, task, index, not_running) for task in shown],
         "copies": _copies(state, shown, index),
         "tasks_left_out": len(state.tasks()) - len(shown),
-        "changes": last_changes(changes_of(state, recent)),
+        "changes": last_changes(changes_of(lead, recent)),
         "waits": [each.document() for each in waits(state, recent)[:MOST_ROWS]],
     }
 

@@ -214,7 +214,7 @@ class Console:
             for partition, lead in self._worker.groups():
                 recent = self._recent.glance(lead.name, partition, lead.machine)
                 rows.append(brief(partition, lead, recent))
-                changes += changes_of(lead.machine.state, recent)
+                changes += changes_of(lead, recent)
                 if not len(rows) % ROWS_A_PART:
                     changes = last_changes(changes)
                     yield

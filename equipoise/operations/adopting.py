@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 import attrs
 
 from equipoise.events.errors import InputError
-from equipoise.events.facts import ChangeMeasured, ChangePlanned, ExpectedCost
+from equipoise.events.facts import ChangePlanned, ExpectedCost
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.known_ends import batches_before, looks_back
 from equipoise.kafka.started_clients import NotAllowedError, admin_client, reaching
@@ -25,6 +25,7 @@ from equipoise.replay.wording import planned_text
 from equipoise.runtime import DEPLOYED
 from equipoise.seat.held_group import RELEASE, HeldGroup, Holders
 from equipoise.statemachine.state import GroupState
+from equipoise.statemachine.watched_change import measured
 
 LOOK_S = 0.05
 RETRY_S = 0.5
@@ -290,7 +291,7 @@ class Adopting:
         planned = ChangeWish().planned("adopt", what, state.last_offset, None, state.config_number)
         planned = attrs.evolve(planned, expected=(pause, moves) if predicts_pause else (moves,))
         try:
-            problem = await check_workers_read(self._settings, ChangeMeasured)
+            problem = await check_workers_read(self._settings)
             if before is not None and before.kind != "adopt":
                 problem = f"{before.change_id} is not over"
             if not problem:
@@ -306,11 +307,11 @@ class Adopting:
         if self._planned is not None:
             tasks, rest_ms = len(state.tasks()), int((now_s - self._planned_s) * 1_000)
             unavailable_ms = tasks * int((now_s - left_s) * 1_000)
-            change_id = self._planned.change_id
+            costs = {"unavailable_task_ms": unavailable_ms, "moves": tasks, "rest_ms": rest_ms}
             try:
-                await self._live.append(ChangeMeasured(change_id=change_id, unavailable_task_ms=unavailable_ms, moves=tasks, rest_ms=rest_ms))
+                await self._live.append(measured(self._planned, costs, is_over=True))
             except InputError as error:
-                self._say(f"{change_id} is not judged: {error}")  # what was asked for is done
+                self._say(f"{self._planned.change_id} is not judged: {error}")  # what was asked for is done
         return now_s - left_s
 
     async def _until(self, done: Callable[[Holders], bool], what: str) -> float:

@@ -36,7 +36,7 @@ class ChangeWish:
         expected = () if predicted is None else predicted.expected
         if self.or_undo and not expected and self.at_most_task_s is None:
             raise InputError("--or-undo: nothing could be predicted; say what is too much with --at-most TASK_SECONDS")
-        return ChangePlanned(
+        planned = ChangePlanned(
             change_id=f"{kind}-{offset + 1}",
             kind=kind,
             what=what,
@@ -45,5 +45,5 @@ class ChangeWish:
             most_unavailable_task_ms=None if self.at_most_task_s is None else round(self.at_most_task_s * 1_000),
             or_undo=self.or_undo,
             made_from=made_from,
-            **({"quiet_ms": TURN_QUIET_MS} if kind == "restart" else {}),
         )
+        return attrs.evolve(planned, quiet_ms=TURN_QUIET_MS) if kind == "restart" else planned

@@ -1,5 +1,5 @@
-"""Which workers of a log can read a kind of facts: they say it by their client id in their consumer
-group. An older one halts the group in which it meets a kind that it does not know
+"""Workers of a log that are older than this build: they say it by their client id in their consumer
+group. An older one halts the group in which it meets a fact that it does not know
 (docs/protocol.md#l6).
 """
 
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from equipoise.events import codec
 from equipoise.events.errors import InputError
-from equipoise.events.facts import Fact
 from equipoise.kafka.consumer_groups import ConsumerGroup, repeated
 from equipoise.live_settings import LiveSettings
 from equipoise.worker.faust_group import CLIENT_ID, group_name
@@ -16,9 +15,9 @@ ASK_S = 10.0
 """A rebalance of the workers is over by then."""
 
 
-async def check_workers_read(settings: LiveSettings, kind: type[Fact]) -> str:
-    """Returns why it is not known whether every worker of the log reads facts of this kind; "": all
-    that run do. Raises InputError when one does not.
+async def check_workers_read(settings: LiveSettings) -> str:
+    """Returns why it is not known whether every worker of the log reads the facts of this build;
+    "": all that run do. Raises InputError when one does not.
     """
     from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 
@@ -30,15 +29,16 @@ async def check_workers_read(settings: LiveSettings, kind: type[Fact]) -> str:
             return f"this user may not describe group {name}"
         except (KafkaError, OSError) as error:
             return f"group {name} cannot be described: {type(error).__name__} {error}"
-    code = codec.kind_of(kind)
-    older = sorted({each.host for each in members if _newest(each.client_id) < code})
+    older = sorted({each.host for each in members if _read_by(each.client_id) < codec.FACT_VERSIONS})
     if older:
         fix = "upgrade workers first (docs/operations.md#upgrade)"
-        raise InputError(f"a worker at {', '.join(older)} does not know {kind.__name__} and would halt the group; {fix}")
+        raise InputError(f"a worker at {', '.join(older)} does not know every fact of this build and would halt the group; {fix}")
     return ""
 
 
-def _newest(client_id: str) -> int:
-    """Returns the newest kind of facts that a worker with this client id reads; 0: it says none."""
+def _read_by(client_id: str) -> int:
+    """Returns the `FACT_VERSIONS` of a worker with this client id; 0: it says none. Builds until
+    December 2026 say less than any later one: the newest kind that they read.
+    """
     number = client_id.removeprefix(CLIENT_ID)
     return int(number) if client_id.startswith(CLIENT_ID) and number.isascii() and number.isdecimal() else 0

@@ -56,7 +56,7 @@ class FaustGroup:
             group_name(settings),
             broker=[f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")],
             broker_credentials=faust_credentials(settings),
-            broker_client_id=f"{CLIENT_ID}{codec.NEWEST_FACT_KIND}",
+            broker_client_id=f"{CLIENT_ID}{codec.FACT_VERSIONS}",
             broker_session_timeout=settings.worker_session_timeout_ms / 1000,
             broker_heartbeat_interval=min(_HEARTBEAT_S, settings.worker_session_timeout_ms / 5000),
             broker_commit_interval=1.0,

@@ -68,6 +68,10 @@ class ReplayedWorker(NetworkEnd):
         """None until the worker has taken the group over."""
         return None if self._lead is None else self._group(self._lead).machine
 
+    def costs(self) -> dict[str, int] | None:
+        """Returns what the change under way has cost until now; None: nobody counts."""
+        return None if self._lead is None else self._group(self._lead).costs()
+
     @property
     def taken_over(self) -> int:
         """Number of published decisions that the takeover recomputed and found equal."""

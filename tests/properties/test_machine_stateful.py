@@ -401,18 +401,19 @@ class Storm(RuleBasedStateMachine):
         within_ms=st.sampled_from([1, 60_000, 3_600_000]),
         most_ms=st.sampled_from([None, 0, 10_000]),
         late=st.sampled_from([None, 0, 1]),
+        judged_by=st.sampled_from(["observer", "fold"]),
     )
-    def is_to_be_changed(self, kind: str, within_ms: int, most_ms: int | None, late: int | None) -> None:
+    def is_to_be_changed(self, kind: str, within_ms: int, most_ms: int | None, late: int | None, judged_by: str) -> None:
         or_undo = kind == "configure" and most_ms is not None
-        limits: dict[str, Any] = {"judge_within_ms": within_ms, "quiet_ms": 5_000, "most_unavailable_task_ms": most_ms}
+        limits: dict[str, Any] = {"judged_by": judged_by, "judge_within_ms": within_ms, "quiet_ms": 5_000, "most_unavailable_task_ms": most_ms}
         number = None if late is None else max(0, self.group.state.config_number - late)
         self.group.fact(ChangePlanned(change_id="c", kind=kind, what="a change", or_undo=or_undo, made_from=number, **limits))
 
-    @rule(is_over=st.booleans(), unavailable_task_ms=st.sampled_from([0, 20_000]))
-    def is_measured(self, is_over: bool, unavailable_task_ms: int) -> None:
+    @rule(outcome=st.sampled_from(["at_rest", "late", "too_much"]), unavailable_task_ms=st.sampled_from([0, 20_000]))
+    def is_measured(self, outcome: str, unavailable_task_ms: int) -> None:
         change = self.group.state.change
-        waits = change is not None and not change.undoes and change.planned.kind in MEASURED_KINDS
-        fact = ChangeMeasured(change_id="c", unavailable_task_ms=unavailable_task_ms, moves=0, rest_ms=1_000, is_over=is_over)
+        waits = change is not None and not change.undoes and (change.counts is None or change.planned.kind in MEASURED_KINDS)
+        fact = ChangeMeasured(change_id="c", outcome=outcome, unavailable_task_ms=unavailable_task_ms, moves=0, rest_ms=1_000)
         decided = self.group.fact(fact)
         verdicts = [each for each in decided if isinstance(each, ChangeJudged)]
         assert (len(verdicts), bool(rejections(decided))) == ((1, False) if waits else (0, True))

@@ -15,7 +15,7 @@ from equipoise.broker_seat.extra_member import CLIENT_ID as SEAT_CLIENT_ID
 from equipoise.broker_seat.extra_member import ExtraMember, NoBrokerSeatError, OutOfGroupError
 from equipoise.events.decisions import ChangeJudged
 from equipoise.events.errors import InputError
-from equipoise.events.facts import ChangeMeasured
+from equipoise.events.facts import ChangePlanned
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup, repeated
 from equipoise.operations.migrating.cost import MOST_PARTITIONS, SESSION_MS
@@ -28,6 +28,7 @@ from equipoise.replay.wording import counted, judged_text
 from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.seat.seat_log import SeatLog
 from equipoise.seat.seat_protocol import TopicPartition
+from equipoise.statemachine.watched_change import measured
 
 CLIENT_ID = "equipoise-migrate"
 OWN = (CLIENT_ID, SEAT_CLIENT_ID)
@@ -106,24 +107,24 @@ class TakingOver:
         """
         self._began_s = self._runtime.monotonic_s()
         self._look({place: each.member_id for each in self.before.clients for place in each.held}, is_at_rest=False)
-        change_id = None if self._log is None else self._plan(self._log)
+        planned = None if self._log is None else self._plan(self._log)
         done = await self._taken_over(self._began_s, within_s)
-        if self._log is not None and change_id is not None:
-            costs = self._cost.costs(self._now_ms())
-            for each in self._log.append(ChangeMeasured(change_id=change_id, **costs, is_over=done.is_done)):
+        if self._log is not None and planned is not None:
+            for each in self._log.append(measured(planned, self._cost.costs(self._now_ms()), is_over=done.is_done)):
                 if isinstance(each.decision, ChangeJudged):
                     return attrs.evolve(done, judged=judged_text(each.decision))
         return done
 
-    def _plan(self, log: SeatLog) -> str:
-        """Returns the id of the change in the log."""
+    def _plan(self, log: SeatLog) -> ChangePlanned:
+        """Returns the change in the log."""
         has = {f"{topic}-{number}": each.member_id for each in self.before.clients for topic, number in each.held}
         settings = ConsumerSettings(session_timeout_ms=SESSION_MS, is_broker_led=True, in_step=True)
         idle = [each.member_id for each in self.before.clients if not each.held]
         expected = predict_deal(has, has, settings, idle=idle) if 0 < len(has) <= MOST_PARTITIONS else ()
         planned = ChangeWish().planned("migrate", "the broker takes the group over", log.state.last_offset, None, log.state.config_number)
-        log.append(attrs.evolve(planned, expected=expected))
-        return planned.change_id
+        planned = attrs.evolve(planned, expected=expected)
+        log.append(planned)
+        return planned
 
     def _look(self, has: Mapping[TopicPartition, str], *, is_at_rest: bool) -> None:
         self._cost.look(has, self._now_ms(), is_at_rest=is_at_rest)

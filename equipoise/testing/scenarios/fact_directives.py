@@ -13,6 +13,7 @@ from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import FieldError, InputError, UnknownEventError
 from equipoise.events.facts import (
     CARRIERS,
+    JUDGED_METRICS,
     READINESS,
     AbsentMember,
     AssignmentObserved,
@@ -519,12 +520,13 @@ def deal(context: Context, parsed: ParsedDirective) -> None:
     quiet_ms=Argument(WHOLE, "it is over after so long at rest; 15000"),
     or_undo=Argument(YES_NO, "yes: the settings of before come back when it costs too much"),
     made_from=MADE_FROM,
+    judged_by=Argument(TEXT, "fold: as former builds did; observer"),
     **TIME,
 )
 def plan_change(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     change_id, kind = parsed.members()
-    given = parsed.given("most_unavailable_task_ms", "quiet_ms", "or_undo", "made_from")
+    given = parsed.given("most_unavailable_task_ms", "quiet_ms", "or_undo", "made_from", "judged_by")
     try:
         context.append(ChangePlanned(change_id=change_id, kind=kind, what=f"{kind} {change_id}", **given))
     except FieldError as error:
@@ -533,19 +535,17 @@ def plan_change(context: Context, parsed: ParsedDirective) -> None:
 
 @directive(
     "measure-change",
-    "ID",
-    "ChangeMeasured: who made a change says what it cost ([D14](protocol.md#d14)).",
+    "ID OUTCOME",
+    "ChangeMeasured: what a change cost, by who has watched it ([D14](protocol.md#d14)).",
     unavailable_task_ms=Argument(WHOLE, "0"),
     moves=Argument(WHOLE, "0"),
     rest_ms=Argument(WHOLE, "0"),
-    is_over=Argument(YES_NO, "yes"),
     **TIME,
 )
 def measure_change(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
-    (change_id,) = parsed.members()
-    zeros = {"unavailable_task_ms": 0, "moves": 0, "rest_ms": 0}
-    context.append(ChangeMeasured(change_id=change_id, **zeros | parsed.given("unavailable_task_ms", "moves", "rest_ms", "is_over")))
+    change_id, outcome = parsed.members()
+    context.append(ChangeMeasured(change_id=change_id, outcome=outcome, **dict.fromkeys(JUDGED_METRICS, 0) | parsed.given(*JUDGED_METRICS)))
 
 
 @directive("left", "MEMBER...", "MemberLeft: the member has stopped everything.", incarnation=INCARNATION, **TIME)

@@ -86,7 +86,7 @@ def fact_text(fact: Fact) -> str:
     elif isinstance(fact, facts.ChangePlanned):
         words += [fact.change_id, fact.kind, *(["or_undo"] if fact.or_undo else [])]
     elif isinstance(fact, facts.ChangeMeasured):
-        words += [fact.change_id, *([] if fact.is_over else ["not_over"])]
+        words += [fact.change_id, fact.outcome]
     elif isinstance(fact, facts.TopologyDeclared):
         words.append(f"epoch={fact.epoch}")
     elif isinstance(fact, facts.AssignmentObserved):

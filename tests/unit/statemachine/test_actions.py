@@ -46,13 +46,13 @@ MUTATORS = frozenset({"add", "append", "clear", "discard", "extend", "insert", "
 """Methods that change a dict, list or set."""
 
 
-def reads_state(node: ast.AST, aliases: set[str]) -> bool:
+def reads_state(node: ast.AST, aliases: set[str], others: set[str]) -> bool:
     """Whether the expression is a part of the state: it names one of its fields, or a local name
-    for one.
+    for one. `others`: names of objects that have fields of the same names.
     """
     while True:
         if isinstance(node, ast.Attribute):
-            if node.attr in FIELDS and not (isinstance(node.value, ast.Name) and node.value.id in {"self", "group"}):
+            if node.attr in FIELDS and not (isinstance(node.value, ast.Name) and node.value.id in others):
                 return True
             node = node.value
         elif isinstance(node, ast.Subscript):
@@ -67,10 +67,13 @@ def writes(source: str) -> list[str]:
     """Statements that change the state, as "line: source"."""
     tree = ast.parse(source)
     found: list[tuple[int, str]] = []
+    held = {each.__name__ for each in HELD}
+    of_state = {node for each in ast.walk(tree) if isinstance(each, ast.ClassDef) and each.name in held for node in ast.walk(each)}
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         aliases: set[str] = set()
+        others = {"group"} if function in of_state else {"self", "group"}
         for node in ast.walk(function):
-            if isinstance(node, ast.Assign) and reads_state(node.value, set()):
+            if isinstance(node, ast.Assign) and reads_state(node.value, set(), others):
                 aliases.update(target.id for target in node.targets if isinstance(target, ast.Name))
         for node in ast.walk(function):
             changed: list[ast.expr] = []
@@ -81,7 +84,7 @@ def writes(source: str) -> list[str]:
             changed = [each for each in changed if not isinstance(each, ast.Name)]  # binding a local name changes nothing
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
                 changed = [node.func.value]
-            found += [(each.lineno, ast.unparse(node)) for each in changed if reads_state(each, aliases)]
+            found += [(each.lineno, ast.unparse(node)) for each in changed if reads_state(each, aliases, others)]
     return [f"{line}: {text}" for line, text in sorted(set(found))]
 
 
@@ -106,6 +109,13 @@ def test_module_does_not_write_to_the_state(module: str) -> None:
 )
 def test_write_is_found(statement: str) -> None:
     assert len(writes(f"def function(state, member, backoff, task, name, topic, racks, ends):\n    {statement}\n")) >= 1
+
+
+@pytest.mark.parametrize("statement", ["self.undoes = True", "self.standing.pop(task)", "self.times, self.over = 1, True"])
+def test_write_of_a_state_to_itself_is_found(statement: str) -> None:
+    method = f"    def method(self, task):\n        {statement}\n"
+    assert len(writes(f"class WatchedChange:\n{method}")) >= 1
+    assert writes(f"class Session:\n{method}") == []
 
 
 def test_actions_is_where_the_state_is_written() -> None:

@@ -1,9 +1,11 @@
 """Planned changes: what they cost is counted from their beginning until rest, judged beside what
-was expected, and undone where that was asked.
+was expected, and undone where that was asked. Each is judged by an observer, and in the fold, as
+former builds did.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -25,14 +27,30 @@ from equipoise.events.facts import (
     TaskParked,
 )
 from equipoise.events.tasks import TaskId
-from equipoise.statemachine import snapshots
+from equipoise.statemachine import snapshots, watched_change
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.state import ChangeCounts
 from tests.groups import SESSION_MS, Group, configured, topology
+
+JUDGED_BY = ["observer"]
+
+
+@pytest.fixture(autouse=True, params=["observer", "fold"])
+def judged_by(request: pytest.FixtureRequest) -> Iterator[str]:
+    JUDGED_BY[0] = request.param
+    yield request.param
+    JUDGED_BY[0] = "observer"
 
 
 def planned(kind: str = "configure", **fields: Any) -> ChangePlanned:
-    return ChangePlanned(change_id="c1", kind=kind, what="something", **fields)
+    return ChangePlanned(change_id="c1", kind=kind, what="something", judged_by=JUDGED_BY[0], **fields)
+
+
+def counted(group: Group) -> ChangeCounts:
+    assert group.state.change is not None
+    assert group.observer is not None
+    return group.state.change.counts or group.observer.counts
 
 
 def expected(metric: str, low: int, high: int) -> ExpectedCost:
@@ -102,8 +120,7 @@ def test_tasks_of_a_member_that_leaves_without_a_word_before_stand_until_others_
     tasks = sorted(group.state.members["m2"].active)
     group.fact(MemberLeft(member_id="m2", incarnation=1))
     del group.members["m2"]
-    assert group.state.change is not None
-    assert sorted(group.state.change.standing) == tasks
+    assert sorted(counted(group).standing) == tasks
     found = until_judged(group)
     assert found.moves == len(tasks)
     assert found.unavailable_task_ms > 0
@@ -217,11 +234,9 @@ def test_rejected_settings_of_somebody_else_leave_a_plan_as_it_is() -> None:
     group.fact(made_from(group, 0, max_warmups=21))
     group.fact(planned(made_from=1, expected=(expected("rest_ms", 0, 0),)))
     assert codes(group, made_from(group, 0, num_standbys=2)) == ["configuration_changed"]
-    change = group.state.change
-    assert change is not None
-    assert change.begun_ms is None
+    assert counted(group).begun_ms is None
     assert codes(group, attrs.evolve(made_from(group, 1, num_standbys=1), change_id="c1")) == []
-    assert change.begun_ms is not None
+    assert counted(group).begun_ms is not None
 
 
 def test_limit_counts_whatever_was_expected() -> None:
@@ -266,14 +281,13 @@ def test_copy_that_its_member_restores_slowly_does_not_start_at_once() -> None:
         group = led(acceptable_recovery_lag=1_000_000, end_offset=5_000)
         group.fact(planned("join", most_unavailable_task_ms=10**6))
         group.join("m4", restores=1_000).load = Load(restored_records_per_s=speed)
-        assert group.state.change is not None
         for _ in range(4):
             group.cycle()
-        costs.append(group.state.change.costs(group.state.now_ms)["unavailable_task_ms"])
+        costs.append(counted(group).costs(group.state.now_ms)["unavailable_task_ms"])
     assert costs[0] < costs[1], costs
 
 
-def test_other_settings_replace_the_change() -> None:
+def test_other_settings_replace_the_change(judged_by: str) -> None:
     group = led()
     group.fact(planned(or_undo=True, most_unavailable_task_ms=0))
     assert verdicts(group.fact(with_settings(group, max_warmups=3))) == []
@@ -283,7 +297,7 @@ def test_other_settings_replace_the_change() -> None:
     group.fact(MemberLeft(member_id="m2", incarnation=1))
     (found,) = verdicts(group.fact(attrs.evolve(planned("join"), change_id="c2"), after_ms=2_000))
     assert (found.change_id, found.outcome) == ("c1", "replaced")
-    assert found.unavailable_task_ms >= 2_000, "until it was replaced"
+    assert (found.unavailable_task_ms >= 2_000) == (judged_by == "fold"), "until it was replaced"
     assert group.state.change is not None
     assert (group.state.change.planned.change_id, group.state.change.offset) == ("c2", group.state.last_offset)
 
@@ -352,14 +366,18 @@ def test_tasks_that_the_topology_has_no_more_do_not_stand() -> None:
     group.fact(planned("restart"))
     group.fact(MemberLeft(member_id="m2", incarnation=1))
     del group.members["m2"]
-    assert group.state.change is not None
-    gone = max(group.state.change.standing)
+    gone = max(counted(group).standing)
     group.fact(topology(2, stateful=gone.partition))
-    assert gone not in group.state.change.standing
+    assert gone not in counted(group).standing
 
 
-def measured(change_id: str = "c1", **costs: Any) -> ChangeMeasured:
-    return ChangeMeasured(change_id=change_id, **{"unavailable_task_ms": 0, "moves": 0, "rest_ms": 1_000, **costs})
+def measured(group: Group, *, is_over: bool = True, **costs: int) -> ChangeMeasured:
+    """The fold goes by the costs alone, as former builds wrote no more."""
+    costs = {"unavailable_task_ms": 0, "moves": 0, "rest_ms": 1_000, **costs}
+    if JUDGED_BY[0] == "fold":
+        return watched_change.verdict_on(planned("lead"), "at_rest" if is_over else "late", costs)
+    change = group.state.change
+    return watched_change.measured(planned("lead") if change is None else change.planned, costs, is_over=is_over)
 
 
 @pytest.mark.parametrize("kind", MEASURED_KINDS)
@@ -369,7 +387,7 @@ def test_change_that_members_do_not_report_is_judged_by_who_made_it(kind: str) -
     group.join("m4")
     for _ in range(20):
         assert verdicts(group.cycle()) == [], "what members report does not count"
-    (found,) = verdicts(group.fact(measured(unavailable_task_ms=2_500, moves=3)))
+    (found,) = verdicts(group.fact(measured(group, unavailable_task_ms=2_500, moves=3)))
     assert (found.outcome, found.unavailable_task_ms, found.moves, found.rest_ms) == ("too_much", 2_500, 3, 1_000)
     assert (found.above, found.below) == (("unavailable_task_ms", "moves"), ())
     assert group.state.change is None
@@ -378,21 +396,22 @@ def test_change_that_members_do_not_report_is_judged_by_who_made_it(kind: str) -
 def test_account_of_what_it_cost_is_beside_what_was_expected() -> None:
     group = led()
     group.fact(planned("lead", expected=(expected("moves", 2, 3),)))
-    (found,) = verdicts(group.fact(measured(moves=1, rest_ms=70_000)))
+    (found,) = verdicts(group.fact(measured(group, moves=1, rest_ms=70_000)))
     assert (found.outcome, found.above, found.below, found.rest_ms) == ("at_rest", (), ("moves",), 70_000)
     group.fact(planned("lead", expected=(expected("moves", 2, 3),)))
-    (found,) = verdicts(group.fact(measured(moves=2, is_over=False)))
+    (found,) = verdicts(group.fact(measured(group, moves=2, is_over=False)))
     assert (found.outcome, found.above, found.below) == ("late", (), ())
 
 
 @pytest.mark.parametrize("kind", ["join", "lead"])
 def test_account_of_another_change_is_refused(kind: str) -> None:
     group = led()
+    fact = measured(group)
     refused = [EventRejected(kind=codec.kind_of(ChangeMeasured), code="not_watched")]
-    assert group.fact(measured()) == refused
+    assert group.fact(fact) == refused
     group.fact(planned(kind))
-    assert group.fact(measured("c2")) == refused
-    assert group.fact(measured()) == refused or kind == "lead"
+    assert group.fact(attrs.evolve(fact, change_id="c2")) == refused
+    assert (group.fact(fact) == refused) == (kind == "join" and JUDGED_BY[0] == "fold")
 
 
 def test_other_settings_and_time_end_a_change_that_nobody_measures() -> None:

@@ -17,6 +17,7 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.replay.known_changes import KnownChange, known_changes
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.sentences import tell
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
 from tests.changed_groups import changed_group, entries_of
 from tests.groups import GROUP
@@ -48,7 +49,10 @@ def test_console_knows_the_changes_that_the_log_has() -> None:
     told = steps()
     whole = known_changes(entries_of(changed_group()))
     assert of(remembered(told)) == whole
-    rows = last_changes(changes_of(told[-1][2].state, remembered(told).groups[GROUP]))
+    record, _, machine = told[-1]
+    lead = GroupLead(GROUP, machine)
+    lead.observer.see(machine.state, record, ())
+    rows = last_changes(changes_of(lead, remembered(told).groups[GROUP]))
     assert [each["verdict"] for each in reversed(rows)] == [
         "as expected",
         "over: moves below",
