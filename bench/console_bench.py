@@ -22,8 +22,8 @@ from equipoise.console.recent import Recent
 from equipoise.events.codec import make_record
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, LogOpened, MemberJoined, MemberLeft, MemberUnchanged, PartitionsObserved
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.hosting.runtime import DEPLOYED
 from equipoise.replay.sentences import TOLD_FACTS, tell
-from equipoise.runtime import DEPLOYED
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.worker.asked_workers import AskedWorkers

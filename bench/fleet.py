@@ -35,7 +35,6 @@ from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.archive_writing import Writer
 from equipoise.log.parquet.files import all_parts, batches, by_partition, make_archive
 from equipoise.log.parquet.files import schema as archive_schema
-from equipoise.replay.simulation.many_groups import Fleet, make_group
 from equipoise.replay.spark.groups import Unit, units_of
 from equipoise.replay.spark.result_tables import write_tables
 from equipoise.replay.spark.session import session
@@ -43,6 +42,7 @@ from equipoise.replay.spark.timeline import TABLES, plain_tables, spark_timeline
 from equipoise.replay.spark.verify import spark_verify, verify_group
 from equipoise.replay.spark.what_if import what_if_group, what_if_rows
 from equipoise.replay.whatif.evaluate import Configuration
+from equipoise.testing.many_groups import Fleet, make_group
 
 CORES = os.cpu_count() or 1
 SEEDS = (0,)

@@ -19,9 +19,9 @@ from aiokafka.admin import NewTopic
 
 from bench.live_changes import busy_since, cpu_s
 from bench.made_changes import MadeChange, compared, told
-from equipoise.broker_seat.ways import CLASS, SETTING
 from equipoise.events.facts import JUDGED_METRICS
 from equipoise.kafka.connection import Connection
+from equipoise.lead.broker_seat.ways import CLASS, SETTING
 from equipoise.replay.known_changes import verdict_text
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.group_clients import GroupClient, aiokafka_command, confluent_kafka_command

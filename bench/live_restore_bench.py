@@ -20,6 +20,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from bench.live import Row, broker
 from equipoise.events.tasks import TaskId
+from equipoise.hosting.runtime import collect_seldom
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import admin_client, reader, writer
 from equipoise.member.directory import StateDirectory
@@ -27,7 +28,6 @@ from equipoise.member.origin import Origin
 from equipoise.member.restorer import FETCH_BYTES, FETCH_WAIT_MS, MOST_RECORDS, ChangelogRestorer
 from equipoise.member.stores import RocksStore
 from equipoise.member.throttle import Throttle
-from equipoise.runtime import collect_seldom
 
 RECORDS = 600_000
 KEY_BYTES, VALUE_BYTES = 16, 134

@@ -16,8 +16,8 @@ from aiokafka.admin import NewTopic
 
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import admin_client
-from equipoise.operations.migrating.asking_groups import GroupsAsking, JudgedGroup
-from equipoise.operations.migrating.taking_over import TakingOver
+from equipoise.lead.migrating.asking_groups import GroupsAsking, JudgedGroup
+from equipoise.lead.migrating.taking_over import TakingOver
 from tests.live.group_clients import ROOT
 from tools.brokers import Brokers
 

@@ -32,6 +32,7 @@ from click.testing import CliRunner
 from equipoise.cli import main as command_line
 from equipoise.events.facts import Fact, LagReported, MemberJoined, MemberLeft
 from equipoise.events.tasks import Lag, LagSentinel
+from equipoise.folding import log_reading
 from equipoise.kafka.aiokafka_wire import AiokafkaWire
 from equipoise.kafka.client import NewTopic
 from equipoise.kafka.started_clients import admin_client, writer
@@ -45,7 +46,7 @@ from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine import snapshots
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.state import MemberState
-from equipoise.worker import base_storing, log_reading
+from equipoise.worker import base_storing
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import configured

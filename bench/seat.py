@@ -35,13 +35,13 @@ import attrs
 import click
 
 from bench.removals import fed
-from equipoise.broker_seat.extra_member import ExtraMember
-from equipoise.broker_seat.ways import CLASS, SETTING
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.group_client import PROTOCOLS, seat_bucket
+from equipoise.kafka.group_client import GroupClient as RawMember
+from equipoise.lead.broker_seat.extra_member import ExtraMember
+from equipoise.lead.broker_seat.ways import CLASS, SETTING
 from equipoise.log import open_log
 from equipoise.replay.verification import verify
-from equipoise.seat.group_client import PROTOCOLS, seat_bucket
-from equipoise.seat.group_client import GroupClient as RawMember
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command, java_command, kafka_python_command
 from tests.live.kafka import admin_client, create_partitions

@@ -41,12 +41,12 @@ from confluent_kafka import Consumer, TopicPartition
 from bench import seat, streams_seat
 from bench.removals import fed
 from bench.seat import BROKERS, EVERY_MS, NEW, PARTITIONS, Run, Window, print_row, until
-from equipoise.broker_seat.broker_plan import MARK, BrokerPlan, PlanEntry, in_order, made_for, write_plan
-from equipoise.broker_seat.described_group import subscriptions
-from equipoise.broker_seat.extra_member import CLIENT_ID, ExtraMember
-from equipoise.broker_seat.streams_seat import NAME, TAGS
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.group_configs import own_group_settings, set_group_settings
+from equipoise.lead.broker_seat.broker_plan import MARK, BrokerPlan, PlanEntry, in_order, made_for, write_plan
+from equipoise.lead.broker_seat.described_group import subscriptions
+from equipoise.lead.broker_seat.extra_member import CLIENT_ID, ExtraMember
+from equipoise.lead.broker_seat.streams_seat import NAME, TAGS
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.cut import Relays
 from tests.live.group_clients import GroupClient

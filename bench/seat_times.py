@@ -35,10 +35,10 @@ from aiokafka.errors import KafkaError
 
 from bench.removals import fed
 from bench.seat import BROKERS, PARTITIONS, Run, print_row, until
-from equipoise.broker_seat.broker_plan import MARK, BrokerPlan, PlanEntry, entries_of, in_order, made_for, write_plan
-from equipoise.broker_seat.extra_member import OWN_TOPICS, ExtraMember
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import repeated
+from equipoise.lead.broker_seat.broker_plan import MARK, BrokerPlan, PlanEntry, entries_of, in_order, made_for, write_plan
+from equipoise.lead.broker_seat.extra_member import OWN_TOPICS, ExtraMember
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.kafka import admin_client
 from tools.brokers import FAST_JAVA, Brokers

@@ -39,7 +39,6 @@ from equipoise.events.records import FactRecord
 from equipoise.log.copying import copy_log
 from equipoise.log.parquet.parquet_log import ArchiveLog
 from equipoise.log.sqlite import SqliteLog
-from equipoise.replay.simulation.many_groups import Fleet, make_fleet
 from equipoise.replay.spark.cuts import pieces_plan
 from equipoise.replay.spark.groups import TASKS_A_CORE, Unit, dealt, over_groups, units_of
 from equipoise.replay.spark.incremental import plan_of, spark_verify_on
@@ -52,6 +51,7 @@ from equipoise.replay.verification import verify
 from equipoise.replay.whatif.evaluate import Configuration
 from equipoise.replay.wording import counted
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.testing.many_groups import Fleet, make_fleet
 
 CORES = os.cpu_count() or 1
 FLEET = Fleet(groups=int(os.environ.get("BENCH_GROUPS", "40")), records=int(os.environ.get("BENCH_RECORDS", "200000")), seed=1)

@@ -30,10 +30,10 @@ import click
 from aiokafka.errors import KafkaError
 
 from bench.streams_rounds import silence
-from equipoise.broker_seat.ways import STREAMS_CLASS, STREAMS_SETTING
 from equipoise.kafka.client import TopicPartition, Unsent, acknowledged
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import admin_client, writer
+from equipoise.lead.broker_seat.ways import STREAMS_CLASS, STREAMS_SETTING
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.seat_process import SeatProcess
 from tests.live.streams import JAVA, described_streams

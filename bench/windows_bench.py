@@ -21,7 +21,7 @@ import msgpack
 
 from bench.__main__ import Row
 from equipoise import BytesSerde, RocksStore, State, TaskContext, TaskId
-from equipoise.runtime import collect_seldom
+from equipoise.hosting.runtime import collect_seldom
 from equipoise.streams import count, sessions, stream_time, tumbling
 from equipoise.streams.windows import AnyWindows
 

@@ -24,11 +24,11 @@ import click
 
 from equipoise import Record, TaskContext
 from equipoise.assignors import registry
-from equipoise.changed_settings import with_settings
 from equipoise.cli.params import check_live_settings
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import ChangePlanned, Fact, GroupConfigured
 from equipoise.events.records import Entry
+from equipoise.hosting.changed_settings import with_settings
 from equipoise.kafka.client import TopicPartition
 from equipoise.log.kafka.envelope import group_key, pack_fact, read_fact
 from equipoise.member.stores import StateStore

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from equipoise.events.settings import GroupSettings as GroupSettings
     from equipoise.events.tasks import TaskId as TaskId
     from equipoise.events.tasks import parse_task as parse_task
-    from equipoise.json_logging import JsonFormatter as JsonFormatter
+    from equipoise.hosting.json_logging import JsonFormatter as JsonFormatter
     from equipoise.kafka.connection import Connection as Connection
     from equipoise.log import Log as Log
     from equipoise.log import open_log as open_log
@@ -80,7 +80,7 @@ PUBLIC_NAMES = {
     "GroupMachine": "equipoise.statemachine.machine",
     "GroupSettings": "equipoise.events.settings",
     "Handler": "equipoise.member",
-    "JsonFormatter": "equipoise.json_logging",
+    "JsonFormatter": "equipoise.hosting.json_logging",
     "JsonSerde": "equipoise.member",
     "KeyLocation": "equipoise.member",
     "Log": "equipoise.log",

@@ -38,6 +38,7 @@ from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.state import GroupState
 from equipoise.statemachine.watched_change import ChangeObserver
 from equipoise.testing.reference_model.step_checker import StepChecker
+from tests.support.reference_model.step_checker import StepChecker
 
 GROUP = "orders"
 LOG_OPENED = LogOpened(log_id="log-1")

@@ -6,11 +6,11 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
+from equipoise.kafka.offsets_topic.record_keys import RawRecord, read_group_record
+from equipoise.kafka.offsets_topic.record_writing import WrittenMember, classic_group_record
 from equipoise.replay.importers.groups.cluster_recording import RecordedCommit, open_recording
 from equipoise.replay.importers.groups.dump import Dump
 from equipoise.replay.importers.kafka_streams import StreamsSource, shipped_runs
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord, read_group_record
-from equipoise.replay.importers.offsets_topic.record_writing import WrittenMember, classic_group_record
 
 
 def record_runs(path: Path, runs: Mapping[str, str], cluster: str = "c1") -> Path:

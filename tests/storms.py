@@ -31,13 +31,13 @@ from equipoise.replay.simulation import (
     steady,
 )
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.testing.reference_model.step_checker import StepChecker
 from tests.faults import MOST_PARTITIONS, OPTIONS, Builds, long_id
 from tests.model.recording import Recording
 from tests.model.trace import Refused
 from tests.storm_faults import Fault, plan, random_faults
 from tests.storm_faults import restarting as restarts_among
 from tests.storm_operators import OPERATOR_FAULTS, Operators, random_operator_faults
+from tests.support.reference_model.step_checker import StepChecker
 
 START_MS = 1_000_000_000
 SESSION_MS = 10_000

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.assignors.assign_json import assign_line
-from equipoise.assignors.common.java_order import text_key
+from equipoise.events.java_order import text_key
 
 FOLDER = Path(__file__).parent / "data" / "vectors"
 

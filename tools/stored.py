@@ -13,8 +13,8 @@ from equipoise.log import open_log
 from equipoise.log.parquet.parquet_log import ArchiveLog
 from equipoise.member.directory import StateDirectory
 from equipoise.member.stores import RocksStore
-from equipoise.replay.simulation.many_groups import Fleet, make_fleet
 from equipoise.replay.verification import verify
+from equipoise.testing.many_groups import Fleet, make_fleet
 
 GROUPS, RECORDS, SEED = 1, 400, 10
 STATE = {f"key {number}".encode(): f"value {number}".encode() * 3 for number in range(50)}

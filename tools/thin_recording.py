@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.events.errors import EquipoiseError
+from equipoise.kafka.offsets_topic.record_keys import RawRecord
 from equipoise.replay.importers.kafka_streams.import_options import options_of
 from equipoise.replay.importers.kafka_streams.manifest import measured_json
 from equipoise.replay.importers.kafka_streams.offsets_records import GroupMetadata, OffsetCommit
 from equipoise.replay.importers.kafka_streams.scan import group_records
 from equipoise.replay.importers.kafka_streams.source import ACTIONS, END_OFFSETS, MEASURED, OFFSETS, SETTINGS, EndOffsetSample, StreamsSource
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 
 
 def thin(source: StreamsSource, out: Path, settings: dict[str, Any]) -> None:

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from equipoise.assignors.common.java_order import text_key, text_order
 from equipoise.events.fields import MOST_TASK_NUMBER
+from equipoise.events.java_order import text_key, text_order
 from equipoise.events.tasks import TaskId
 
 

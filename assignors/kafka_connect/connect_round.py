@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from equipoise.assignors.common.java_order import text_key, text_order
+from equipoise.events.java_order import text_key, text_order
 from equipoise.events.tasks import TaskId
 
 CONNECTORS, TASKS = POOLS = (0, 1)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from equipoise.assignors.common.java_order import hash_order
 from equipoise.assignors.kafka_streams.java import MAX_LONG, Heap, member_hash
+from equipoise.events.java_order import hash_order
 from equipoise.events.tasks import TaskId
 
 LATEST = -2

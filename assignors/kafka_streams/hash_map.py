@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from equipoise.assignors.common.java_order import FEWEST_BUCKETS
+from equipoise.events.java_order import FEWEST_BUCKETS
 
 K = TypeVar("K")
 

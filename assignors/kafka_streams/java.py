@@ -1,5 +1,5 @@
 """Ids, hashes and heaps of the Java runtime that Kafka's assignments depend on. See also
-`equipoise.assignors.common.java_order`.
+`equipoise.events.java_order`.
 
 A process id is a UUID, which Java compares as two *signed* 64-bit halves: ids that begin with 8..f
 come before those that begin with 0..7. Member ids here may be any text. UUIDs in canonical form
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from equipoise.assignors.common.java_order import MASK_32, text_hash, text_key
+from equipoise.events.java_order import MASK_32, text_hash, text_key
 from equipoise.events.tasks import TaskId
 
 MAX_LONG = 2**63 - 1

@@ -14,7 +14,6 @@ from equipoise.assignors.common.transport import SOLVER
 from equipoise.assignors.lag_aware import uneven
 from equipoise.assignors.lag_aware.bundles import Dealt
 from equipoise.assignors.lag_aware.dealing import (
-    Topic,
     deal_all,
     deal_nearer,
     deal_topic,
@@ -26,6 +25,7 @@ from equipoise.assignors.lag_aware.dealing import (
     topics_of,
 )
 from equipoise.assignors.lag_aware.dealt_plan import plan_of
+from equipoise.assignors.lag_aware.dealt_topics import Topic
 from equipoise.assignors.lag_aware.evening import Evening
 from equipoise.assignors.lag_aware.options import ASSIGNOR, LagAwareOptions
 from equipoise.events.tasks import TaskId

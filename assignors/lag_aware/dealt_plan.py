@@ -10,7 +10,8 @@ from equipoise.assignors.common.movements import MoveBenefits
 from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason, StageCost
 from equipoise.assignors.common.problem import Movement, MovementState
 from equipoise.assignors.lag_aware.bundles import Dealt
-from equipoise.assignors.lag_aware.dealing import Topic, ranks
+from equipoise.assignors.lag_aware.dealing import ranks
+from equipoise.assignors.lag_aware.dealt_topics import Topic
 from equipoise.assignors.lag_aware.evening import Evening
 from equipoise.events.tasks import TaskId
 

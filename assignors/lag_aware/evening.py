@@ -14,13 +14,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from equipoise.assignors.common.java_order import text_key
+from equipoise.assignors.lag_aware.dealt_topics import Topic
+from equipoise.events.java_order import text_key
 from equipoise.events.tasks import TaskId
-
-if TYPE_CHECKING:
-    from equipoise.assignors.lag_aware.dealing import Topic
 
 MOST_STEPS = 2_000_000
 """Members looked at in one search for paths, about 2 s of work."""

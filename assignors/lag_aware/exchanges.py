@@ -22,8 +22,9 @@ from collections.abc import Mapping, Sequence, Set
 
 import attrs
 
-from equipoise.assignors.common.java_order import text_key
-from equipoise.assignors.lag_aware.dealing import Topic, subscriptions
+from equipoise.assignors.lag_aware.dealing import subscriptions
+from equipoise.assignors.lag_aware.dealt_topics import Topic
+from equipoise.events.java_order import text_key
 from equipoise.events.tasks import TaskId
 
 MOST_STEPS = 2_000_000

@@ -21,7 +21,7 @@ import attrs
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.problem import Memory
 from equipoise.assignors.lag_aware.bundles import Dealt
-from equipoise.assignors.lag_aware.dealing import Topic
+from equipoise.assignors.lag_aware.dealt_topics import Topic
 from equipoise.assignors.lag_aware.exchanges import Budget, Exchange, Exchanges
 from equipoise.assignors.lag_aware.options import LagAwareOptions
 from equipoise.events.tasks import TaskId

@@ -22,8 +22,8 @@ from bench.peers.feed import Load
 from bench.peers.systems import HEARTBEAT_INTERVAL_MS, RESTARTS, SESSION_TIMEOUT_MS, SYSTEMS
 from bench.peers.table import rows_of, summary_of
 from equipoise.cli.command import command
+from equipoise.cli.output import Kind, check_files, write_file
 from equipoise.cli.screen import Screen, Table
-from equipoise.output import Kind, check_files, write_file
 from tools.brokers import FAST_JAVA, Brokers
 
 

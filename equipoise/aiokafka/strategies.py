@@ -33,7 +33,6 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from equipoise.aiokafka.fetching import LagFetcher, LoadFetcher, PartitionLags
 from equipoise.aiokafka.group_dealing import Place, Subscriber, deal
 from equipoise.aiokafka.member_data import (
     MOST_CAPACITY,
@@ -51,6 +50,7 @@ from equipoise.assignors.lag_aware.options import CROSS_TOPIC, RACK_LAG_TOLERANC
 from equipoise.assignors.load_balanced import LoadBalanced
 from equipoise.events.errors import InputError
 from equipoise.events.settings import GroupSettings
+from equipoise.hosting.lag_fetching import LagFetcher, LoadFetcher, PartitionLags
 from equipoise.kafka.aiokafka_metadata import replica_racks
 from equipoise.kafka.connection import Connection
 

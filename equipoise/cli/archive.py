@@ -15,6 +15,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.exit_codes import resumable
 from equipoise.cli.outage import outages
+from equipoise.cli.output import same_place
 from equipoise.cli.params import WholeNumber, log_argument
 from equipoise.cli.restore import restore
 from equipoise.cli.screen import Screen
@@ -22,12 +23,11 @@ from equipoise.events.errors import InputError
 from equipoise.events.records import UnreadRecord
 from equipoise.log import Log, is_archive_location, open_log
 from equipoise.log.stored import StoredLog
-from equipoise.output import same_place
 from equipoise.replay.bases import as_kafka
 from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
-    from equipoise.broker_watch import BrokerWatch
+    from equipoise.kafka.broker_watch import BrokerWatch
     from equipoise.log.kafka.kafka_log import KafkaLog
 
 Advance = Callable[[int], None]

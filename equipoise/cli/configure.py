@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from equipoise.changed_settings import with_settings
 from equipoise.cli.command import command
 from equipoise.cli.judged import Judging, preview_of, settings_document
 from equipoise.cli.params import Number, WholeNumber, check_live_settings
@@ -20,7 +19,8 @@ from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import ChangePlanned, GroupConfigured
 from equipoise.events.settings import GroupSettings
-from equipoise.live_settings import LiveSettings
+from equipoise.hosting.changed_settings import with_settings
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.operations.planned_changes import ChangeWish
 from equipoise.replay.wording import counted, day_text, planned_text
 

@@ -11,7 +11,7 @@ import attrs
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.facts import DealRequested
 from equipoise.events.tasks import TaskId
-from equipoise.live_settings import LiveSettings
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.operations.planned_changes import ChangeWish
 from equipoise.replay.wording import counted
 

@@ -13,7 +13,7 @@ from equipoise.cli.screen import Line, Part, Screen, Styled, bold
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
-    from equipoise.demo import Explained, Imported, Simulated, Step
+    from equipoise.cli.demo_steps import Explained, Imported, Simulated, Step
 
 _MOST_SENTENCES = 3
 _ABOUT = {
@@ -35,7 +35,7 @@ def demo(screen: Screen, out: Path) -> int:
       equipoise demo
       equipoise demo --out /tmp/demo
     """
-    from equipoise.demo import Drawn, Explained, Imported, Simulated, run_demo, step_document  # loads the solver
+    from equipoise.cli.demo_steps import Drawn, Explained, Imported, Simulated, run_demo, step_document  # loads the solver
 
     documents: dict[str, dict[str, Any]] = {}
     identical = True
@@ -67,7 +67,7 @@ def introduction() -> list[Part]:
 
 def step_parts(step: Step, first: str) -> list[Part]:
     """Returns what one step found, as text and tables. A move is explained in the run `first`."""
-    from equipoise.demo import Explained, Imported, Simulated
+    from equipoise.cli.demo_steps import Explained, Imported, Simulated
 
     if isinstance(step, Imported):
         return imported_parts(step)
@@ -114,7 +114,7 @@ def explained_parts(step: Explained) -> list[Part]:
 
 
 def next_steps(steps: Iterable[Step]) -> list[Part]:
-    from equipoise.demo import Explained, Simulated
+    from equipoise.cli.demo_steps import Explained, Simulated
 
     log, *_ = (step.log for step in steps if isinstance(step, Simulated))
     task = next((step.explanation.task for step in steps if isinstance(step, Explained)), "0_0")

@@ -14,8 +14,8 @@ from equipoise.cli.command import command
 from equipoise.cli.screen import Line, Screen, Styled
 from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.kafka.connection import MISSING
-from equipoise.live_settings import LiveSettings
 from equipoise.worker.worker_settings import WorkerSettings
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import attrs
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.output import IMPORTED, new_log
 from equipoise.cli.params import NEW_LOG, check_recording
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
-from equipoise.output import IMPORTED, new_log
 from equipoise.replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:

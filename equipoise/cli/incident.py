@@ -11,11 +11,11 @@ import attrs
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.output import Kind, check_files, write_file
 from equipoise.cli.params import TIME, check_recording
 from equipoise.cli.screen import Part, Screen
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.log import is_log
-from equipoise.output import Kind, check_files, write_file
 from equipoise.replay.wording import counted, day_text, groups_text
 
 if TYPE_CHECKING:

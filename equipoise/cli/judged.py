@@ -12,7 +12,7 @@ import attrs
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import ChangePlanned, GroupConfigured
-from equipoise.live_settings import LiveSettings
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.operations.planned_changes import ChangeWish
 from equipoise.replay.wording import planned_text
 

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from equipoise.changed_settings import capacity_of, scalar, setting_value
 from equipoise.cli.command import command
 from equipoise.cli.params import Number, check_live_settings
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import VisibleFormatter
 from equipoise.events.errors import FieldError, InputError
-from equipoise.json_logging import JsonFormatter
+from equipoise.hosting.changed_settings import capacity_of, scalar, setting_value
+from equipoise.hosting.json_logging import JsonFormatter
 from equipoise.kafka.connection import MISSING, Connection
 
 if TYPE_CHECKING:
-    from equipoise.broker_seat.led_groups import HowToLead
     from equipoise.events.facts import GroupConfigured
+    from equipoise.lead.broker_seat.led_groups import HowToLead
 
 REVOCATION_TIMEOUT_MS = 86_400_000
 """The broker removes a member that does not rejoin, after its max.poll.interval.ms."""
@@ -90,7 +90,7 @@ def lead(
       equipoise lead --group 'orders-*' --to logs
     """
     try:
-        from equipoise.seat.generation import SeatSettings
+        from equipoise.lead.seat.generation import SeatSettings
     except ImportError:
         raise InputError(MISSING) from None
     if place is None and not dry_run:
@@ -110,7 +110,7 @@ def lead(
     handler.setFormatter(JsonFormatter() if log_format == "json" else VisibleFormatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     config, streams_config = (configuration(settings_given, streams=streams) for streams in (False, True))
-    from equipoise.broker_seat.led_groups import HowToLead
+    from equipoise.lead.broker_seat.led_groups import HowToLead
 
     how = HowToLead(connection=settings, settings=chosen, config=config, streams_config=streams_config, evict=evict, convert=convert)
     if dry_run:
@@ -122,8 +122,8 @@ def lead(
 async def _say_each(screen: Screen, how: HowToLead, pattern: str) -> None:
     from aiokafka import errors
 
-    from equipoise.broker_seat.led_groups import leads
     from equipoise.kafka.listed_groups import listed_groups
+    from equipoise.lead.broker_seat.led_groups import leads
 
     try:
         found = [each.name for each in await listed_groups(how.connection) if leads(each, (pattern,))]
@@ -142,11 +142,11 @@ async def _say(screen: Screen, how: HowToLead, group: str) -> None:
     """Says how the group would be led. Raises InputError where it cannot be."""
     from aiokafka import errors
 
-    from equipoise.broker_seat.first_plan import first_plan
-    from equipoise.broker_seat.ways import check_way, way_of
+    from equipoise.lead.broker_seat.first_plan import first_plan
+    from equipoise.lead.broker_seat.ways import check_way, way_of
+    from equipoise.lead.seat.group_seat import Seat
+    from equipoise.lead.seat.seat_log import SeatLog
     from equipoise.replay.wording import costs_text
-    from equipoise.seat.group_seat import Seat
-    from equipoise.seat.seat_log import SeatLog
 
     try:
         way = await way_of(how.connection, group, convert=how.convert)
@@ -168,7 +168,7 @@ async def _say(screen: Screen, how: HowToLead, group: str) -> None:
 
 
 async def _lead(how: HowToLead, group: str, place: Path, *, several: bool) -> None:
-    from equipoise.broker_seat.led_groups import LedGroups, lead_group
+    from equipoise.lead.broker_seat.led_groups import LedGroups, lead_group
 
     stopped = asyncio.Event()
     for which in (signal.SIGTERM, signal.SIGINT):

@@ -17,14 +17,14 @@ from equipoise.cli.params import Number
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.kafka.connection import MISSING
-from equipoise.live_settings import LiveSettings
 
 if TYPE_CHECKING:
-    from equipoise.operations.migrating.asking_groups import JudgedGroup
-    from equipoise.operations.migrating.cost import ActionCost
-    from equipoise.operations.migrating.taking_over import GivenBack, TakenOver, TakingOver
-    from equipoise.seat.seat_log import SeatLog
+    from equipoise.lead.migrating.asking_groups import JudgedGroup
+    from equipoise.lead.migrating.cost import ActionCost
+    from equipoise.lead.migrating.taking_over import GivenBack, TakenOver, TakingOver
+    from equipoise.lead.seat.seat_log import SeatLog
 
 EXIT_NOT_DONE = 1
 LOOK_S = 1.0
@@ -106,8 +106,8 @@ async def _run(
 ) -> int:
     from aiokafka import errors
 
-    from equipoise.operations.migrating.asking_groups import GroupsAsking
-    from equipoise.operations.migrating.taking_over import REST_S, give_back
+    from equipoise.lead.migrating.asking_groups import GroupsAsking
+    from equipoise.lead.migrating.taking_over import REST_S, give_back
 
     try:
         async with GroupsAsking(settings) as asking:
@@ -129,7 +129,7 @@ async def _run(
 
 async def _apply(screen: Screen, settings: LiveSettings, found: Sequence[JudgedGroup], within_s: float, logs: Path | None) -> int:
     """Takes over what can be, and stays."""
-    from equipoise.operations.migrating.taking_over import TakingOver
+    from equipoise.lead.migrating.taking_over import TakingOver
 
     stopped = asyncio.Event()
     for which in (signal.SIGTERM, signal.SIGINT):
@@ -159,9 +159,9 @@ async def _apply(screen: Screen, settings: LiveSettings, found: Sequence[JudgedG
 
 def _log(folder: Path, group: str) -> SeatLog:
     """The group's log, as `equipoise lead` writes it. Raises InputError when it cannot be."""
-    from equipoise.broker_seat.led_groups import log_in
     from equipoise.cli.lead import configuration
-    from equipoise.seat.seat_log import SeatLog
+    from equipoise.lead.broker_seat.led_groups import log_in
+    from equipoise.lead.seat.seat_log import SeatLog
 
     log = SeatLog(log_in(folder, group), group)
     if log.state.config is None:
@@ -187,7 +187,7 @@ def _answer_back(screen: Screen, found: Sequence[JudgedGroup], given: Sequence[G
 
 
 def _answer(screen: Screen, found: Sequence[JudgedGroup], *, named: bool) -> None:
-    from equipoise.operations.migrating.cost import costs
+    from equipoise.lead.migrating.cost import costs
 
     cost = {each.group.name: costs(each.group, broker_heartbeat_ms=each.coordinator.heartbeat_interval_ms) for each in found if named}
     parts: list[Part] = []
@@ -200,7 +200,7 @@ def _answer(screen: Screen, found: Sequence[JudgedGroup], *, named: bool) -> Non
 
 
 def _table(found: Sequence[JudgedGroup]) -> Table:
-    from equipoise.operations.migrating.clients import libraries_said
+    from equipoise.lead.migrating.clients import libraries_said
 
     rows = [
         (each.group.name, each.group_type, each.group.state, libraries_said(each.group.clients), each.group.protocol, each.verdict.takes)

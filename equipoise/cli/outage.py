@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from equipoise.broker_watch import BrokerWatch
 from equipoise.cli.screen import Screen
 from equipoise.kafka.aiokafka_log import hold_back_log
+from equipoise.kafka.broker_watch import BrokerWatch
 
 
 @contextmanager

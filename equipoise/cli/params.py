@@ -137,7 +137,7 @@ def brokers_argument(name: str, metavar: str) -> Callable[[F], F]:
 
 
 NEW_LOG = click.Path(writable=True)
-"""``@click.option("--to", type=NEW_LOG)`` gives a location for `equipoise.output.new_log`, to be
+"""``@click.option("--to", type=NEW_LOG)`` gives a location for `equipoise.cli.output.new_log`, to be
 opened after all other input is checked.
 """
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from equipoise.changed_settings import setting_value
 from equipoise.cli.params import read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.records import Entry
 from equipoise.events.settings import GroupSettings
+from equipoise.hosting.changed_settings import setting_value
 from equipoise.log import Log
 from equipoise.replay.wording import counted
 

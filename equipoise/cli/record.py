@@ -21,7 +21,7 @@ from equipoise.replay.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from equipoise.broker_watch import BrokerWatch
+    from equipoise.kafka.broker_watch import BrokerWatch
     from equipoise.replay.importers.groups.cluster_recording import ClusterRecording
     from equipoise.replay.importers.groups.recorder import Recorder
 

@@ -20,7 +20,7 @@ from equipoise.cli.screen import HAS_RICH, Line, Part, Screen, Table, bold
 from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import shortened, visible
 from equipoise.events.errors import InputError
-from equipoise.live_settings import LiveSettings
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.log import Log
 from equipoise.replay.wording import counted, planned_text
 

@@ -124,7 +124,7 @@ class Screen:
             elif HAS_RICH and sys.stdout.isatty():
                 from equipoise.cli.terminal import draw
 
-                draw(part)
+                draw(part.title, part.columns, part.cells(), [part.stands_right(column) for column in range(len(part.columns))])
             else:
                 click.echo(plain(part))
 

@@ -12,9 +12,9 @@ from typing import Any
 import attrs
 import click
 
+from equipoise.hosting.live_settings import read_settings
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.declared_settings import variable
-from equipoise.live_settings import read_settings
 
 
 def settings_options(

@@ -8,13 +8,13 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from equipoise.changed_settings import with_settings
+from equipoise.cli.output import SIMULATED, new_log, same_place
 from equipoise.cli.params import read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.events.settings import GroupSettings
+from equipoise.hosting.changed_settings import with_settings
 from equipoise.log import Log
-from equipoise.output import SIMULATED, new_log, same_place
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:

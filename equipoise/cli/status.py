@@ -21,13 +21,13 @@ from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import shortened
 from equipoise.events.errors import GroupHalted, InputError
-from equipoise.live_settings import LiveSettings
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.log import Log, open_log
 from equipoise.replay.wording import groups_text
 
 if TYPE_CHECKING:
-    from equipoise.broker_watch import BrokerWatch
     from equipoise.cli.live_status import LiveView
+    from equipoise.kafka.broker_watch import BrokerWatch
     from equipoise.operations.follower import Follower
     from equipoise.replay.group_view import GroupView
     from equipoise.statemachine.group_lead import GroupLead

@@ -11,7 +11,6 @@ import rich.table
 from rich.cells import cell_len
 from rich.text import Text
 
-from equipoise.cli.screen import Table
 from equipoise.cli.visible import visible
 
 
@@ -27,31 +26,31 @@ def progress_bar(total: int | None) -> rich.progress.Progress:
     return rich.progress.Progress(*columns, console=rich.console.Console(stderr=True), transient=True, redirect_stdout=False)
 
 
-def draw(table: Table) -> None:
-    """Draws the table on a terminal. If the columns do not fit without breaking words, it prints
-    each row as lines of ``name: value``.
+def draw(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+    """Draws a table on a terminal. If the columns do not fit without breaking words, it prints each
+    row as lines of ``name: value``. `right`: whether a column stands at its right.
     """
     console = rich.console.Console()
-    widths = _widths(table, console.width)
+    widths = _widths(names, rows, console.width)
     if widths is None:
-        _draw_rows(console, table)
+        _draw_rows(console, title, names, rows)
         return
-    title = Text(visible(table.title)) if table.title else None
-    drawn = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_style="bold")
-    for index, (name, width) in enumerate(zip(table.columns, widths, strict=True)):
-        drawn.add_column(Text(name), justify="right" if table.stands_right(index) else "left", overflow="fold", width=width)
-    for row in table.cells():
+    heading = Text(visible(title)) if title else None
+    drawn = rich.table.Table(title=heading, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_style="bold")
+    for index, (name, width) in enumerate(zip(names, widths, strict=True)):
+        drawn.add_column(Text(name), justify="right" if right[index] else "left", overflow="fold", width=width)
+    for row in rows:
         drawn.add_row(*map(Text, row))
     console.print(drawn)
 
 
-def _widths(table: Table, width: int) -> list[int] | None:
+def _widths(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
     """Column widths for a terminal of `width` cells; None: the columns do not fit.
 
     Every column fits its longest word, and sentences get _LEAST_SENTENCE cells. The rest goes first
     to the columns that need the least to fit each cell on one line.
     """
-    columns = [list(column) for column in zip(table.columns, *table.cells(), strict=True)]
+    columns = [list(column) for column in zip(names, *rows, strict=True)]
     full = [max(map(cell_len, column)) for column in columns]
     words = [max((cell_len(word) for cell in column for word in cell.split()), default=1) for column in columns]
     longest = [max(map(cell_len, column[1:]), default=0) for column in columns]
@@ -73,11 +72,11 @@ _GAP = 2
 """Cells between two columns: padding and separator."""
 
 
-def _draw_rows(console: rich.console.Console, table: Table) -> None:
-    if table.title:
-        console.print(Text(visible(table.title), style="bold"))
-    for row in table.cells():
-        parts = [f"{name}: {cell}" if name else cell for name, cell in zip(table.columns, row, strict=True) if cell]
+def _draw_rows(console: rich.console.Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if title:
+        console.print(Text(visible(title), style="bold"))
+    for row in rows:
+        parts = [f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=True) if cell]
         console.rule(style="dim")
         console.print(Text("\n").join(Text(line) for line in _filled(parts, console.width)))
 

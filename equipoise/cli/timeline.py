@@ -11,10 +11,10 @@ from equipoise.cli.changes import answer_changes
 from equipoise.cli.command import command
 from equipoise.cli.explain import moves_table
 from equipoise.cli.group_tables import differs_line
+from equipoise.cli.output import Kind, check_files, write_file
 from equipoise.cli.params import AT_HELP, OFFSET, Moment, log_argument, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.log import Log
-from equipoise.output import Kind, check_files, write_file
 from equipoise.replay.wording import cause_text, clock_text, counted, day_text, span_text
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import InputError
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.kafka.connection import MISSING
-from equipoise.live_settings import LiveSettings
 
 EXIT_NOT_DONE = 1
 

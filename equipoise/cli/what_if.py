@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from equipoise.changed_settings import setting_value
 from equipoise.cli.command import command
+from equipoise.cli.output import Kind, check_files, file_name, write_file
 from equipoise.cli.params import NEW_LOG, F, Number, WholeNumber, groups_of, log_argument, read
 from equipoise.cli.predicted import FORMS, not_answered, predict_changes
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.simulation import leader_value, write_simulation
 from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.hosting.changed_settings import setting_value
 from equipoise.log import Log
-from equipoise.output import Kind, check_files, file_name, write_file
 from equipoise.replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:

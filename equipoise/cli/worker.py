@@ -14,9 +14,9 @@ from equipoise.cli.screen import Screen
 from equipoise.cli.settings_options import settings_options
 from equipoise.cli.visible import VisibleFormatter
 from equipoise.events.errors import InputError
-from equipoise.json_logging import JsonFormatter
+from equipoise.hosting.json_logging import JsonFormatter
+from equipoise.hosting.runtime import collect_seldom
 from equipoise.kafka.connection import MISSING
-from equipoise.runtime import collect_seldom
 from equipoise.worker.worker_settings import RELOADED, WorkerSettings
 
 _LOG = logging.getLogger(__name__)
@@ -87,9 +87,9 @@ async def _lead(screen: Screen, settings: WorkerSettings, read_again: Callable[[
 
 
 async def _lead_beside(settings: WorkerSettings, stop: asyncio.Event) -> None:
-    from equipoise.broker_seat.led_groups import HowToLead, LedGroups
     from equipoise.cli.lead import configuration
-    from equipoise.seat.generation import SeatSettings
+    from equipoise.lead.broker_seat.led_groups import HowToLead, LedGroups
+    from equipoise.lead.seat.generation import SeatSettings
 
     chosen = SeatSettings(hold_ms=settings.lead_hold_ms, capacities=settings.lead_capacities)
     how = HowToLead(connection=settings, settings=chosen, config=configuration(()), streams_config=configuration((), streams=True))

@@ -18,13 +18,13 @@ from typing import Any
 import attrs
 
 from equipoise.assignors import Assignor, Plan, check_settings, registry
-from equipoise.changed_settings import with_settings
 from equipoise.console.questions import Explain, Question, SizeQuestion, WhatIfQuestion
 from equipoise.events.codec import make_record
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import Fact, LeaveRequested, MemberJoined, ProbingTick
 from equipoise.events.records import DecisionRecord
+from equipoise.hosting.changed_settings import with_settings
 from equipoise.replay.explanation import explain_state
 from equipoise.replay.replayer import RecordingAssignor
 from equipoise.replay.sizing.autoscaling import Followable, follow

@@ -10,7 +10,7 @@ beyond the loopback, no token        nobody
 with `console_behind_proxy`          whoever the proxy lets through
 ===================================  ==============================================================
 
-Pages of other sites get nothing: `equipoise.admission`.
+Pages of other sites get nothing: `equipoise.hosting.admission`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from equipoise.admission import RefusedRequest, is_loopback
+from equipoise.hosting.admission import RefusedRequest, is_loopback
 
 COOKIE = "equipoise_console"
 

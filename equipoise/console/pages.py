@@ -37,10 +37,10 @@ from equipoise.console.recent import GroupRecent, Recent
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.records import BaseState
 from equipoise.events.tasks import parse_task
+from equipoise.hosting.serving import Page, Post
 from equipoise.replay.drawing.colours import SHARED_FILES, colour_rules, drawing_file
 from equipoise.replay.timelines import page_data
 from equipoise.replay.wording import clock_text
-from equipoise.serving import Page, Post
 from equipoise.statemachine.group_lead import GroupLead
 
 PART = 40

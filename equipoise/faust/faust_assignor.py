@@ -23,7 +23,7 @@ from equipoise.faust.faust_coordinator import FaustCoordinator
 from equipoise.faust.faust_rebalance import FaustAnswer, FaustWorker, answer, configuration
 from equipoise.faust.layout import Ends, Layout, layout_of
 from equipoise.faust.report import Report, Told, report_in, told_in, with_report, with_told
-from equipoise.group_log import GroupLog
+from equipoise.lead.group_log import GroupLog
 
 _LOG = logging.getLogger(__name__)
 LOG_VARIABLE = "EQUIPOISE_FAUST_LOG"

@@ -22,7 +22,7 @@ from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.faust.layout import Ends, Layout
 from equipoise.faust.report import Report
-from equipoise.group_log import GroupLog
+from equipoise.lead.group_log import GroupLog
 from equipoise.statemachine.absences import absent_members
 
 PROBING_MS = 600_000

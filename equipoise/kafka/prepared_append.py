@@ -19,6 +19,11 @@ _NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1}
 _BATCH_BYTES = 2**20
 
 
+def request_timeout_ms(within_s: float) -> int:
+    """Returns how long a broker may take, when the proof is of use `within_s`."""
+    return max(1_000, int(within_s * 250))
+
+
 @attrs.frozen(kw_only=True)
 class PreparedAppend:
     """Requests to the broker at `host` and `port`, each without its length. The records may be

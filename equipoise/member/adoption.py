@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from equipoise.kafka.client import ENDS_S, TopicPartition, call_off
 from equipoise.kafka.connection import Connection
-from equipoise.seat.held_group import MEMBER, RETRY_S, HeldGroup, Holders
+from equipoise.kafka.held_group import MEMBER, RETRY_S, HeldGroup, Holders
 
 _LOG = logging.getLogger(__name__)
 LOOK_S = 0.02

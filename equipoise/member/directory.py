@@ -31,7 +31,7 @@ from urllib.parse import quote, unquote
 
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId, parse_task
-from equipoise.runtime import BOOT_ID, DEPLOYED, Runtime
+from equipoise.hosting.runtime import BOOT_ID, DEPLOYED, Runtime
 
 FORMAT = 2
 """Format of incarnation.json. Format 1 lacks the boot id and the lock."""

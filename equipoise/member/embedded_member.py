@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import inspect
 import logging
 import math
@@ -12,16 +13,17 @@ import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Protocol, Self, Unpack
 
 import attrs
 
 from equipoise._extras import needed_by
-from equipoise.broker_watch import BrokerWatch
 from equipoise.events import codec, fields
 from equipoise.events.errors import EquipoiseError, FieldError, InputError
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.tasks import Lag, TaskId
+from equipoise.hosting.runtime import DEPLOYED, Runtime, SignalWatch, collect_seldom, end_at_once
+from equipoise.kafka.broker_watch import BrokerWatch
 from equipoise.kafka.client import partition_of_key
 from equipoise.kafka.connection import Connection
 from equipoise.member.application_topics import (
@@ -45,15 +47,21 @@ from equipoise.member.processing import BatchHandler, Handler, Processor
 from equipoise.member.queries import MOST_ROWS, QueryError, StateQuestion, StateRows, View
 from equipoise.member.task_context import Callback
 from equipoise.member.work import AskedCallback, StandbyCallback
-from equipoise.runtime import DEPLOYED, Runtime, SignalWatch, collect_seldom, end_at_once
-
-if TYPE_CHECKING:
-    from equipoise.member.embedded_worker import EmbeddedWorker
-    from equipoise.worker.worker_settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 DAY_S = 86_400
+LEADER = "equipoise.worker.embedded_worker"
+"""Where `lead` finds its worker, by name: a member that leads nothing has no part of one."""
 _CALLED_WITH = {"on_assigned": "context", "on_standby": "task", "on_revoked": "context", "on_asked": "leave", "prepare": "context"}
+
+
+class EmbeddedLeader(Protocol):
+    """A worker in this process."""
+
+    @property
+    def http_port(self) -> int: ...
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
 
 
 class Member:
@@ -129,7 +137,7 @@ class Member:
         on_revoked: Callback | None = None,
         on_asked: AskedCallback | None = None,
         prepare: PrepareCallback | None = None,
-        lead: bool | WorkerSettings = False,
+        lead: bool | Connection = False,
         _topology: TopologyDeclared | None = None,  # tests declare tasks that the topics do not have
         _runtime: Runtime = DEPLOYED,  # the simulation has another
         **options: Unpack[MemberKeywords],
@@ -170,7 +178,7 @@ class Member:
         self._queries: MemberQueries | None = None
         self._leads = lead
         self._runtime = _runtime
-        self._lead: EmbeddedWorker | None = None
+        self._lead: EmbeddedLeader | None = None
         self._brokers = BrokerWatch(f"group {group}: member {member_id}", _runtime.monotonic_s)
         self._http_port = 0
         self._opened = contextlib.AsyncExitStack()
@@ -260,12 +268,10 @@ class Member:
         self._queries = MemberQueries(host, self.member_id, self._processors, self._options, self._runtime.monotonic_s)
         self._opened.push_async_callback(self._queries.close)
 
-    async def _start_worker(self) -> EmbeddedWorker:
-        from equipoise.member.embedded_worker import EmbeddedWorker, worker_settings  # loads Faust
-
-        assert self._leads is not False, "it leads"
-        settings = worker_settings(self._connection, self._options.prefix) if self._leads is True else self._leads
-        started = EmbeddedWorker(settings, self._runtime, self.group)
+    async def _start_worker(self) -> EmbeddedLeader:
+        leader = importlib.import_module(LEADER)  # loads Faust
+        reached = self._connection if self._leads is True else self._leads
+        started: EmbeddedLeader = leader.embedded_worker(reached, self._options.prefix, self._runtime, self.group)
         await started.start()
         return started
 

@@ -15,14 +15,14 @@ import attrs
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.tasks import TaskId
+from equipoise.folding.log_reading import FactReader, PartitionReading, next_fact
+from equipoise.hosting.runtime import Runtime
 from equipoise.kafka.connection import Connection
 from equipoise.log.kafka.envelope import partition_of
 from equipoise.log.kafka.log_opening import read_opening
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.member.location import KeyLocation, location_of
-from equipoise.runtime import Runtime
 from equipoise.statemachine.group_lead import GroupLead
-from equipoise.worker.log_reading import FactReader, PartitionReading, next_fact
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 1.0

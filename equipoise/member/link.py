@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 import attrs
 
-from equipoise.broker_watch import AGAIN_S, BrokerWatch
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberJoined, TopologyDeclared
 from equipoise.events.records import DecisionRecord, UnreadDecision
+from equipoise.hosting.runtime import Runtime
+from equipoise.kafka.broker_watch import AGAIN_S, BrokerWatch
 from equipoise.kafka.client import (
     LOG_COMPRESSION,
     NO_EPOCH,
@@ -37,7 +38,6 @@ from equipoise.member.broker_clock import BrokerClock
 from equipoise.member.error_policy import error_text
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.refusals import is_missing_right, name_topic
-from equipoise.runtime import Runtime
 from equipoise.statemachine.member import Reception
 
 _LOG = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from equipoise.events.tasks import TaskId
-from equipoise.machine_load import MEASURE_EVERY_MS
+from equipoise.hosting.machine_load import MEASURE_EVERY_MS
 
 
 class Rates:

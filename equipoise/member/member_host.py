@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 
 from equipoise._extras import needed_by
 from equipoise.assignors.unconfigured import ASSIGNOR, BEHAVIOUR_VERSION, SOLVER
-from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TaskParked, TopologyDeclared, TroublesReported
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
+from equipoise.hosting.proof import MemberProof
+from equipoise.hosting.runtime import Runtime
+from equipoise.kafka.broker_watch import BrokerWatch
 from equipoise.kafka.client import ENDS_S, LeaderEnd, TopicPartition, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.member.beat import LoopBeat
@@ -41,11 +43,9 @@ from equipoise.member.task_clients import MemberClients
 from equipoise.member.task_context import Callback
 from equipoise.member.throttle import Throttle
 from equipoise.member.work import AskedCallback, StandbyCallback, Work
-from equipoise.runtime import Runtime
 from equipoise.statemachine.member import End, MemberSession, MemberSettings, Reception
 from equipoise.statemachine.rejections import refusal_text, refused_topology_text
 from equipoise.statemachine.topologies import TOPOLOGY_DIFFERS
-from equipoise.witness.proof import MemberProof
 
 if TYPE_CHECKING:
     from equipoise.member.following import GroupLocations

@@ -1,4 +1,4 @@
-"""Serves the health and metrics of a member over HTTP, on the pages of `equipoise.serving`.
+"""Serves the health and metrics of a member over HTTP, on the pages of `equipoise.hosting.serving`.
 
 It is healthy while its event loops run: the application's, and that of the thread that renews the
 lease. It is ready while it is in the group, its lease holds, and brokers answer and refuse
@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from equipoise.admission import names_in
 from equipoise.events.errors import InputError
+from equipoise.hosting.admission import names_in
+from equipoise.hosting.runtime import HostThread, Runtime
+from equipoise.hosting.serving import HttpServer
 from equipoise.member.beat import LoopBeat
 from equipoise.member.member_host import MEMBERS_THREAD, MemberHost
 from equipoise.member.member_metrics import MemberCollector
 from equipoise.member.member_options import MemberOptions
 from equipoise.member.queries import QueryError, StateQuestion, StateRows
 from equipoise.member.query_routes import PATH, STATUSES, answered, question_of
-from equipoise.runtime import HostThread, Runtime
-from equipoise.serving import HttpServer
 
 _LOG = logging.getLogger(__name__)
 LATE_S = 1.5

@@ -18,10 +18,10 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.facts import PREPARED
 from equipoise.events.tasks import TaskId
+from equipoise.hosting.runtime import DEPLOYED, Runtime
 from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.member.callbacks import awaitable, result_of
 from equipoise.member.raised import ApplicationError, begin_job, call_off_job, is_cancelled, settled
-from equipoise.runtime import DEPLOYED, Runtime
 
 _LOG = logging.getLogger(__name__)
 FIRST_RETRY_S = 1.0

@@ -9,9 +9,9 @@ import attrs
 
 from equipoise.events.facts import Load
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.hosting.runtime import Runtime
 from equipoise.member.load import Rates
 from equipoise.member.task_runner import TaskRunner
-from equipoise.runtime import Runtime
 from equipoise.statemachine.member import MemberSession
 
 

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 import attrs
 
-from equipoise.broker_watch import BrokerWatch
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.hosting.runtime import DEPLOYED, Runtime
+from equipoise.kafka.broker_watch import BrokerWatch
 from equipoise.kafka.client import ENDS_S, Consumer, LeaderEnd, Row, TopicPartition, call_off, size_bytes
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import reaching
@@ -32,7 +33,6 @@ from equipoise.member.fencing import CopiedTopic, FencedStore, Owners, TakeIf
 from equipoise.member.refusals import is_missing_right
 from equipoise.member.stores import DamagedStoreError, OpenStore, StateStore, StoreError
 from equipoise.member.throttle import Throttle
-from equipoise.runtime import DEPLOYED, Runtime
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ import attrs
 
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.tasks import TaskId
+from equipoise.hosting.runtime import Runtime
 from equipoise.member.commit_schedule import MOST_OF_MEMBER, CommitTicks, Uncommitted
 from equipoise.member.failures import Failures
 from equipoise.member.member_options import MemberOptions
@@ -19,7 +20,6 @@ from equipoise.member.task_clients import MemberClients, TaskClients
 from equipoise.member.task_context import Callback
 from equipoise.member.task_runner import TaskRunner
 from equipoise.member.turns import Turns, new_ticks
-from equipoise.runtime import Runtime
 from equipoise.statemachine.member import MemberSession
 
 COMMIT_PARTS = 10

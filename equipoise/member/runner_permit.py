@@ -7,8 +7,9 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
-from equipoise.broker_watch import BrokerWatch
 from equipoise.events.tasks import TaskId
+from equipoise.hosting.runtime import HostThread, Runtime
+from equipoise.kafka.broker_watch import BrokerWatch
 from equipoise.member.error_policy import ParkedTask, error_text
 from equipoise.member.fencing import FencedStore, Owners, TakeIf
 from equipoise.member.link import RETRY_S
@@ -18,7 +19,6 @@ from equipoise.member.progress_reports import ProgressReports
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner_factory import SharedSession
 from equipoise.member.stores import DamagedStoreError
-from equipoise.runtime import HostThread, Runtime
 
 if TYPE_CHECKING:
     from equipoise.member.adoption import Adoption  # loads aiokafka

@@ -19,6 +19,7 @@ from math import inf
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.tasks import TaskId
+from equipoise.hosting.runtime import Runtime
 from equipoise.kafka.client import CLOSE_S, ConsumedRecord, TopicPartition
 from equipoise.member.callbacks import call
 from equipoise.member.commit_schedule import FEW_RECORDS, CommitInput, CommitOrder, CommitTicks, Uncommitted
@@ -40,7 +41,6 @@ from equipoise.member.task_opening import TaskOpening
 from equipoise.member.timers import Timers
 from equipoise.member.turns import Turns
 from equipoise.member.writer import TaskWriter
-from equipoise.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from equipoise.runtime import DEPLOYED
+from equipoise.hosting.runtime import DEPLOYED
 
 BURST_S = 0.1
 """Unused allowance is kept for this time only, so that a restore after a quiet time does not begin

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from equipoise.broker_watch import BrokerWatch
 from equipoise.events.facts import Fact
 from equipoise.events.tasks import Lag, TaskId
+from equipoise.hosting.runtime import HostThread
+from equipoise.kafka.broker_watch import BrokerWatch
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.figures import Done, MemberFigures
 from equipoise.member.loop_callbacks import LoopCallbacks
@@ -27,7 +28,6 @@ from equipoise.member.task_clients import TaskClients
 from equipoise.member.task_context import State
 from equipoise.member.task_runner import TaskRunner
 from equipoise.member.trouble_reports import TroubleReports
-from equipoise.runtime import HostThread
 from equipoise.statemachine.member import End
 
 T = TypeVar("T")

@@ -12,18 +12,19 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ChangePlanned, ExpectedCost
+from equipoise.events.facts import ChangeMeasured, ChangePlanned, ExpectedCost
+from equipoise.hosting.live_settings import LiveSettings
+from equipoise.hosting.runtime import DEPLOYED
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.known_ends import batches_before, looks_back
+from equipoise.kafka.held_group import RELEASE, HeldGroup, Holders
 from equipoise.kafka.started_clients import NotAllowedError, admin_client, reaching
-from equipoise.live_settings import LiveSettings
 from equipoise.member.fencing import SOURCES_KEY, ChangelogFence
 from equipoise.member.positions import PositionsReader, positions_topic
 from equipoise.member.task_context import unpack_sources
 from equipoise.operations.live_group import LiveGroup
 from equipoise.operations.planned_changes import ChangeWish
 from equipoise.replay.wording import planned_text
-from equipoise.runtime import DEPLOYED
-from equipoise.seat.held_group import RELEASE, HeldGroup, Holders
 from equipoise.statemachine.state import GroupState
 from equipoise.statemachine.watched_change import measured
 

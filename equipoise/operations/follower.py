@@ -12,6 +12,7 @@ from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError
 from equipoise.events.facts import GroupConfigured, LogOpened
+from equipoise.folding.log_reading import PartitionReading, next_fact
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import reaching
 from equipoise.log.kafka.envelope import partition_of, published
@@ -20,7 +21,6 @@ from equipoise.log.kafka.log_topics import Topics
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.partition import Folded, PartitionLead
 from equipoise.statemachine.state import GroupState
-from equipoise.worker.log_reading import PartitionReading, next_fact
 
 _EVENT_REJECTED = codec.kind_of(EventRejected)
 

@@ -15,7 +15,7 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ChangePlanned, LeaveRequested
-from equipoise.live_settings import LiveSettings
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.operations.live_group import LiveGroup
 from equipoise.replay.group_view import Drain, drains
 from equipoise.statemachine.state import GroupState, MemberState, known_lag

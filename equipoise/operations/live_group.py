@@ -15,9 +15,10 @@ from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ChangePlanned, DealRequested, Fact, GroupConfigured, ProbingTick, SilenceObserved
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.folding.log_reading import PartitionReading
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.kafka.client import LOG_COMPRESSION, Producer
 from equipoise.kafka.started_clients import reaching
-from equipoise.live_settings import LiveSettings
 from equipoise.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.operations.follower import Follower
 from equipoise.operations.group_settings import OtherChange, changes_between
@@ -27,7 +28,6 @@ from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import Folded
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState
-from equipoise.worker.log_reading import PartitionReading
 
 LOOK_S = 0.5
 """Time between two looks at the log."""

@@ -29,7 +29,7 @@ def fleet(screen: Screen, location: str, groups: int, records: int, seed: int, p
       python -m equipoise.testing.fleet --to fleet/ --groups 20 --records 100000
       python -m equipoise.testing.fleet --to fleet/
     """
-    from equipoise.replay.simulation.many_groups import Fleet, check_location, groups_there, make_fleet
+    from equipoise.testing.many_groups import Fleet, check_location, groups_there, make_fleet
 
     wanted = Fleet(groups=groups, records=records, seed=seed)
     folder = check_location(location)

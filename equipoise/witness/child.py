@@ -145,11 +145,6 @@ def _received(broker: socket.socket, size: int) -> bytes:
     return received
 
 
-def request_timeout_ms(within_s: float) -> int:
-    """Returns how long a broker may take, when the proof is of use `within_s`."""
-    return max(1_000, int(within_s * 250))
-
-
 async def tell(said: dict[str, Any], by_s: float, monotonic_s: Callable[[], float] = time.monotonic) -> str:
     """Tells the brokers. Returns why they have not taken it before `by_s`; "": they have."""
     import asyncio
@@ -158,6 +153,7 @@ async def tell(said: dict[str, Any], by_s: float, monotonic_s: Callable[[], floa
     from aiokafka.errors import KafkaError
 
     from equipoise.kafka.aiokafka_client import DeployedClients
+    from equipoise.kafka.prepared_append import request_timeout_ms
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # one line says how it went
     clients, timeout_ms = DeployedClients(_options(said["connection"])), request_timeout_ms(said["within_s"])

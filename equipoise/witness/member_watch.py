@@ -13,10 +13,10 @@ import attrs
 from aiokafka.errors import KafkaError
 
 from equipoise.events.errors import EquipoiseError
+from equipoise.hosting.runtime import DEPLOYED, Runtime
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup, GroupMember, MemberKey, repeated
 from equipoise.replay.wording import counted
-from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.witness.child import say
 from equipoise.witness.connections import are_only_clients, own_addresses
 

@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from equipoise.events.errors import InputError
-from equipoise.runtime import DEPLOYED, Runtime
+from equipoise.hosting.runtime import DEPLOYED, Runtime
+from equipoise.hosting.witnessed import READY
 from equipoise.witness import child
-from equipoise.witness.parent import READY
 
 MOST_LINE_BYTES = 2**20
 _CREDENTIALS = struct.Struct("3i")

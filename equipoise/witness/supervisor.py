@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equipoise.events.errors import InputError
+from equipoise.hosting.runtime import DEPLOYED, Runtime
+from equipoise.hosting.witnessed import SOCKET_VARIABLE
 from equipoise.kafka.client import call_off
-from equipoise.runtime import DEPLOYED, Runtime
-from equipoise.witness.parent import SOCKET_VARIABLE
 from equipoise.witness.server import WitnessServer
 
 if TYPE_CHECKING:

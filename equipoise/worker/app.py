@@ -23,16 +23,16 @@ from typing import Self
 
 import attrs
 
-from equipoise.admission import names_in
-from equipoise.broker_watch import BrokerWatch
 from equipoise.console.recent import Recent
 from equipoise.events.errors import InputError
+from equipoise.hosting.admission import names_in
+from equipoise.hosting.proof import ConsumerProof, Witness
+from equipoise.hosting.runtime import DEPLOYED, Runtime
+from equipoise.kafka.broker_watch import BrokerWatch
 from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.kafka.connection import MISSING
 from equipoise.log.kafka.envelope import partition_of
-from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.group_lead import GroupLead
-from equipoise.witness.proof import ConsumerProof
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.faust_group import FaustGroup, group_name
 from equipoise.worker.group_observation import GroupObservation

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
 from equipoise.events.facts import LogOpened
+from equipoise.folding.checkpoints import Index, checkpoint_records, index_records
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.worker.base_storing import Written
-from equipoise.worker.checkpoints import Index, checkpoint_records, index_records
 from equipoise.worker.decision_marks import DecisionMarks
 from equipoise.worker.session_sender import SessionSender
 from equipoise.worker.worker_metrics import WorkerMetrics

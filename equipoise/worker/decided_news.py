@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from equipoise.console.recent import Recent
 from equipoise.events.facts import MemberUnchanged
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.folding.log_reading import PartitionReading
 from equipoise.replay.sentences import TOLD_FACTS, tell
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
-from equipoise.worker.log_reading import PartitionReading
 from equipoise.worker.tracing import Tracing
 from equipoise.worker.worker_metrics import WorkerMetrics
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from equipoise.events import codec
-from equipoise.live_settings import LiveSettings
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.worker.faust_connection import faust_credentials
 from equipoise.worker.led_partitions import Generation
 from equipoise.worker.worker_settings import WorkerSettings

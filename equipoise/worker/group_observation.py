@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from equipoise.assignors.common.source_lag import auto_offset_reset
-from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.fact_parts import observed_in_parts
+from equipoise.hosting.runtime import Runtime
+from equipoise.kafka.broker_watch import BrokerWatch
 from equipoise.kafka.started_clients import NOT_SEEN
 from equipoise.replay.trouble import unread
-from equipoise.runtime import Runtime
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.group_metrics import TURN_S
 from equipoise.worker.observer import Observer, TopicNews, sources_of, topics_of

@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import logging
 
-from equipoise.broker_watch import BrokerWatch
 from equipoise.events.facts import LogOpened
 from equipoise.kafka.client import Consumer, within
+from equipoise.hosting.runtime import Runtime
+from equipoise.kafka.broker_watch import BrokerWatch
+from equipoise.kafka.client import Consumer
 from equipoise.kafka.started_clients import NotNowError, reaching, reader
 from equipoise.log.kafka.log_opening import NotThereError, open_partitions
 from equipoise.log.kafka.log_topics import MUST_BE
 from equipoise.log.kafka.topic_making import ensure_topics, partition_count
-from equipoise.runtime import Runtime
 from equipoise.worker.broker_answers import answered
 from equipoise.worker.observer import Observer
 from equipoise.worker.worker_settings import WorkerSettings

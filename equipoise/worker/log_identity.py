@@ -9,9 +9,9 @@ from typing import Any
 
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import LogOpened
+from equipoise.folding.log_reading import FactReader
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.worker.broker_answers import answered
-from equipoise.worker.log_reading import FactReader
 
 SAME_FOR_S = 1.0
 """How long an answer that the topics are still those of the log is valid."""

@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Container, Iterable, Mapping
 from weakref import WeakKeyDictionary
 
-from equipoise.aiokafka.lags import source_lags
 from equipoise.events.facts import TopologyDeclared
+from equipoise.hosting.source_lags import source_lags
 from equipoise.kafka.client import Admin, Consumer, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import NOT_ALLOWED, admin_client, reader

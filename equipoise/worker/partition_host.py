@@ -12,14 +12,15 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
 
-from equipoise.broker_watch import BrokerWatch
 from equipoise.console.recent import Recent
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.folding.log_reading import FactReader, PartitionReading
+from equipoise.hosting.runtime import DEPLOYED, Runtime
+from equipoise.kafka.broker_watch import BrokerWatch
 from equipoise.kafka.client import ENDS_S, LOG_COMPRESSION, call_off, within
 from equipoise.replay.wording import names_text
-from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.worker.asked_rounds import AskedRounds
@@ -27,7 +28,6 @@ from equipoise.worker.broker_answers import ANSWER_S
 from equipoise.worker.decided_news import DecidedNews
 from equipoise.worker.decision_marks import DecisionMarks
 from equipoise.worker.log_identity import LogIdentity, LogReplacedError
-from equipoise.worker.log_reading import FactReader, PartitionReading
 from equipoise.worker.reader_watch import ReaderStalledError
 from equipoise.worker.session_sender import SendFailedError, SessionSender
 from equipoise.worker.takeover_session import TakeoverSession

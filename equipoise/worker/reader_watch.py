@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from equipoise.folding.log_reading import FactReader
 from equipoise.worker.broker_answers import MOST_PASS_S, answered
-from equipoise.worker.log_reading import FactReader
 
 _LOOK_AFTER_S = 2.5
 """After this time without a fact, the worker asks the brokers whether there is one to read. What

@@ -26,7 +26,6 @@ from typing import Any
 
 from aiohttp import web
 
-from equipoise.admission import RefusedRequest, is_loopback
 from equipoise.bridge.mapping import answer_of, facts_of, names_of, racks_of
 from equipoise.bridge.question import MOST_BODY_BYTES, Question, read_question
 from equipoise.console.console_admission import has_token
@@ -36,8 +35,9 @@ from equipoise.events.fact_parts import observed_in_parts
 from equipoise.events.facts import PartitionsObserved
 from equipoise.events.fields import check_name
 from equipoise.events.parts import whole
-from equipoise.runtime import Runtime
-from equipoise.serving import Post
+from equipoise.hosting.admission import RefusedRequest, is_loopback
+from equipoise.hosting.runtime import Runtime
+from equipoise.hosting.serving import Post
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState
 from equipoise.worker.partition_host import PartitionHost

@@ -1,4 +1,4 @@
-"""Serves a worker's groups over HTTP, besides the pages of `equipoise.serving`:
+"""Serves a worker's groups over HTTP, besides the pages of `equipoise.hosting.serving`:
 
 - ``/groups``: JSON, the groups led here
 - ``/groups/NAME``: JSON, one group as `equipoise status --group NAME --json` gives it; 404 when
@@ -24,14 +24,14 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from equipoise.admission import names_in
 from equipoise.console.pages import Console
 from equipoise.console.recent import Recent
 from equipoise.events.errors import InputError
+from equipoise.hosting.admission import names_in
+from equipoise.hosting.serving import HttpServer
 from equipoise.replay.group_view import view_of
 from equipoise.replay.sizing.policy import policy_of
 from equipoise.replay.trouble import wrong
-from equipoise.serving import HttpServer
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import FROM_PEER, AskedWorkers
 from equipoise.worker.group_metrics import escaped

@@ -1,14 +1,14 @@
-"""Settings of a worker (`equipoise.live_settings` says how they are read)."""
+"""Settings of a worker (`equipoise.hosting.live_settings` says how they are read)."""
 
 from __future__ import annotations
 
 import attrs
 
-from equipoise.changed_settings import capacity_of
 from equipoise.events import fields
 from equipoise.events.errors import FieldError, InputError
+from equipoise.hosting.changed_settings import capacity_of
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.kafka.declared_settings import setting
-from equipoise.live_settings import LiveSettings
 
 RELOADED = ("log_level", "log_format", "observe_interval_ms", "checkpoint_facts", "metrics_groups")
 """Settings of a worker that SIGHUP reloads. Others are part of connections, topics or ports."""

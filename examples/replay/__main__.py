@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from equipoise import replay
-from equipoise.replay.simulation.many_groups import Fleet, make_fleet
+from equipoise.testing.many_groups import Fleet, make_fleet
 
 GROUP = "g000"
 

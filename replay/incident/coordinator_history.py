@@ -10,11 +10,11 @@ from itertools import pairwise
 
 import attrs
 
+from equipoise.kafka.offsets_topic.record_keys import RawRecord
 from equipoise.replay.importers.groups.cluster_recording import RecordedCommit
 from equipoise.replay.importers.groups.divided_recording import SINKS
 from equipoise.replay.importers.groups.dump import ReadableRecording
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedGroups
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 from equipoise.replay.incident.causes import Rebalance
 
 _LONGEST_RESTORE_MS = 3_600_000

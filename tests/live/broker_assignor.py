@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from equipoise.broker_seat.assignor_model import BrokerMember, BrokerTopic, assign, listed
-from equipoise.broker_seat.broker_plan import MARK, BrokerPlan, Kind, PlanEntry, entries_of, made_for, write_plan
+from equipoise.lead.broker_seat.broker_plan import MARK, BrokerPlan, Kind, PlanEntry, entries_of, made_for, write_plan
+from tests.support.assignor_model import BrokerMember, BrokerTopic, assign, listed
 from tools import brokers
 
 JAVA = Path(__file__).parents[2] / "java" / "broker-assignor"

@@ -9,9 +9,9 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from equipoise.broker_seat.broker_plan import BrokerPlan, Kind, PlanEntry, in_order, made_for, write_plan
-from equipoise.broker_seat.task_assignor_model import TaskMember, TaskPart, assign_tasks, listed_parts
+from equipoise.lead.broker_seat.broker_plan import BrokerPlan, Kind, PlanEntry, in_order, made_for, write_plan
 from tests.live.broker_assignor import IDS
+from tests.support.task_assignor_model import TaskMember, TaskPart, assign_tasks, listed_parts
 
 PARTS = ("0", "1", "10", "2", "é")
 

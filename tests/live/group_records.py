@@ -12,7 +12,7 @@ from uuid import UUID
 
 import attrs
 
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
+from equipoise.kafka.offsets_topic.record_keys import RawRecord
 from tools import brokers
 
 _SOURCE = Path(__file__).with_name("java") / "GroupRecords.java"

@@ -23,8 +23,8 @@ from typing import Self
 
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup
+from equipoise.kafka.described_groups import DescribedStreamsGroup, read_streams_groups
 from equipoise.kafka.group_requests import StreamsGroupDescribe
-from equipoise.replay.importers.groups.described import DescribedStreamsGroup, read_streams_groups
 from tools import brokers
 
 JAVA = Path(__file__).with_name("java")

@@ -22,6 +22,7 @@ from equipoise.cli import main
 from equipoise.events.errors import UnknownKindError
 from equipoise.events.facts import ProbingTick
 from equipoise.events.records import FactRecord
+from equipoise.folding import log_reading as worker_reading
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.started_clients import admin_client, writer
 from equipoise.log import open_log
@@ -35,7 +36,6 @@ from equipoise.member.link import Link
 from equipoise.operations.follower import Follower
 from equipoise.replay.bases import read_as_one, stored_bases
 from equipoise.replay.verification import Verdict, verify
-from equipoise.worker import log_reading as worker_reading
 from equipoise.worker.app import Worker
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.live.other_form import other_form

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from aiokafka.admin import NewTopic
 
-from equipoise.broker_seat.extra_member import ExtraMember
-from equipoise.broker_seat.led_groups import LOOK_S
-from equipoise.broker_seat.ways import CLASS, SETTING
 from equipoise.events.facts import JUDGED_METRICS
 from equipoise.kafka.connection import Connection
+from equipoise.lead.broker_seat.extra_member import ExtraMember
+from equipoise.lead.broker_seat.led_groups import LOOK_S
+from equipoise.lead.broker_seat.ways import CLASS, SETTING
 from equipoise.log import open_log
 from equipoise.operations.doctor.access import Acl
 from equipoise.replay.verification import Verdict, verify

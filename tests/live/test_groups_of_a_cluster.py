@@ -28,12 +28,12 @@ import pytest
 
 from equipoise.kafka.client import NewTopic
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.offsets_topic import form
+from equipoise.kafka.offsets_topic.classic import ClassicGroup
+from equipoise.kafka.offsets_topic.record_keys import VALUES, GroupRecord, RawRecord, read_group_record
 from equipoise.replay.importers.groups.cluster_reading import ClusterReader
 from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedGroups
-from equipoise.replay.importers.offsets_topic import form
-from equipoise.replay.importers.offsets_topic.classic import ClassicGroup
-from equipoise.replay.importers.offsets_topic.record_keys import VALUES, GroupRecord, RawRecord, read_group_record
 from tests.json_schemas import check
 from tests.live.connect import ConnectWorker
 from tests.live.group_clients import GroupClient, aiokafka_command, confluent_kafka_command, java_command

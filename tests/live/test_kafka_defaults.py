@@ -16,10 +16,10 @@ from aiokafka.errors import KafkaError
 from equipoise.kafka.client import NewTopic, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import admin_client, reader, writer
+from equipoise.lead.seat.metadata import MetadataClient
 from equipoise.log.kafka.log_opening import NotThereError, read_opening
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.log.kafka.topic_making import described_topics, partition_count
-from equipoise.seat.metadata import MetadataClient
 
 
 async def _is_there(connection: Connection, topic: str) -> bool:

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import NewTopic
 
-from equipoise.broker_seat.ways import SETTING, STREAMS_SETTING
 from equipoise.kafka.client import Admin
 from equipoise.kafka.connection import Connection
+from equipoise.lead.broker_seat.ways import SETTING, STREAMS_SETTING
 from tests.live.group_clients import GroupClient, aiokafka_command, confluent_kafka_command
 from tests.live.kafka import admin_client
 from tests.live.streams import StreamsApplication

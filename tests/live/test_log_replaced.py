@@ -15,6 +15,8 @@ import pytest
 from aiokafka import TopicPartition
 
 from equipoise.events.facts import MemberLeft
+from equipoise.folding.checkpoints import Index, index_records
+from equipoise.folding.log_reading import FactReader
 from equipoise.kafka.connection import Connection
 from equipoise.log.kafka.envelope import stored_decision
 from equipoise.log.kafka.log_opening import open_partitions
@@ -22,8 +24,6 @@ from equipoise.log.kafka.log_topics import MUST_BE, Topics
 from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.member import Member
 from equipoise.worker.app import Worker
-from equipoise.worker.checkpoints import Index, index_records
-from equipoise.worker.log_reading import FactReader
 from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.worker_metrics import WorkerMetrics
 from equipoise.worker.worker_settings import WorkerSettings

@@ -23,10 +23,10 @@ from equipoise.events.decisions import EventRejected, MemberExpired
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured, Subtopology, TaskParked, TopologyDeclared
 from equipoise.events.settings import GroupSettings
+from equipoise.hosting.runtime import DeployedRuntime
 from equipoise.kafka.connection import Connection
 from equipoise.member import Member, SupersededError, TaskContext
 from equipoise.member.origin import read_origin
-from equipoise.runtime import DeployedRuntime
 from tests.live.kafka import admin_client, reader
 from tests.live.leader import Leader, leading
 from tests.live.test_restorer import make_topic, producing, until
@@ -217,7 +217,7 @@ def said_of(leader: Leader) -> list[TaskParked]:
 @contextlib.asynccontextmanager
 async def _leader_apart(application: Application) -> Any:
     """A leader on a thread of its own, which leads on while this loop is blocked."""
-    from equipoise.runtime import LoopThread
+    from equipoise.hosting.runtime import LoopThread
 
     thread = LoopThread("leader")
     begun, end = asyncio.Event(), asyncio.Event()

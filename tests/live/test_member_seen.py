@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from equipoise.broker_watch import AGAIN_S
+from equipoise.kafka.broker_watch import AGAIN_S
 from equipoise.member import Member
 from tests.live.leader import leading
 from tests.live.test_member import PARTITIONS, SHORT, Application

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from aiokafka.admin import NewTopic
 
-from equipoise.broker_seat.ways import CLASS, SETTING
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.group_client import GroupClient as Asked
+from equipoise.lead.broker_seat.ways import CLASS, SETTING
+from equipoise.lead.migrating.asking_groups import GroupsAsking, JudgedGroup
+from equipoise.lead.migrating.taking_over import TakenOver, TakingOver
 from equipoise.log import open_log
-from equipoise.operations.migrating.asking_groups import GroupsAsking, JudgedGroup
-from equipoise.operations.migrating.taking_over import TakenOver, TakingOver
 from equipoise.replay.known_changes import known_changes
-from equipoise.seat.group_client import GroupClient as Asked
 from tests.json_schemas import Coverage
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command, java_command, kafka_python_command

@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from equipoise.broker_watch import AGAIN_S
+from equipoise.kafka.broker_watch import AGAIN_S
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.json_schemas import check
 from tests.live.swarm import Swarm, topology
@@ -124,7 +124,7 @@ async def test_outage_is_a_few_lines_and_everybody_goes_on_after_it(tmp_path: Pa
             assert [each.process.poll() for each in commands] == [None] * 4
 
             assert len(during) <= 2 + AWAY_S / AGAIN_S, during
-            assert {each["logger"] for each in during} == {"equipoise.broker_watch"}
+            assert {each["logger"] for each in during} == {"equipoise.kafka.broker_watch"}
             for each in (tail, status, archive):
                 assert [line for line in each.lines() if not re.fullmatch(rf"[^ ]+(?: g)?{LINE}", line)] == []
                 assert 3 <= len(each.lines()) <= 3 + away_s / AGAIN_S, each.lines()

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
-from equipoise.assignors.common.java_order import FEWEST_BUCKETS
 from equipoise.cli.lead import configuration
+from equipoise.events.java_order import FEWEST_BUCKETS
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup, repeated
-from equipoise.seat.generation import SeatSettings
-from equipoise.seat.group_client import GroupClient as SeatClient
-from equipoise.seat.group_client import bucket
-from equipoise.seat.group_seat import Seat
-from equipoise.seat.seat_log import SeatLog
+from equipoise.kafka.group_client import GroupClient as SeatClient
+from equipoise.kafka.group_client import bucket
+from equipoise.lead.seat.generation import SeatSettings
+from equipoise.lead.seat.group_seat import Seat
+from equipoise.lead.seat.seat_log import SeatLog
 from tests.live.group_clients import GroupClient, aiokafka_command, confluent_kafka_command, java_command
 from tests.live.kafka import admin_client, create_partitions
 from tests.live.seat_process import SeatProcess
@@ -134,8 +134,8 @@ async def test_waiting_seat_takes_nothing_from_java_cooperative(start: Start, le
 async def test_waiting_seat_that_was_counted_joins_behind_another(
     start: Start, bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "equipoise.seat")
-    monkeypatch.setattr("equipoise.seat.group_seat.COUNTING_PROTOCOLS", ())
+    caplog.set_level(logging.INFO, "equipoise.lead.seat")
+    monkeypatch.setattr("equipoise.lead.seat.group_seat.COUNTING_PROTOCOLS", ())
     clients = await started_behind(start, bootstrap, prefix, ("first", "second"), java_command, **JAVA_COOPERATIVE)
     await until_shared(*clients)
     with SeatLog(tmp_path / "seat.db", prefix) as log:

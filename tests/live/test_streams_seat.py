@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import NewTopic
 
-from equipoise.broker_seat.extra_member import CLIENT_ID
-from equipoise.broker_seat.seat_queue import PREFIX
-from equipoise.broker_seat.streams_seat import NAME, TAGS
-from equipoise.broker_seat.ways import STREAMS_CLASS, STREAMS_SETTING
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.group_configs import own_group_settings, set_group_settings
 from equipoise.kafka.started_clients import writer
+from equipoise.lead.broker_seat.extra_member import CLIENT_ID
+from equipoise.lead.broker_seat.seat_queue import PREFIX
+from equipoise.lead.broker_seat.streams_seat import NAME, TAGS
+from equipoise.lead.broker_seat.ways import STREAMS_CLASS, STREAMS_SETTING
 from equipoise.operations.doctor.access import Acl
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.kafka import admin_client, delete_topics

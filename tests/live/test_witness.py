@@ -21,13 +21,13 @@ import pytest
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import MemberEnded
 from equipoise.events.settings import GroupSettings
+from equipoise.hosting.proof import MemberProof
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.log.kafka.envelope import read_fact
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.witness import child
-from equipoise.witness.proof import MemberProof
 from tests.live.cut import Relays
 from tests.live.kafka import reader, writer
 from tests.live.leader import leading

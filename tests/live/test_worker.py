@@ -24,6 +24,8 @@ from equipoise.events.decisions import AssignmentIssued, EventRejected, MemberEx
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, MemberLeft
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.folding.checkpoints import checkpoint_records
+from equipoise.folding.log_reading import FactReader
 from equipoise.kafka.started_clients import writer
 from equipoise.log import open_log
 from equipoise.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, partition_of, stored_decision
@@ -33,8 +35,6 @@ from equipoise.replay.group_view import show as show_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.worker.app import Worker
-from equipoise.worker.checkpoints import checkpoint_records
-from equipoise.worker.log_reading import FactReader
 from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.worker_metrics import WorkerMetrics
 from equipoise.worker.worker_settings import WorkerSettings

@@ -12,7 +12,6 @@ from equipoise.events.decisions import MemberAssigned
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.log import open_log
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.testing.scenarios import run_file
 from tests.model import lease, trace
 from tests.model.__main__ import PAGE, RESULTS, page_with
 from tests.model.configurations import BROKEN, CHANGELOG_RULES, COMPARED, OWNERS, RULES, SEARCHED
@@ -20,6 +19,7 @@ from tests.model.recording import Recording
 from tests.model.without import WITHOUT, storm
 from tests.seeds import setting_of
 from tests.storms import run_storm
+from tests.support.scenarios import run_file
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = ROOT / "tests" / "scenarios" / "protocol"

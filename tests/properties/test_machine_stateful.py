@@ -49,10 +49,10 @@ from equipoise.events.facts import (
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import GroupPhase
-from equipoise.testing.reference_model.invariants import check_snapshot_replay, settling_ms, unsettled
 from tests import faults
 from tests.faults import OPTIONS
 from tests.groups import GROUP, HEARTBEAT_MS, Group, Truthful, all_but_time_and_leases, configured, joined, rejections, topology
+from tests.support.reference_model.invariants import check_snapshot_replay, settling_ms, unsettled
 
 MEMBERS = ("m1", "m2", "m3", "m4")
 LIARS = (*MEMBERS, "a stranger")

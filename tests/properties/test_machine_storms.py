@@ -27,9 +27,9 @@ from equipoise.statemachine import snapshots
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
 from equipoise.statemachine.round_problem import build_problem
-from equipoise.testing.reference_model.invariants import check_snapshot_replay
-from equipoise.testing.reference_model.step_checker import StepChecker
 from tests.storms import RESTORE_EVERY, draw, run_storm
+from tests.support.reference_model.invariants import check_snapshot_replay
+from tests.support.reference_model.step_checker import StepChecker
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from hypothesis import Phase, settings
 from equipoise.assignors import AssignmentProblem, DelegatingAssignor, Plan, registry
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.testing import CONTRACT, Check, Subject, contract
-from equipoise.testing.scenarios import run_text
+from tests.support.scenarios import run_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "assignors.md"
 

@@ -15,8 +15,8 @@ import pytest
 from equipoise.statemachine import leader
 from equipoise.statemachine.rejections import REJECTIONS
 from equipoise.statemachine.step_context import StepContext
-from equipoise.testing.scenarios import ScenarioError, reference, run_file, run_text
-from equipoise.testing.scenarios.directives import DIRECTIVES
+from tests.support.scenarios import ScenarioError, reference, run_file, run_text
+from tests.support.scenarios.directives import DIRECTIVES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -33,8 +33,8 @@ from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import FATAL_REJECTIONS, MemberSession, MemberSettings
-from equipoise.testing.reference_model.step_checker import check_timers
 from tests.search.scripted_assignor import ScriptedAssignor, load
+from tests.support.reference_model.step_checker import check_timers
 
 NOW = 1_000
 APPENDED = 5_000

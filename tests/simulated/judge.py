@@ -15,6 +15,7 @@ import attrs
 
 from equipoise.events.facts import LogOpened
 from equipoise.events.tasks import TaskId
+from equipoise.folding.log_reading import PartitionReading, next_fact
 from equipoise.kafka.client import Clients, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.log.kafka.envelope import pack_fact, read_fact
@@ -22,7 +23,6 @@ from equipoise.log.kafka.log_opening import read_opening
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.member.fencing import RESERVED_PREFIX, ChangelogFence, ChangelogRecord
 from equipoise.statemachine.partition import PartitionLead
-from equipoise.worker.log_reading import PartitionReading, next_fact
 from examples.orders.recount import Recount, Recounting
 
 MOST_FAULTS = 20

@@ -50,7 +50,7 @@ def test_member_whose_handler_never_returns_ends_within_a_bound(group: NewGroup,
 
 BLOCKED = """
 import asyncio, signal, sys, time
-from equipoise.runtime import SignalWatch, end_at_once
+from equipoise.hosting.runtime import SignalWatch, end_at_once
 
 async def main():
     loop, over = asyncio.get_running_loop(), asyncio.Event()

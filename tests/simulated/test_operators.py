@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.changed_settings import with_settings
 from equipoise.cli.configure import _Configure
 from equipoise.cli.screen import Part, Screen
 from equipoise.events.facts import ChangePlanned, GroupConfigured
+from equipoise.hosting.changed_settings import with_settings
 from equipoise.operations.live_group import AnsweredFact
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.simulated_connection import SimulatedSettings

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.replay.simulation.many_groups import Fleet, make_fleet
 from equipoise.replay.spark.session import NO_JAVA, session
+from equipoise.testing.many_groups import Fleet, make_fleet
 from tests.live.conftest import bootstrap
 from tools.brokers import jars
 

@@ -1,5 +1,5 @@
-"""docs/assignors.md: its table equals the simulations of `equipoise.compare`, its pictures those of
-the simulation.
+"""docs/assignors.md: its table equals the simulations of `tests.support.compare`, its pictures
+those of the simulation.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from equipoise.assignors import registry
 from equipoise.cli import main
-from equipoise.compare import Contender, cost_of, recorded_cost, recorded_runs, rows_of
 from tests.made import hold
+from tests.support.compare import Contender, cost_of, recorded_cost, recorded_runs, rows_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "assignors.md"

@@ -22,17 +22,17 @@ from equipoise.assignors.assign_json import assign_line
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.bridge.mapping import answer_of
 from equipoise.bridge.question import read_question
-from equipoise.broker_seat.ways import CLASS, SETTING, STREAMS_CLASS, STREAMS_SETTING
 from equipoise.cli import main
 from equipoise.cli.params import LOG
 from equipoise.events.decisions import RoundPlanned
 from equipoise.events.records import FactRecord
-from equipoise.live_settings import read_settings
+from equipoise.hosting.live_settings import read_settings
+from equipoise.lead.broker_seat.ways import CLASS, SETTING, STREAMS_CLASS, STREAMS_SETTING
 from equipoise.replay.spark.timeline import TABLES
 from equipoise.testing import CONTRACT
-from equipoise.testing.scenarios import run_text
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.pages import check_place
+from tests.support.scenarios import run_text
 from tests.typed import ROOT, Block, blocks, clone, run
 from tools.commands_page import render
 

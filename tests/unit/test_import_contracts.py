@@ -258,8 +258,8 @@ def empty_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("equipoise.events", "import equipoise.statemachine"),
         ("equipoise.assignors", "import equipoise.replay"),
-        ("equipoise.statemachine", "import equipoise.testing.reference_model"),
-        ("equipoise.testing.reference_model", "import equipoise.testing.scenarios"),
+        ("equipoise.statemachine", "import tests.support.reference_model"),
+        ("tests.support.reference_model", "import tests.support.scenarios"),
         ("equipoise.replay", "import tests.conftest"),
         ("equipoise.assignors.common", "import equipoise.assignors.learner"),
         ("equipoise.assignors.cooperative", "import equipoise.assignors.lag_aware"),
@@ -267,7 +267,7 @@ def empty_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("equipoise.replay.simulation", "import equipoise.replay.whatif"),
         ("equipoise.replay.timelines", "import equipoise.replay.whatif"),
         ("equipoise.replay.whatif", "import equipoise.replay.importers"),
-        ("equipoise.testing.scenarios", "import equipoise.replay.whatif"),
+        ("tests.support.scenarios", "import equipoise.replay.whatif"),
     ],
 )
 def test_import_against_the_contracts_is_found(empty_packages: Path, tmp_path: Path, module: str, line: str) -> None:

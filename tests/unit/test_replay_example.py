@@ -8,8 +8,8 @@ import pytest
 
 from equipoise import replay
 from equipoise.log import open_log
-from equipoise.replay.simulation.many_groups import Fleet, make_fleet
 from equipoise.replay.verification import Verdict
+from equipoise.testing.many_groups import Fleet, make_fleet
 from examples.replay.__main__ import GROUP, main
 from tests.made import hold
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from equipoise.kafka.connection import Connection
-from equipoise.seat.generation import SeatSettings
-from equipoise.seat.group_seat import Seat
-from equipoise.seat.seat_log import SeatLog
+from equipoise.lead.seat.generation import SeatSettings
+from equipoise.lead.seat.group_seat import Seat
+from equipoise.lead.seat.seat_log import SeatLog
 
 
 @pytest.mark.parametrize("evict", [False, True])

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 
-from equipoise.runtime import LoopThread
-from equipoise.serving import HttpServer
+from equipoise.hosting.runtime import LoopThread
+from equipoise.hosting.serving import HttpServer
 
 
 class StreamExporter(HttpServer):

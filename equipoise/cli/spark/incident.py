@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.output import Kind, check_files
+from equipoise.cli.output_tables import check_tables, new_tables
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import group_option, html_option, span_options, spark_options, spark_session, write_page
 from equipoise.events.errors import InputError
-from equipoise.output import Kind, check_files
-from equipoise.output_tables import check_tables, new_tables
 from equipoise.replay.wording import counted
 
 _MOST_ROWS = 40

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from equipoise.cli.answer_page import render_parts
+from equipoise.cli.output import Kind, write_file
 from equipoise.cli.params import TIME
 from equipoise.cli.screen import Part, Screen
 from equipoise.events.errors import InputError
-from equipoise.output import Kind, write_file
 from equipoise.replay.wording import groups_text
 
 if TYPE_CHECKING:

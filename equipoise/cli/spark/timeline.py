@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.output import Kind, check_files
+from equipoise.cli.output_tables import check_tables, new_tables
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, html_option, span_options, spark_session, units, write_page
-from equipoise.output import Kind, check_files
-from equipoise.output_tables import check_tables, new_tables
 from equipoise.replay.wording import counted
 
 _MOST_ROWS = 40

@@ -8,10 +8,10 @@ import attrs
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.output_tables import check_tables, new_tables
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.events.errors import InputError
-from equipoise.output_tables import check_tables, new_tables
 from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.output import Kind, check_files
+from equipoise.cli.output_tables import check_tables, new_tables
 from equipoise.cli.params import WholeNumber
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, html_option, span_options, spark_session, units, write_page
 from equipoise.cli.what_if import MEASURES, configuration_options
 from equipoise.cli.what_if import configurations as configurations_to_try
 from equipoise.events.errors import InputError
-from equipoise.output import Kind, check_files
-from equipoise.output_tables import check_tables, new_tables
 from equipoise.replay.wording import counted, day_text
 
 _MOST_ROWS = 40

@@ -12,19 +12,17 @@ import contextlib
 import os
 import re
 import uuid
-import zlib
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from equipoise.events.errors import InputError
+from equipoise.log.parquet.archive_store import Lock, Staged, Store, crc32_of, differs
 from equipoise.log.storage import StorageLock, cannot_write
-from equipoise.log.stored import BrokenStoreError
 
 if TYPE_CHECKING:
     from equipoise.log.parquet.objects import ObjectStore
 
-MISSING = "a Parquet archive needs the extra: pip install 'equipoise[spark]'"
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs")
 """Of locations that are not in a folder: Amazon S3 and what speaks its protocol, Google, Azure, and
 Hadoop's file system.
@@ -46,96 +44,6 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)")
 _QUERY = re.compile(r"(.*)\?partition=(\d{1,5})")
 _MOST_ATTEMPTS = 10
 _CHUNK_BYTES = 1 << 20
-
-
-class Staged(Protocol):
-    """A new file that no reader sees yet. `file`: to write its bytes to."""
-
-    file: BinaryIO
-
-    def finish(self) -> int:
-        """Ends the writing, and returns the CRC-32 of the bytes. Raises OSError."""
-        ...
-
-    def publish(self, name: str) -> None:
-        """Makes the finished file visible as `name`, to last. Raises OSError, StorageError."""
-        ...
-
-    def discard(self) -> None:
-        """Removes it, unless it is published."""
-        ...
-
-
-class Lock(Protocol):
-    def release(self) -> None:
-        """Releases the lock. A second call does nothing."""
-        ...
-
-
-class Store(Protocol):
-    """The files of one archive. Methods raise InputError when the store does not answer."""
-
-    location: str
-    """As the user named it, without a ``/`` at its end."""
-
-    @property
-    def absolute(self) -> str:
-        """The location for other processes, in whatever folder they run."""
-        ...
-
-    def create(self) -> None:
-        """Makes the folder, if the store has folders. Raises InputError, StorageError."""
-        ...
-
-    def exists(self) -> bool:
-        """Returns whether anything is there."""
-        ...
-
-    def names(self) -> list[str]:
-        """Returns the names of all files, in rising order."""
-        ...
-
-    def read_text(self, name: str) -> str:
-        """Raises FileNotFoundError, OSError."""
-        ...
-
-    def write_text(self, name: str, text: str) -> None:
-        """Writes a small file, whole or not at all. Raises OSError, StorageError."""
-        ...
-
-    def fetch(self, name: str, crc32: int) -> Any:
-        """Returns the source of a file for pyarrow, its CRC-32 checked. Raises FileNotFoundError,
-        BrokenStoreError.
-        """
-        ...
-
-    def open(self, name: str) -> Any:
-        """Opens a file for pyarrow, to read parts of it, unchecked. Raises FileNotFoundError,
-        OSError.
-        """
-        ...
-
-    def stage(self, folder: str, hidden: str) -> Staged:
-        """Begins a new file that is to be published in `folder`. `hidden`: what `sweep` knows it
-        by. Raises OSError.
-        """
-        ...
-
-    def remove(self, name: str) -> None:
-        """Removes a file, if it is there. Raises OSError."""
-        ...
-
-    def remove_empty_folders(self) -> None: ...
-
-    def sweep(self, hidden: str) -> None:
-        """Removes what killed processes left of unpublished files."""
-        ...
-
-    def lock(self, name: str, refusal: str) -> Lock | None:
-        """Returns an exclusive lock; None: the store has no locks, and needs none (see there).
-        Raises InputError with `refusal`.
-        """
-        ...
 
 
 def is_remote_location(location: str) -> bool:
@@ -177,19 +85,6 @@ def remote_store(location: str) -> ObjectStore:
     from equipoise.log.parquet.objects import ObjectStore
 
     return ObjectStore(location)
-
-
-def crc32_of(file: BinaryIO) -> int:
-    """Returns the CRC-32 of a file from its position on. Raises OSError."""
-    found = 0
-    while chunk := file.read(_CHUNK_BYTES):
-        found = zlib.crc32(chunk, found)
-    return found
-
-
-def differs(name: str) -> BrokenStoreError:
-    """Returns the error for a file that is not what its name says."""
-    return BrokenStoreError(f"the bytes of {name.rpartition('/')[2]} differ from the checksum in its name")
 
 
 # ------------------------------------------------------------------------------------ in a folder

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from equipoise.log.parquet.archive_stores import Staged, Store
+from equipoise.log.parquet.archive_store import Staged, Store
 from equipoise.log.parquet.files import COLUMNS, DAY_MS, GROUPS, NUMBERS, count_groups, day_of, folder_of, part_name, pyarrow, schema
 from equipoise.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, FactRow, Row
 from equipoise.log.stored import BrokenStoreError, failed_write

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import attrs
 
 from equipoise.events.errors import DamagedError, InputError, StorageError
-from equipoise.log.parquet.archive_stores import Store
+from equipoise.log.parquet.archive_store import Store
 from equipoise.log.parquet.archive_writing import MOST_FILE_ROWS, Writer
 from equipoise.log.parquet.files import Part, all_parts, batches, by_partition, check_archive, covering, from_row, last_numbers
 from equipoise.log.stored import BrokenStoreError, FullStoreError

@@ -31,7 +31,7 @@ from typing import Any
 import attrs
 
 from equipoise.events.errors import InputError
-from equipoise.log.parquet.archive_stores import MISSING, Store
+from equipoise.log.parquet.archive_store import MISSING, Store
 from equipoise.log.storage import cannot_write
 from equipoise.log.stored import BrokenStoreError, MissingRowError
 

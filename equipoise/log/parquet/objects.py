@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from equipoise.events.errors import InputError, StorageError
-from equipoise.log.parquet.archive_stores import MISSING, Lock, Staged, crc32_of, differs
+from equipoise.log.parquet.archive_store import MISSING, Lock, Staged, crc32_of, differs
 
 _CHUNK_BYTES = 1 << 20
 _SMALL_BYTES = 1 << 20
@@ -36,7 +36,7 @@ begun upload of it.
 
 
 class ObjectStore:
-    """The objects with one prefix. See `equipoise.log.parquet.archive_stores.Store`."""
+    """The objects with one prefix. See `equipoise.log.parquet.archive_store.Store`."""
 
     def __init__(self, location: str) -> None:
         self.location = location.rstrip("/")

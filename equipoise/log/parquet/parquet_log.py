@@ -16,7 +16,8 @@ from typing import Self
 from equipoise.events.errors import GapError, InputError, LogError
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
-from equipoise.log.parquet.archive_stores import Store, split_location, store_at
+from equipoise.log.parquet.archive_store import Store
+from equipoise.log.parquet.archive_stores import split_location, store_at
 from equipoise.log.parquet.files import (
     MOST_PARTITIONS,
     Part,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from equipoise.events.errors import DamagedError, GapError, InputError, RepeatError
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.records import Entry
-from equipoise.log.parquet.archive_stores import Lock, Store
+from equipoise.log.parquet.archive_store import Lock, Store
 from equipoise.log.parquet.archive_writing import Writer, appender
 from equipoise.log.parquet.files import (
     COLUMNS,

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 
+from equipoise.kafka.asking import BrokerAddress
 from equipoise.operations.doctor.access import Need
-from equipoise.operations.doctor.asking import BrokerAddress
 from equipoise.operations.doctor.finding import Finding, fine, problem, unknown, warning
 from equipoise.replay.wording import counted
 

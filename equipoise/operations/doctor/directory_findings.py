@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from equipoise.hosting.runtime import DEPLOYED
 from equipoise.operations.doctor.finding import Finding, fine, problem, warning
-from equipoise.runtime import DEPLOYED
 
 LEAST_FREE = 0.05
 """Part of the disk that should be free."""

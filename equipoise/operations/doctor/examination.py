@@ -11,6 +11,7 @@ import attrs
 from aiokafka import errors
 
 from equipoise.events.errors import EquipoiseError
+from equipoise.kafka.asking import Asking, BrokerAddress, TopicFound, refusal, transaction_s
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.group_requests import ConsumerGroupDescribe, StreamsGroupDescribe
 from equipoise.kafka.started_clients import reader
@@ -18,7 +19,6 @@ from equipoise.log.kafka.log_topics import MUST_BE
 from equipoise.member.positions import positions_topic
 from equipoise.operations.doctor import brokers, directory_findings, group_findings, open_transactions, protocol_findings, topic_findings
 from equipoise.operations.doctor.access import Acl, Application, Need, needs
-from equipoise.operations.doctor.asking import Asking, BrokerAddress, TopicFound, refusal, transaction_s
 from equipoise.operations.doctor.finding import CHECKS, Finding, problem, unknown, warning
 from equipoise.operations.follower import Follower
 from equipoise.statemachine.machine import GroupMachine

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from equipoise.broker_seat.ways import CLASS, SETTING, STREAMS_CLASS, STREAMS_SETTING
+from equipoise.lead.broker_seat.ways import CLASS, SETTING, STREAMS_CLASS, STREAMS_SETTING
+from equipoise.lead.migrating.verdict import POLICY, PROTOCOLS
 from equipoise.operations.doctor.finding import Finding, fine, unknown, warning
-from equipoise.operations.migrating.verdict import POLICY, PROTOCOLS
 
 DEFAULT_POLICY = "bidirectional"
 _RIGHT = "give the user DescribeConfigs on Cluster, or compare them as an administrator"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from equipoise.kafka.asking import TopicFound
 from equipoise.log.kafka.log_topics import MADE_WITH, MUST_BE, Topics
 from equipoise.operations.doctor.access import Application
-from equipoise.operations.doctor.asking import TopicFound
 from equipoise.operations.doctor.finding import Finding, fine, problem, unknown, warning
 from equipoise.replay.trouble import misfits, unread
 from equipoise.replay.wording import counted, span_text

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import attrs
 
+from equipoise.hosting.machine_load import HostShares
+from equipoise.hosting.proof import MemberProof, Proof
 from equipoise.log.kafka.envelope import group_key
-from equipoise.machine_load import HostShares
 from equipoise.testing.simulated.virtual_loops import MS_US, S_US, Scheduler, VirtualLoop, VirtualThread
 from equipoise.witness.child import append
-from equipoise.witness.proof import MemberProof, Proof
 
 T = TypeVar("T")
 MOST_UNDONE = 20
@@ -171,7 +171,7 @@ class _NoLoad:
 
 class SimulatedWitness:
     """Proves the end of a process, from another one on the same machine that starts then. See
-    `equipoise.runtime.Witness`.
+    `equipoise.hosting.runtime.Witness`.
     """
 
     def __init__(self, process: SimulatedProcess) -> None:
@@ -296,7 +296,7 @@ class SimulatedProcess:
         for each in self.on_kill:
             each()
 
-    # equipoise.runtime.Runtime
+    # equipoise.hosting.runtime.Runtime
 
     def boot_ms(self) -> int:
         return (self.scheduler.now_us + self.machine.boot_offset_us) // MS_US

@@ -17,11 +17,11 @@ from uuid import UUID
 
 import attrs
 
+from equipoise.kafka.offsets_topic import record_values
+from equipoise.kafka.offsets_topic.form import write_value
+from equipoise.kafka.offsets_topic.record_keys import VALUES, GroupRecord, RawRecord, read_group_record
+from equipoise.kafka.offsets_topic.record_writing import WrittenMember, classic_group_record, group_key, key_of
 from equipoise.replay.importers.groups.cluster_recording import RecordedCommit
-from equipoise.replay.importers.offsets_topic import record_values
-from equipoise.replay.importers.offsets_topic.form import write_value
-from equipoise.replay.importers.offsets_topic.record_keys import VALUES, GroupRecord, RawRecord, read_group_record
-from equipoise.replay.importers.offsets_topic.record_writing import WrittenMember, classic_group_record, group_key, key_of
 
 _LINE = re.compile(
     r"\boffset: (?P<offset>[0-9]{1,15}) .*?CreateTime: (?P<ms>[0-9]{1,13}) .*?"

@@ -19,6 +19,7 @@ from typing import IO, Any
 import attrs
 
 from equipoise.events.errors import InputError
+from equipoise.kafka.offsets_topic.record_keys import RawRecord
 from equipoise.replay.importers.evidence import broker_lines, java_clients, other_clients
 from equipoise.replay.importers.evidence.dumped import read_dumped
 from equipoise.replay.importers.evidence.lines import CHUNK_BYTES, Count, LogLine, chunks_of, read_lines, records_of, undressed
@@ -28,7 +29,6 @@ from equipoise.replay.importers.evidence.tables import Look, header_of, read_tab
 from equipoise.replay.importers.evidence.times import Clock, time_of_date
 from equipoise.replay.importers.evidence.tool_documents import BurrowStatus, ConnectorStatus, read_document
 from equipoise.replay.importers.groups.cluster_recording import RecordedCommit
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 
 STDIN = "-"
 DOCUMENT_BYTES = 32 * 1024 * 1024

@@ -14,9 +14,9 @@ from typing import Any, Self
 from equipoise.kafka.client import ConsumedRecord, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.known_ends import Standstill
+from equipoise.kafka.offsets_topic.record_keys import RawRecord
 from equipoise.kafka.started_clients import admin_client, reaching, reader
 from equipoise.log.kafka.topic_making import partition_count
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _INTERNAL = "__"

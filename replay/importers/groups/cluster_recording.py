@@ -19,7 +19,7 @@ import attrs
 import msgpack
 
 from equipoise.events.errors import InputError, StorageError
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
+from equipoise.kafka.offsets_topic.record_keys import RawRecord
 
 APPLICATION_ID = 0x45515243  # "EQRC", in the file's header
 SCHEMA_VERSION = 1

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import attrs
 import msgpack
 
+from equipoise.kafka.offsets_topic.byte_reader import WireError
+from equipoise.kafka.offsets_topic.classic import ClassicGroup
+from equipoise.kafka.offsets_topic.record_keys import GroupRecord, RawRecord, read_group_record
 from equipoise.replay.importers.groups.cluster_recording import ClusterRecording, RecordedCommit
 from equipoise.replay.importers.groups.observed import GroupKind, classic_kind
-from equipoise.replay.importers.offsets_topic.byte_reader import WireError
-from equipoise.replay.importers.offsets_topic.classic import ClassicGroup
-from equipoise.replay.importers.offsets_topic.record_keys import GroupRecord, RawRecord, read_group_record
 
 PROBLEM, HEAD, RECORDS, COMMITS, ENDS = range(5)
 """What a row has, in the order in which a unit is read. PROBLEM: why the recording cannot be read,

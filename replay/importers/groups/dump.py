@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol, Self
 
+from equipoise.kafka.offsets_topic.classic import OffsetCommit
+from equipoise.kafka.offsets_topic.record_keys import GroupRecord, RawRecord, read_group_record
 from equipoise.replay.importers.groups.cluster_recording import RecordedCommit
 from equipoise.replay.importers.kafka_streams.source import StreamsSource
-from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
-from equipoise.replay.importers.offsets_topic.record_keys import GroupRecord, RawRecord, read_group_record
 
 
 class ReadableRecording(Protocol):

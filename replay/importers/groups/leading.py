@@ -5,7 +5,7 @@ from __future__ import annotations
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup
 
 _PLAN = "equipoise/"
-"""Begins the rack id of members that carry plans (`equipoise.broker_seat.broker_plan`)."""
+"""Begins the rack id of members that carry plans (`equipoise.lead.broker_seat.broker_plan`)."""
 _SEAT = "equipoise-lead"
 _SEAT_PROTOCOLS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 WAYS = {

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from equipoise.kafka.offsets_topic import record_values
+from equipoise.kafka.offsets_topic.byte_reader import ByteReader, WireError
+from equipoise.kafka.offsets_topic.classic import ClassicGroup, ClassicMember, OffsetCommit
+from equipoise.kafka.offsets_topic.connect_protocol import CONNECTOR, Connectors, read_connect_assignment, read_worker_state
+from equipoise.kafka.offsets_topic.consumer_protocol import read_assignment, read_subscription
+from equipoise.kafka.offsets_topic.record_keys import GROUP_METADATA, GroupRecord, RawRecord, read_group_record
 from equipoise.replay.importers.kafka_streams.offsets_records import NEVER_MS, STREAMS_PROTOCOL, streams_member
-from equipoise.replay.importers.offsets_topic import record_values
-from equipoise.replay.importers.offsets_topic.byte_reader import ByteReader, WireError
-from equipoise.replay.importers.offsets_topic.classic import ClassicGroup, ClassicMember, OffsetCommit
-from equipoise.replay.importers.offsets_topic.connect_protocol import CONNECTOR, Connectors, read_connect_assignment, read_worker_state
-from equipoise.replay.importers.offsets_topic.consumer_protocol import read_assignment, read_subscription
-from equipoise.replay.importers.offsets_topic.record_keys import GROUP_METADATA, GroupRecord, RawRecord, read_group_record
 
 Work = frozenset[str]
 NOTHING: Work = frozenset()
@@ -74,7 +74,7 @@ class ClusterMember:
 
 
 _ADOPTING = "equipoise-member"
-"""What ids of members that hold an adopted group begin with (`equipoise.seat.held_group`)."""
+"""What ids of members that hold an adopted group begin with (`equipoise.kafka.held_group`)."""
 
 
 @attrs.frozen(kw_only=True)

@@ -18,17 +18,17 @@ from equipoise.events.errors import InputError
 from equipoise.kafka.client import Admin, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer.group_offsets import offsets_request, read_offsets
+from equipoise.kafka.described_groups import read_streams_groups, records_of_consumers, records_of_streams, topics_of
 from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, StreamsGroupDescribe
 from equipoise.kafka.listed_groups import groups_of
+from equipoise.kafka.offsets_topic.byte_reader import WireError
+from equipoise.kafka.offsets_topic.record_keys import GroupRecord, RawRecord, read_group_record
+from equipoise.kafka.offsets_topic.record_writing import WrittenMember, classic_group_record, commit_record, group_key
 from equipoise.kafka.started_clients import admin_client, reaching
 from equipoise.replay.importers.groups.cluster_reading import ClusterReader
 from equipoise.replay.importers.groups.cluster_recording import ClusterRecording
-from equipoise.replay.importers.groups.described import read_streams_groups, records_of_consumers, records_of_streams, topics_of
 from equipoise.replay.importers.groups.observed import ObservedGroups
 from equipoise.replay.importers.groups.under_way import UnderWay, under_way_of
-from equipoise.replay.importers.offsets_topic.byte_reader import WireError
-from equipoise.replay.importers.offsets_topic.record_keys import GroupRecord, RawRecord, read_group_record
-from equipoise.replay.importers.offsets_topic.record_writing import WrittenMember, classic_group_record, commit_record, group_key
 
 LOST = (
     "the records of __consumer_offsets may not be read, so groups are polled: lost are rebalances between two looks, "

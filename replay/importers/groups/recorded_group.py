@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+from equipoise.kafka.offsets_topic.record_keys import RawRecord
+from equipoise.kafka.offsets_topic.record_writing import commit_record
 from equipoise.replay.importers.groups.cluster_recording import ClusterRecording, RecordedCommit
 from equipoise.replay.importers.groups.dump import Dump
 from equipoise.replay.importers.kafka_streams.source import HeldSource, StreamsSource
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
-from equipoise.replay.importers.offsets_topic.record_writing import commit_record
 
 
 def source_of(recording: ClusterRecording | Dump, group: str) -> StreamsSource:

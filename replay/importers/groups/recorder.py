@@ -12,10 +12,10 @@ from typing import Protocol
 
 import attrs
 
+from equipoise.kafka.offsets_topic.byte_reader import WireError
+from equipoise.kafka.offsets_topic.classic import OffsetCommit
+from equipoise.kafka.offsets_topic.record_keys import RawRecord, read_group_record
 from equipoise.replay.importers.groups.cluster_recording import ClusterRecording, RecordedCommit
-from equipoise.replay.importers.offsets_topic.byte_reader import WireError
-from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord, read_group_record
 
 _TRANSACTION_S = 1.0
 _MOST_HELD = 50_000

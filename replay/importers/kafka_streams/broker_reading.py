@@ -21,13 +21,13 @@ from equipoise.events.errors import InputError
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.connection import Connection, connection_to
 from equipoise.kafka.known_ends import batches_before
+from equipoise.kafka.offsets_topic.record_keys import RawRecord
 from equipoise.kafka.started_clients import admin_client, reaching, reader
 from equipoise.log.kafka.topic_making import partition_count
 from equipoise.replay.importers.kafka_streams.offsets_records import READABLE, GroupMetadata, decode_record, other_kind
 from equipoise.replay.importers.kafka_streams.scan import processes
 from equipoise.replay.importers.kafka_streams.source import HeldSource
 from equipoise.replay.importers.kafka_streams.topology import changelog_candidates
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 
 SCHEME = "kafka://"
 OFFSETS_TOPIC = "__consumer_offsets"

@@ -4,7 +4,7 @@ led by Kafka Streams.
 Formats (Apache Kafka's message definitions and KIPs):
 
 - Records, commits, generations and the consumers' protocol are those of every classic group
-  (`equipoise.replay.importers.offsets_topic`).
+  (`equipoise.kafka.offsets_topic`).
 - Streams SubscriptionInfo: versions 1-11 (KIP-441: offset sums from 7 on; KIP-708: client tags in
   11).
 - Streams AssignmentInfo: versions 1-11 (KIP-441: next rebalance from 7 on; named topologies from 10
@@ -22,10 +22,10 @@ from collections.abc import Callable
 import attrs
 
 from equipoise.events.tasks import TaskId
-from equipoise.replay.importers.offsets_topic.byte_reader import ByteReader, WireError
-from equipoise.replay.importers.offsets_topic.classic import UNKNOWN_MS, ClassicMember, OffsetCommit, read_classic_group
-from equipoise.replay.importers.offsets_topic.consumer_protocol import Partitions, read_assignment, read_subscription
-from equipoise.replay.importers.offsets_topic.record_keys import read_commit
+from equipoise.kafka.offsets_topic.byte_reader import ByteReader, WireError
+from equipoise.kafka.offsets_topic.classic import UNKNOWN_MS, ClassicMember, OffsetCommit, read_classic_group
+from equipoise.kafka.offsets_topic.consumer_protocol import Partitions, read_assignment, read_subscription
+from equipoise.kafka.offsets_topic.record_keys import read_commit
 
 __all__ = [
     "NEVER_MS",

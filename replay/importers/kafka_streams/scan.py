@@ -17,6 +17,7 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import EndedMember
+from equipoise.kafka.offsets_topic.record_keys import RawRecord
 from equipoise.replay.importers.kafka_streams.offsets_records import (
     NEVER_MS,
     READABLE,
@@ -30,7 +31,6 @@ from equipoise.replay.importers.kafka_streams.offsets_records import (
 )
 from equipoise.replay.importers.kafka_streams.source import StreamsSource
 from equipoise.replay.importers.kafka_streams.topology import TopologySeen
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
 
 Progress = Callable[[int, int | None], None]
 """Called now and then with the records done and, where known, their total."""

@@ -31,7 +31,7 @@ from typing import IO, Any, NamedTuple
 import attrs
 
 from equipoise.events.errors import InputError
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
+from equipoise.kafka.offsets_topic.record_keys import RawRecord
 
 OFFSETS = "offsets_topic.jsonl"
 END_OFFSETS = "end_offsets.jsonl"

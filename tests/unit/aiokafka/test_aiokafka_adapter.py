@@ -18,7 +18,7 @@ from equipoise.aiokafka import BalancedAssignor, LagAwareAssignor, LagFetcher, L
 from equipoise.aiokafka.group_dealing import Subscriber, deal
 from equipoise.events.errors import InputError
 from equipoise.events.settings import GroupSettings
-from equipoise.seat.seat_protocol import read_subscription
+from equipoise.kafka.embedded_protocol import read_subscription
 from tests import vectors
 
 

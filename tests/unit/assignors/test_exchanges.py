@@ -14,7 +14,7 @@ import pytest
 
 from equipoise.assignors.common.indexed_problem import pool_of
 from equipoise.assignors.lag_aware import exchanges
-from equipoise.assignors.lag_aware.dealing import Topic
+from equipoise.assignors.lag_aware.dealt_topics import Topic
 from equipoise.assignors.lag_aware.exchanges import Budget, Exchange, Exchanges
 from equipoise.events.tasks import TaskId
 

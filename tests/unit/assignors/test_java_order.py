@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from equipoise.assignors.common.java_order import hash_order, text_hash, text_key, text_order
+from equipoise.events.java_order import hash_order, text_hash, text_key, text_order
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.assignors.common.java_order import hash_order
 from equipoise.assignors.kafka_streams.hash_map import HashMap, _Bucket, _Node
 from equipoise.assignors.kafka_streams.java import task_hash
+from equipoise.events.java_order import hash_order
 from equipoise.events.tasks import TaskId
 
 JAVAS = [

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.broker_seat.assignor_model import BrokerMember, BrokerTopic
-from equipoise.broker_seat.broker_plan import (
+from equipoise.lead.broker_seat.broker_plan import (
     MOST_CHARS,
     MOST_NAMED,
     BrokerPlan,
@@ -25,6 +24,7 @@ from equipoise.broker_seat.broker_plan import (
     write_plan,
 )
 from tests.live.broker_assignor import case_of, problems_of, random_groups
+from tests.support.assignor_model import BrokerMember, BrokerTopic
 
 VECTORS = Path(__file__).parents[2] / "data" / "broker_plans.jsonl"
 HASH = "0123456789abcdef"

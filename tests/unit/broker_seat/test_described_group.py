@@ -11,19 +11,19 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.broker_seat.assignor_model import BrokerMember, BrokerTopic, assign
-from equipoise.broker_seat.broker_plan import MARK, read_plan, write_plan
-from equipoise.broker_seat.broker_seat import CONSUMER, TOGETHER, decide
-from equipoise.broker_seat.described_group import DescribedConsumer, DescribedConsumers, described, plan_for, subscriptions
-from equipoise.broker_seat.extra_member import TopicsAsked
 from equipoise.cli.lead import configuration
+from equipoise.kafka.embedded_protocol import TopicPartition
+from equipoise.lead.broker_seat.broker_plan import MARK, read_plan, write_plan
+from equipoise.lead.broker_seat.broker_seat import CONSUMER, TOGETHER, decide
+from equipoise.lead.broker_seat.described_group import DescribedConsumer, DescribedConsumers, described, plan_for, subscriptions
+from equipoise.lead.broker_seat.extra_member import TopicsAsked
+from equipoise.lead.seat.generation import SeatSettings
+from equipoise.lead.seat.metadata import SeatTopicMetadata
+from equipoise.lead.seat.names import is_static
+from equipoise.lead.seat.seat_log import SeatLog
 from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
-from equipoise.seat.generation import SeatSettings
-from equipoise.seat.metadata import SeatTopicMetadata
-from equipoise.seat.names import is_static
-from equipoise.seat.seat_log import SeatLog
-from equipoise.seat.seat_protocol import TopicPartition
+from tests.support.assignor_model import BrokerMember, BrokerTopic, assign
 
 SEAT = "seat"
 

@@ -9,11 +9,11 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.broker_seat import jar_watch
-from equipoise.broker_seat.extra_member import NoBrokerSeatError
-from equipoise.broker_seat.jar_watch import JarWatch
-from equipoise.broker_seat.ways import Way
 from equipoise.kafka.connection import Connection
+from equipoise.lead.broker_seat import jar_watch
+from equipoise.lead.broker_seat.extra_member import NoBrokerSeatError
+from equipoise.lead.broker_seat.jar_watch import JarWatch
+from equipoise.lead.broker_seat.ways import Way
 
 WAY = Way(name="brokers")
 

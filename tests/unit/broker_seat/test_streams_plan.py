@@ -12,16 +12,12 @@ import attrs
 import pytest
 
 from equipoise.bridge.mapping import facts_of, names_of
-from equipoise.broker_seat.broker_plan import write_plan
-from equipoise.broker_seat.described_streams import caught_up_copies, ended_members, question_of, streams_plan, topics_of_streams
-from equipoise.broker_seat.task_assignor_model import TaskMember, TaskPart, assign_tasks
 from equipoise.cli.lead import configuration
 from equipoise.events.decisions import RoundPlanned
 from equipoise.events.errors import InputError
 from equipoise.events.parts import whole
 from equipoise.events.tasks import TaskId
-from equipoise.log import open_log
-from equipoise.replay.importers.groups.described import (
+from equipoise.kafka.described_groups import (
     DescribedStreamsGroup,
     DescribedStreamsMember,
     DescribedSubtopology,
@@ -29,11 +25,15 @@ from equipoise.replay.importers.groups.described import (
     DescribedTopology,
     Tasks,
 )
-from equipoise.replay.importers.offsets_topic.record_values import TaskIds, TopicInfo
+from equipoise.kafka.offsets_topic.record_values import TaskIds, TopicInfo
+from equipoise.lead.broker_seat.broker_plan import write_plan
+from equipoise.lead.broker_seat.described_streams import caught_up_copies, ended_members, question_of, streams_plan, topics_of_streams
+from equipoise.lead.seat.metadata import SeatTopicMetadata
+from equipoise.lead.seat.seat_log import SeatLog
+from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
-from equipoise.seat.metadata import SeatTopicMetadata
-from equipoise.seat.seat_log import SeatLog
 from tests.live.broker_tasks import random_task_groups, task_case, task_problems
+from tests.support.task_assignor_model import TaskMember, TaskPart, assign_tasks
 
 VECTORS = Path(__file__).parents[2] / "data" / "broker_tasks.jsonl"
 COUNTS = {"in": 4, "app-store-changelog": 4}

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.broker_seat import led_groups
-from equipoise.broker_seat.led_groups import HowToLead, LedGroups, leads
-from equipoise.broker_seat.seat_queue import PREFIX
 from equipoise.cli.lead import configuration
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.listed_groups import ListedGroup
-from equipoise.seat.generation import SeatSettings
+from equipoise.lead.broker_seat import led_groups
+from equipoise.lead.broker_seat.led_groups import HowToLead, LedGroups, leads
+from equipoise.lead.broker_seat.seat_queue import PREFIX
+from equipoise.lead.seat.generation import SeatSettings
 
 
 def group(name: str = "orders-1", group_type: str = "classic", protocol_type: str = "consumer", state: str = "Stable") -> ListedGroup:

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from equipoise.cli.answer_page import render_parts
+from equipoise.cli.output import Kind, write_file
 from equipoise.cli.screen import Line, Part, Table, bold
-from equipoise.output import Kind, write_file
 
 NASTY = "<script>alert(1)</script> & \x1b[2J"
 TABLE = Table(columns=("group", "task-s saved", "advice"), rows=[("a", 1_234.5, "x" * 70), (NASTY, -617.25, None), ("c", None, "y")], title="ranked")

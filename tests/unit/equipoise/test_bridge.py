@@ -16,7 +16,7 @@ from equipoise.events.facts import GroupConfigured, LagReported, LogOpened, Memb
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import GroupState
-from equipoise.testing.reference_model.step_checker import StepChecker
+from tests.support.reference_model.step_checker import StepChecker
 
 P1, P2 = "3f2a9c01-0000-0000-0000-000000000001", "77aa0012-0000-0000-0000-000000000002"
 

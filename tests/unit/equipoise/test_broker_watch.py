@@ -24,8 +24,8 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from equipoise.broker_watch import AGAIN_S, CALM_S, BrokerWatch
 from equipoise.kafka.aiokafka_log import CONSEQUENCES, FAILURES, LOGGERS, FailedConnections, hold_back_log
+from equipoise.kafka.broker_watch import AGAIN_S, CALM_S, BrokerWatch
 
 NO_NODE = "Unable connect to node with id %s: %s"
 

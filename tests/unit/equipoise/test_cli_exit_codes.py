@@ -25,7 +25,7 @@ from equipoise.log import open_log
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.files import all_parts, by_partition
 from equipoise.replay.parallel import ProcessDiedError, in_processes
-from equipoise.replay.simulation.many_groups import Fleet, make_fleet
+from equipoise.testing.many_groups import Fleet, make_fleet
 from tests.unit.equipoise.test_output import contents
 from tests.unit.replay.lived import lived, write
 

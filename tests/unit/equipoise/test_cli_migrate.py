@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
+from equipoise.hosting.live_settings import LiveSettings
 from equipoise.kafka.client import TopicPartition
-from equipoise.live_settings import LiveSettings
+from equipoise.kafka.held_group import Holders
 from equipoise.operations.adopting import Adopting
-from equipoise.seat.held_group import Holders
 
 
 @pytest.mark.parametrize("back", [[], ["--back"]])

@@ -11,7 +11,6 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from equipoise.changed_settings import with_settings
 from equipoise.cli import main
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, TASK, check_live_settings, read
@@ -21,6 +20,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened, ProbingTick
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
+from equipoise.hosting.changed_settings import with_settings
 from equipoise.log import Log, open_log
 
 opened: list[Log] = []

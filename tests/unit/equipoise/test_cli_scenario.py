@@ -1,4 +1,4 @@
-"""`python -m equipoise.testing.scenarios`: prints the output of files; 1 and a diff where it
+"""`python -m tests.support.scenarios`: prints the output of files; 1 and a diff where it
 differs from the file; 2 for a file that cannot be run.
 """
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from equipoise.testing.scenarios.__main__ import scenario
+from tests.support.scenarios.__main__ import scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 EXAMPLE = (SCENARIOS / "high_availability" / "cold_joiner.txt").read_text(encoding="utf-8")

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
+from equipoise.hosting.live_settings import read_settings
 from equipoise.kafka.connection import Connection
-from equipoise.live_settings import read_settings
 
 NOBODY = "127.0.0.1:1"
 PATIENCE_S = 60.0

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from equipoise.assignors import AssignmentProblem, Plan, registry
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.cli import main
-from equipoise.compare import RECORDED, Contender, all_contenders, check_contender, cost_of, recorded_cost, recorded_runs, run_of
 from equipoise.events.errors import InputError
 from equipoise.log import open_log
 from equipoise.replay.importers.kafka_streams import import_history, shipped_runs
 from equipoise.replay.inputs_reader import sum_windows
+from tests.support.compare import RECORDED, Contender, all_contenders, check_contender, cost_of, recorded_cost, recorded_runs, run_of
 
 
 @pytest.fixture(scope="module")

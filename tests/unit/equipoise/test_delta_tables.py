@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
 
+from equipoise.cli.output_tables import check_tables, new_tables
 from equipoise.events.errors import InputError, StorageError
-from equipoise.output_tables import check_tables, new_tables
 from tests.object_store import ObjectStoreServer, serving
 
 NAMES = frozenset({"costs", "ranking"})
@@ -85,7 +85,7 @@ def test_block_that_fails_writes_nothing(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-import equipoise.delta_tables as tables
+import equipoise.cli.delta_tables as tables
 from tests.unit.equipoise.test_delta_tables import put
 from pyarrow import parquet
 

@@ -11,17 +11,17 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.broker_seat.ways import CLASS, SETTING, STREAMS_CLASS, STREAMS_SETTING
 from equipoise.events.facts import Subtopology, TopologyDeclared
+from equipoise.kafka.asking import BrokerAddress, TopicFound
+from equipoise.lead.broker_seat.ways import CLASS, SETTING, STREAMS_CLASS, STREAMS_SETTING
+from equipoise.lead.migrating.verdict import POLICY
 from equipoise.log.kafka.log_topics import MADE_WITH, MUST_BE, Topics
 from equipoise.operations.doctor import brokers, directory_findings
 from equipoise.operations.doctor.access import ROLES, Acl, Application, Need, needs
-from equipoise.operations.doctor.asking import BrokerAddress, TopicFound
 from equipoise.operations.doctor.finding import CHECKS, Finding
 from equipoise.operations.doctor.group_findings import of_timeouts, unknown_group
 from equipoise.operations.doctor.protocol_findings import GroupProtocols, of_protocols
 from equipoise.operations.doctor.topic_findings import LEAST_MESSAGE_BYTES, is_allowed, of_application, of_log, of_topology
-from equipoise.operations.migrating.verdict import POLICY
 from equipoise.statemachine.state import GroupState
 from tests.groups import Group, configured, joined
 from tests.pages import rows_of

@@ -10,10 +10,10 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
-from equipoise.changed_settings import with_settings
 from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured
+from equipoise.hosting.changed_settings import with_settings
 from equipoise.operations.group_settings import changes_between, check_configuration, preview, way_back, with_assignor, with_defaults
 from tests.groups import Group, configured
 

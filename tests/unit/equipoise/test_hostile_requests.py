@@ -20,15 +20,15 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry
 
 import equipoise
-from equipoise import serving
-from equipoise.admission import Admission, names_in
 from equipoise.cli.spark.exporter import StreamExporter
 from equipoise.console.recent import Recent
 from equipoise.events.errors import InputError
+from equipoise.hosting import serving
+from equipoise.hosting.admission import Admission, names_in
+from equipoise.hosting.runtime import DEPLOYED
+from equipoise.hosting.serving import HttpServer
 from equipoise.member.member_http import MemberServer
 from equipoise.member.member_options import MemberOptions
-from equipoise.runtime import DEPLOYED
-from equipoise.serving import HttpServer
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.group_sizes import GroupSizes

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise import machine_load as module
-from equipoise.machine_load import DISK_EVERY_MS, MEASURE_EVERY_MS, HostLoad
+from equipoise.hosting import machine_load as module
+from equipoise.hosting.machine_load import DISK_EVERY_MS, MEASURE_EVERY_MS, HostLoad
 
 
 def burn(seconds: float) -> None:

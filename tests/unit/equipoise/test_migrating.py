@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.operations.migrating.clients import UNKNOWN, ClassicClient, libraries_said, library_of, read_client
-from equipoise.operations.migrating.cost import costs
-from equipoise.operations.migrating.verdict import POLICY, SIZE, CoordinatorSettings, MigratedGroup, verdict_of
-from equipoise.seat.seat_protocol import write_assignment
+from equipoise.kafka.embedded_protocol import write_assignment
+from equipoise.lead.migrating.clients import UNKNOWN, ClassicClient, libraries_said, library_of, read_client
+from equipoise.lead.migrating.cost import costs
+from equipoise.lead.migrating.verdict import POLICY, SIZE, CoordinatorSettings, MigratedGroup, verdict_of
 
 BROKER = CoordinatorSettings(node_id=1, knows=True, policy="bidirectional", max_size=1_000, assignors="uniform,range")
 

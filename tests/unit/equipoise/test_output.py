@@ -18,11 +18,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from equipoise.cli import main
+from equipoise.cli.output import IMPORTED, SIMULATED, Kind, check_files, file_name, new_log, rewrite_file, same_place, write_file
+from equipoise.cli.output_tables import new_tables
 from equipoise.events.errors import InputError, StorageError
 from equipoise.events.facts import LogOpened
 from equipoise.log import open_log
-from equipoise.output import IMPORTED, SIMULATED, Kind, check_files, file_name, new_log, rewrite_file, same_place, write_file
-from equipoise.output_tables import new_tables
 from equipoise.replay.interrupts import undisturbed
 from equipoise.testing.fleet import fleet
 from tests.unit.replay.lived import lived, write
@@ -245,7 +245,7 @@ def test_folder_swap_that_fails_is_undone(logs: Path, monkeypatch: pytest.Monkey
             raise OSError(5, "Input/output error")
         rename(source, target)
 
-    monkeypatch.setattr("equipoise.output._swapped", lambda one, other: False)
+    monkeypatch.setattr("equipoise.cli.output._swapped", lambda one, other: False)
     monkeypatch.setattr("os.rename", second_fails)
     with pytest.raises(StorageError), new_log(f"{logs}/archive/", replaces=IMPORTED, force=True) as log:
         log.append_fact("", 0, LogOpened(log_id="new"))
@@ -323,7 +323,7 @@ def check_that_an_interrupt_waits() -> None:
 KILLED = """
 import itertools, json, os, signal, sys
 from pathlib import Path
-from equipoise.output_tables import new_tables
+from equipoise.cli.output_tables import new_tables
 
 folder = Path(sys.argv[1])
 

@@ -24,7 +24,7 @@ from equipoise.events.errors import FieldError
 from equipoise.events.facts import MemberJoined, Subtopology, TopologyDeclared
 from equipoise.events.fields import check_name, is_hidden
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
-from equipoise.json_logging import JsonFormatter
+from equipoise.hosting.json_logging import JsonFormatter
 from equipoise.log import open_log
 from equipoise.replay.sentences import tell
 from equipoise.replay.simulation.member_process import ProcessSettings

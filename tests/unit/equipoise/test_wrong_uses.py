@@ -27,7 +27,7 @@ from equipoise.cli.params import Number, WholeNumber
 from equipoise.events.facts import LogOpened
 from equipoise.events.records import FactRecord
 from equipoise.log import open_log
-from equipoise.testing.scenarios.__main__ import scenario
+from tests.support.scenarios.__main__ import scenario
 from tests.unit.replay.lived import lived, write
 from tools.brokers import main as broker
 

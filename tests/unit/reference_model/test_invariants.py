@@ -19,9 +19,9 @@ from equipoise.events.facts import Fact, LagReported, LeaveIntended, MemberLeft,
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.testing.reference_model.invariants import Validator, check_snapshot_replay
-from equipoise.testing.reference_model.step_checker import StepChecker, check_sizes
 from tests.groups import GROUP, LOG_OPENED, SESSION_MS, Group, configured, joined, tasks, topology
+from tests.support.reference_model.invariants import Validator, check_snapshot_replay
+from tests.support.reference_model.step_checker import StepChecker, check_sizes
 
 Change = Callable[[Decision], Decision | None]
 

@@ -10,13 +10,13 @@ from uuid import UUID
 import attrs
 import pytest
 
+from equipoise.kafka.offsets_topic import record_values
+from equipoise.kafka.offsets_topic.form import write_value
+from equipoise.kafka.offsets_topic.record_keys import RawRecord
+from equipoise.kafka.offsets_topic.record_writing import key_of
 from equipoise.replay.importers.evidence.dumped import read_dumped
 from equipoise.replay.importers.evidence.evidence_files import read_evidence
 from equipoise.replay.importers.groups.observed import GroupKind
-from equipoise.replay.importers.offsets_topic import record_values
-from equipoise.replay.importers.offsets_topic.form import write_value
-from equipoise.replay.importers.offsets_topic.record_keys import RawRecord
-from equipoise.replay.importers.offsets_topic.record_writing import key_of
 from equipoise.replay.incident import Cause
 from equipoise.replay.incident.from_logs import histories_of
 from equipoise.replay.incident.rebalances import rebalances

@@ -13,8 +13,8 @@ from equipoise.log import open_log
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.files import all_parts
 from equipoise.log.parquet.parquet_log import ArchiveLog
-from equipoise.replay.simulation.many_groups import Fleet, check_location, make_fleet
 from equipoise.replay.verification import verify
+from equipoise.testing.many_groups import Fleet, check_location, make_fleet
 
 
 def test_fleet_sizes_fall_and_add_up() -> None:

@@ -17,15 +17,15 @@ import hypothesis.strategies as st
 import pytest
 
 from equipoise.events.errors import InputError
+from equipoise.kafka.described_groups import records_of_consumers
+from equipoise.kafka.offsets_topic import record_values
+from equipoise.kafka.offsets_topic.byte_reader import WireError
+from equipoise.kafka.offsets_topic.classic import OffsetCommit
+from equipoise.kafka.offsets_topic.form import write_value
+from equipoise.kafka.offsets_topic.record_keys import GROUP_METADATA, VALUES, GroupRecord, RawRecord, read_group_record
+from equipoise.kafka.offsets_topic.record_writing import key_of
 from equipoise.replay.importers.groups.cluster_recording import RecordedCommit, open_recording
-from equipoise.replay.importers.groups.described import records_of_consumers
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedGroups, Work
-from equipoise.replay.importers.offsets_topic import record_values
-from equipoise.replay.importers.offsets_topic.byte_reader import WireError
-from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
-from equipoise.replay.importers.offsets_topic.form import write_value
-from equipoise.replay.importers.offsets_topic.record_keys import GROUP_METADATA, VALUES, GroupRecord, RawRecord, read_group_record
-from equipoise.replay.importers.offsets_topic.record_writing import key_of
 
 ORDERS, STOCK = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
 

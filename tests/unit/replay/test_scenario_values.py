@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.testing.scenarios.argument_values import (
+from tests.support.scenarios.argument_values import (
     BY_MEMBER,
     ENDS,
     LAGS,

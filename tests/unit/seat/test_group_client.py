@@ -5,7 +5,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.seat.group_client import BUCKETS, ahead, bucket, fewest_buckets, seat_bucket
+from equipoise.kafka.group_client import BUCKETS, ahead, bucket, fewest_buckets, seat_bucket
 
 IDS = st.lists(st.uuids(version=4).map(lambda each: f"client-{each}"), min_size=1, max_size=40, unique=True)
 

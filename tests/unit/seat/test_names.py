@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from equipoise.events.facts import GroupRejoined, RejoinedMember
-from equipoise.seat.names import Names, SeatClient, client_of, is_static
+from equipoise.lead.seat.names import Names, SeatClient, client_of, is_static
 
 FIRST, SECOND, THIRD = (f"app-{uuid.UUID(int=each)}" for each in (1, 2, 3))
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.cli.lead import configuration
-from equipoise.seat.generation import JoinedClient, SeatSettings, answer, without_doubles
-from equipoise.seat.metadata import SeatTopicMetadata
-from equipoise.seat.names import client_of
-from equipoise.seat.seat_log import SeatLog
-from equipoise.seat.seat_protocol import SeatSubscription
+from equipoise.kafka.embedded_protocol import SeatSubscription
+from equipoise.lead.seat.generation import JoinedClient, SeatSettings, answer, without_doubles
+from equipoise.lead.seat.metadata import SeatTopicMetadata
+from equipoise.lead.seat.names import client_of
+from equipoise.lead.seat.seat_log import SeatLog
 from tests.unit.seat.test_generation import Held
 
 PARTITIONS = 7

@@ -8,8 +8,8 @@ import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
 from equipoise.events.errors import InputError
-from equipoise.replay.importers.offsets_topic.consumer_protocol import NO_GENERATION
-from equipoise.seat.seat_protocol import read_assignment, read_subscription, write_assignment, write_subscription
+from equipoise.kafka.embedded_protocol import read_assignment, read_subscription, write_assignment, write_subscription
+from equipoise.kafka.offsets_topic.consumer_protocol import NO_GENERATION
 
 
 def text(value: str) -> bytes:

@@ -15,13 +15,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from equipoise.cli.lead import configuration
+from equipoise.kafka.embedded_protocol import read_assignment, write_assignment
+from equipoise.lead.seat.generation import SeatSettings, answer, read_members
+from equipoise.lead.seat.metadata import SeatTopicMetadata
+from equipoise.lead.seat.names import MOST_KEY_CHARS, clients_of, is_static
+from equipoise.lead.seat.seat_log import SeatLog
 from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
-from equipoise.seat.generation import SeatSettings, answer, read_members
-from equipoise.seat.metadata import SeatTopicMetadata
-from equipoise.seat.names import MOST_KEY_CHARS, clients_of, is_static
-from equipoise.seat.seat_log import SeatLog
-from equipoise.seat.seat_protocol import read_assignment, write_assignment
 from tests.unit.seat.test_seat_protocol import text
 
 COUNTS = {"in": 6, "other": 3}

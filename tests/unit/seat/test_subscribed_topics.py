@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from equipoise.events.tasks import TaskId
-from equipoise.seat.subscribed_topics import Arrangement, arrange
+from equipoise.lead.seat.subscribed_topics import Arrangement, arrange
 
 IN, OTHER = ("in",), ("other",)
 BOTH = ("in", "other")

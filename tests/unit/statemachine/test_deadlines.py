@@ -14,8 +14,8 @@ from equipoise.statemachine import actions
 from equipoise.statemachine.deadlines import GROUP_KEY, NO_TASK, Deadlines, Timer, due_at_ms
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import Backoff, Crashes, FencedIncarnation, GroupState, SlotBackoff
-from equipoise.testing.reference_model.step_checker import check_restored, check_timers
 from tests.groups import MARGIN_MS, SESSION_MS, Group, configured, joined, tasks
+from tests.support.reference_model.step_checker import check_restored, check_timers
 from tests.unit.statemachine.contexts import moves, owns, step
 
 

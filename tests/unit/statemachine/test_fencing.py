@@ -10,8 +10,8 @@ from equipoise.events.codec import make_record
 from equipoise.events.decisions import AssignmentIssued, Decision, EventRejected
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import LagReported, MemberLeft
-from equipoise.testing.reference_model.invariants import Validator
 from tests.groups import GROUP, SESSION_MS, Group, assigned, configured, joined, rejections, tasks
+from tests.support.reference_model.invariants import Validator
 
 
 def test_max_step_must_fit_the_smallest_margin_of_all_members():

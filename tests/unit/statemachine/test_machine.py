@@ -40,8 +40,8 @@ from equipoise.statemachine.rejections import REJECTIONS, rejection_text
 from equipoise.statemachine.round_problem import build_problem
 from equipoise.statemachine.snapshots import FORM
 from equipoise.statemachine.state import GroupPhase
-from equipoise.testing.reference_model.invariants import check_snapshot_replay
 from tests.groups import GROUP, LOG_OPENED, SESSION_MS, Group, all_but_time_and_leases, assigned, configured, joined, rejections, tasks, topology
+from tests.support.reference_model.invariants import check_snapshot_replay
 
 
 def kinds(decisions: list[Decision]) -> list[type]:

@@ -12,8 +12,8 @@ from equipoise.assignors import MovementState
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Decision, MemberAssigned
 from equipoise.events.facts import LagReported, LeaveIntended, PartitionsObserved, TasksRevoked
 from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.testing.reference_model.invariants import check_snapshot_replay
 from tests.groups import Group, assigned, configured, joined, rejections, tasks, topology
+from tests.support.reference_model.invariants import check_snapshot_replay
 
 
 def causes(decisions: list[Decision]) -> list[str]:

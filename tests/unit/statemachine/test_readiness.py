@@ -14,8 +14,8 @@ from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import LagReported, TaskReady
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.testing.reference_model.invariants import Validator
 from tests.groups import Group, configured, joined
+from tests.support.reference_model.invariants import Validator
 
 LIMIT = 100
 

@@ -10,8 +10,7 @@ from aiokafka.protocol.admin import AlterConfigsResponse_v1, CreateTopicsRespons
 
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.metadata_requests import METADATA_V11, NOT_TOLD
-from equipoise.testing.simulated.kafka.broker_network import Reply
-from equipoise.testing.simulated.kafka.cluster_state import TopicDescription
+from equipoise.testing.simulated.kafka.cluster_state import Reply, TopicDescription
 
 if TYPE_CHECKING:
     from equipoise.testing.simulated.kafka.cluster_state import SimulatedBroker

@@ -10,17 +10,15 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import attrs
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, RequestTimedOutError
 
-if TYPE_CHECKING:
-    from equipoise.testing.simulated.kafka.cluster_state import SimulatedBroker
+from equipoise.testing.simulated.kafka.cluster_state import Reply, SimulatedBroker
 
 _ENDING_SHARE = 0.2
-Reply = Callable[[Any], None]
-Handler = Callable[["SimulatedBroker", Reply], None]
+Handler = Callable[[SimulatedBroker, Reply], None]
 """A request: a broker calls it, and it replies once, at once or later."""
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 
 from equipoise.kafka.client import TopicPartition
-from equipoise.testing.simulated.kafka.broker_network import BrokerConnection, Reply
 from equipoise.testing.simulated.kafka.fetch_sessions import FetchSessions
 from equipoise.testing.simulated.kafka.partition_log import LeaderEpochs, PartitionLog
 
 ErrorClass = type[Exception]
+Reply = Callable[[Any], None]
+
+
+class ClientConnection(Protocol):
+    """What a broker does with the connection of a client (`broker_network`)."""
+
+    def broken(self) -> None: ...
+    def resumed(self) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -71,7 +78,7 @@ class SimulatedBroker:
     clock_ms: int = 0
     throttle_ms: int = 0
     session_us: int | None = None
-    connections: dict[int, BrokerConnection] = attrs.field(factory=dict)
+    connections: dict[int, ClientConnection] = attrs.field(factory=dict)
     fetch_sessions: FetchSessions = attrs.field(factory=FetchSessions)
     held: list[Reply] = attrs.field(factory=list)
     """Requests that it cannot answer without the other brokers."""

@@ -9,18 +9,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import attrs
 from aiokafka import errors
 
 from equipoise.kafka.client import TopicPartition
-from equipoise.testing.simulated.kafka.broker_network import Reply
+from equipoise.testing.simulated.kafka.broker_network import CallsLater
+from equipoise.testing.simulated.kafka.cluster_state import BrokerPartition, ErrorClass, Reply, SimulatedBroker
 from equipoise.testing.simulated.kafka.partition_log import Batch
-
-if TYPE_CHECKING:
-    from equipoise.testing.simulated.kafka.cluster_state import BrokerPartition, ErrorClass, SimulatedBroker
-    from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.kafka.passing_errors import PassingErrors
 
 GROUP, TRANSACTION = "__consumer_offsets", "__transaction_state"
 COUNT = 5
@@ -61,10 +59,28 @@ def noted(offset: int, note: str) -> NotedOffset:
     return committed
 
 
+class Coordinated(Protocol):
+    """What coordinators need of their cluster (`simulated_kafka`)."""
+
+    brokers: list[SimulatedBroker]
+    passing: PassingErrors
+    scheduler: CallsLater
+    replicate_us: tuple[int, int]
+
+    def between_us(self, bounds: tuple[int, int]) -> int: ...
+    def new_partition(self, topic: str, index: int, brokers: Sequence[int]) -> BrokerPartition: ...
+    def spread(self, index: int, replication: int) -> list[int]: ...
+    def partition(self, place: TopicPartition) -> BrokerPartition | None: ...
+    def leader_of(self, broker: SimulatedBroker, each: BrokerPartition) -> int: ...
+    def hold(self, broker: SimulatedBroker, reply: Reply, answer: Any) -> None: ...
+    def append(self, each: BrokerPartition, batch: Batch) -> int: ...
+    def acknowledge(self, each: BrokerPartition, offset: int, end: int, reply: Reply) -> None: ...
+
+
 class Coordinators:
     """`partitions`: of the internal topics. The leader of one is the coordinator of its ids."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Coordinated) -> None:
         self._cluster = cluster
         self.partitions: list[BrokerPartition] = [
             cluster.new_partition(topic, index, cluster.spread(index, min(3, len(cluster.brokers))))

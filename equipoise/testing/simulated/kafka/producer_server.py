@@ -20,7 +20,7 @@ from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.producer.producer_errors import UnknownTopicIdError
 from equipoise.kafka.producer.producer_requests import PRODUCE_V13
 from equipoise.kafka.producer.sending_orders import Coordinates
-from equipoise.testing.simulated.kafka.broker_network import Reply
+from equipoise.testing.simulated.kafka.cluster_state import Reply
 from equipoise.testing.simulated.kafka.coordinators import GROUP, TRANSACTION, noted
 from equipoise.testing.simulated.kafka.partition_log import Batch
 

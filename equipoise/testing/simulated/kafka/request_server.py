@@ -11,7 +11,8 @@ from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchRespons
 from equipoise.kafka.client import LeaderEnd, TopicPartition
 from equipoise.kafka.consumer.requests import EPOCH_ENDS_V2, LIST_OFFSETS_V4
 from equipoise.testing.simulated.kafka import admin_server, producer_server
-from equipoise.testing.simulated.kafka.broker_network import Handler, Reply
+from equipoise.testing.simulated.kafka.broker_network import Handler
+from equipoise.testing.simulated.kafka.cluster_state import Reply
 from equipoise.testing.simulated.kafka.coordinators import noted
 
 if TYPE_CHECKING:

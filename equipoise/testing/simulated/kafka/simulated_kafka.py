@@ -17,11 +17,12 @@ from aiokafka import errors
 from equipoise.kafka.client import NO_EPOCH, LeaderEnd, TopicPartition
 from equipoise.kafka.consumer.requests import END, FIRST
 from equipoise.kafka.producer.producer_errors import InvalidRecordError
-from equipoise.testing.simulated.kafka.broker_network import CallsLater, Network, Reply
+from equipoise.testing.simulated.kafka.broker_network import CallsLater, Network
 from equipoise.testing.simulated.kafka.cluster_state import (
     BrokerPartition,
     ErrorClass,
     FrozenView,
+    Reply,
     SimulatedBroker,
     SimulatedTopic,
     TopicDescription,

@@ -17,8 +17,8 @@ from equipoise.console import pages as pages_module
 from equipoise.console import recent as recent_module
 from equipoise.console.pages import Console
 from equipoise.console.recent import Recent
+from equipoise.hosting.runtime import DEPLOYED
 from equipoise.replay.sentences import tell
-from equipoise.runtime import DEPLOYED
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.group_sizes import GroupSizes

@@ -18,13 +18,13 @@ import pytest
 from equipoise import Connection, Member
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
+from equipoise.hosting.runtime import DeployedRuntime, LoopThread
 from equipoise.kafka.aiokafka_log import LOGGERS
 from equipoise.member.beat import LoopBeat
 from equipoise.member.failures import SECONDS
 from equipoise.member.figures import Done, MemberFigures
 from equipoise.member.member_http import MemberServer
 from equipoise.member.member_options import MemberOptions
-from equipoise.runtime import DeployedRuntime, LoopThread
 from equipoise.statemachine.member import MemberSession, MemberSettings
 
 FIGURES = MemberFigures(

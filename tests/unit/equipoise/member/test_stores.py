@@ -325,7 +325,7 @@ def test_directory_of_the_former_format_proves_nothing(tmp_path: Path) -> None:
 
 
 def test_system_without_boot_ids_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equipoise.runtime.BOOT_ID", tmp_path / "none")
+    monkeypatch.setattr("equipoise.hosting.runtime.BOOT_ID", tmp_path / "none")
     with StateDirectory(tmp_path, "g", "m") as directory:
         directory.begin(41)
     last, ended, why = _proof(tmp_path)

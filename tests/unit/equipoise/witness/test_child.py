@@ -20,17 +20,17 @@ import attrs
 import pytest
 
 from equipoise.events.errors import InputError
+from equipoise.hosting.witnessed import ChildWitness
 from equipoise.witness import child
-from equipoise.witness.parent import ChildWitness
 
 PATIENCE_S = 20.0
 NOBODY = "127.0.0.1:1"
 WATCHED = """
 import os, subprocess, sys, time
 from equipoise.kafka.connection import Connection
-from equipoise.runtime import FileLock
-from equipoise.witness.parent import ChildWitness
-from equipoise.witness.proof import MemberProof
+from equipoise.hosting.runtime import FileLock
+from equipoise.hosting.witnessed import ChildWitness
+from equipoise.hosting.proof import MemberProof
 from pathlib import Path
 
 lock = FileLock(Path({lock!r}))
@@ -243,8 +243,8 @@ def test_system_without_pidfds_has_no_witness(monkeypatch: pytest.MonkeyPatch) -
 
 
 def proof() -> Any:
+    from equipoise.hosting.proof import MemberProof
     from equipoise.kafka.connection import Connection
-    from equipoise.witness.proof import MemberProof
 
     return MemberProof(
         connection=Connection(bootstrap=NOBODY), topic="facts", partition=0, group="g", member_id="m1", incarnations=[1], lock=None, within_s=1.0

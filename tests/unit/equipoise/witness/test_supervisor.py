@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.events.errors import InputError
-from equipoise.witness.parent import SOCKET_VARIABLE, start_witness
+from equipoise.hosting.witnessed import SOCKET_VARIABLE, start_witness
 from tests.unit.equipoise.witness.test_child import WATCHED, proof
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -14,9 +14,9 @@ import pytest
 
 from equipoise.console.recent import Recent
 from equipoise.events.records import DecisionRecord, FactRecord
+from equipoise.hosting.runtime import DEPLOYED
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.sizing.policy import FollowingPolicy
-from equipoise.runtime import DEPLOYED
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.group_sizes import FRESH_S, GroupSizes, NoAnswerError

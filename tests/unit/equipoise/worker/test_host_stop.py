@@ -10,10 +10,10 @@ import pytest
 from prometheus_client import Gauge
 
 from equipoise.events.facts import LogOpened
+from equipoise.folding.checkpoints import find
+from equipoise.folding.log_reading import StartedLead
 from equipoise.statemachine.partition import PartitionLead
-from equipoise.worker.checkpoints import find
 from equipoise.worker.decision_marks import DecisionMarks
-from equipoise.worker.log_reading import StartedLead
 from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.session_sender import SessionSender
 from equipoise.worker.takeover_session import TakeoverSession

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from equipoise.console.recent import Recent
-from equipoise.runtime import DEPLOYED
+from equipoise.hosting.runtime import DEPLOYED
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.group_sizes import GroupSizes

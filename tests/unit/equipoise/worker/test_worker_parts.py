@@ -19,7 +19,10 @@ from equipoise.events.decisions import Checkpointed, Decision, MemberAsked
 from equipoise.events.errors import DamagedError, InputError
 from equipoise.events.facts import Fact, LogOpened, MemberJoined, MemberLeft, ProbingTick, Subtopology, TopologyDeclared
 from equipoise.events.records import DecisionRecord
-from equipoise.live_settings import LiveSettings, read_settings
+from equipoise.folding import checkpoints
+from equipoise.folding.checkpoints import Index, checkpoint_records, find, index_records
+from equipoise.folding.log_reading import published_identity
+from equipoise.hosting.live_settings import LiveSettings, read_settings
 from equipoise.log import open_log
 from equipoise.log.kafka.envelope import StoredDecision, fact_row, pack_decision, stored_decision
 from equipoise.log.rows import DecisionRow
@@ -27,9 +30,6 @@ from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.published import OTHER_FORM, UnreadIdentity, identity_of
 from equipoise.statemachine.snapshots import FORM
-from equipoise.worker import checkpoints
-from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_records
-from equipoise.worker.log_reading import published_identity
 from equipoise.worker.worker_metrics import WorkerMetrics
 from equipoise.worker.worker_settings import WorkerSettings
 from tests.groups import LOG_OPENED, configured

@@ -6,7 +6,7 @@ import java.security.NoSuchAlgorithmException;
 import java.util.*;
 
 /**
- * What equipoise wants changed against "everybody keeps what he has", as one line of text (equipoise/broker_seat/broker_plan.py has the grammar).
+ * What equipoise wants changed against "everybody keeps what he has", as one line of text (equipoise/lead/broker_seat/broker_plan.py has the grammar).
  *
  * <pre>equipoise/1;12;h;0123456789abcdef;3:0=1-4_7;-:0=5;+3:1=0;~2:1=0</pre>
  *

@@ -1,0 +1,55 @@
+"""Which of several processes leads a group that has no members of theirs: they are members of a
+group beside it (KIP-848), and the one that joined first leads.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from equipoise.hosting.runtime import Runtime
+from equipoise.kafka.connection import Connection
+from equipoise.lead.broker_seat.broker_plan import MARK
+from equipoise.lead.broker_seat.extra_member import CLIENT_ID, JOINED_FIRST, ExtraMember, OutOfGroupError
+
+PREFIX = f"{CLIENT_ID}."
+
+
+class SeatQueue:
+    """The place of this process in the queue for `group`. An asynchronous context manager."""
+
+    def __init__(self, connection: Connection, group: str, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._member = ExtraMember(connection, f"{PREFIX}{group}", self._new_id(), assignor=None)
+        self._beaten_s = 0.0
+
+    def _new_id(self) -> str:
+        return JOINED_FIRST.format(self._runtime.wall_us(), self._runtime.unique()[:12])
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._member.__aexit__(kind, error, trace)
+
+    async def is_first(self) -> bool:
+        """Joins, or stays, and looks. Call it at least once a second. Raises KafkaError, OSError,
+        InputError when the broker refuses.
+        """
+        now_s = self._runtime.monotonic_s()
+        try:
+            if self._member.epoch == 0:
+                self._beaten_s = now_s
+                await self._member.beat(f"{MARK}1")
+            elif now_s - self._beaten_s >= self._member.heartbeat_interval_ms / 2_000:
+                self._beaten_s = now_s
+                await self._member.beat()
+        except OutOfGroupError:
+            self._member.member_id = self._new_id()  # it was away, and others may have its place
+            return False
+        found = await self._member.describe()
+        return found is not None and min((each.member_id for each in found.carriers), default="") == self._member.member_id
+
+    async def leave(self) -> None:
+        """Raises KafkaError, OSError."""
+        await self._member.leave()

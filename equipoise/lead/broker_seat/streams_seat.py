@@ -1,0 +1,254 @@
+"""The broker seat in a group of Kafka Streams (KIP-1071, brokers of 4.4 or later): no member of the
+group, but who writes the group's settings. Each look at the group that finds something to decide is
+a round (docs/protocol.md#d12), as those that Kafka Streams' own leader asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Set
+
+import attrs
+from aiokafka import errors
+
+from equipoise.bridge.mapping import facts_of, names_of, racks_of
+from equipoise.bridge.question import Question
+from equipoise.events.decisions import EventRejected, RoundPlanned
+from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.fact_parts import observed_in_parts
+from equipoise.events.facts import PartitionsObserved
+from equipoise.events.parts import whole
+from equipoise.events.tasks import TaskId
+from equipoise.hosting.runtime import DEPLOYED, Runtime
+from equipoise.kafka.broker_watch import BrokerWatch
+from equipoise.kafka.client import Admin, TopicPartition
+from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import ConsumerGroup
+from equipoise.kafka.described_groups import DescribedStreamsGroup, read_streams_groups
+from equipoise.kafka.group_configs import own_group_settings, set_group_settings
+from equipoise.kafka.group_requests import StreamsGroupDescribe
+from equipoise.kafka.started_clients import reader
+from equipoise.lead.broker_seat.broker_plan import MARK, MOST_FOLLOWED, BrokerPlan, newest, write_plan
+from equipoise.lead.broker_seat.described_streams import caught_up_copies, is_at_rest, processes_of, question_of, streams_plan, topics_of_streams
+from equipoise.lead.broker_seat.extra_member import ASSIGNOR, CLIENT_ID, REQUEST_TIMEOUT_MS, ExtraMember, NoBrokerSeatError
+from equipoise.lead.broker_seat.seat_queue import PREFIX, SeatQueue
+from equipoise.lead.seat.seat_log import SeatLog
+from equipoise.statemachine.rejections import rejection_text
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_S, RETRY_S = 0.5, 1.0
+TAGS, NAME = "streams.rack.aware.assignment.tags", "streams.assignor.name"
+
+
+@attrs.frozen(kw_only=True)
+class FirstRound:
+    """`is_led`: the group has equipoise's assignor already."""
+
+    question: Question
+    planned: RoundPlanned
+    is_led: bool
+
+
+class StreamsSeat:
+    """The seat in one group. Of several processes the one that began first leads."""
+
+    def __init__(self, connection: Connection, group: str, seat_log: SeatLog, runtime: Runtime = DEPLOYED) -> None:
+        self.group = group
+        self._connection, self._log, self._runtime = connection, seat_log, runtime
+        self._described = ConsumerGroup(connection, group, request_timeout_ms=REQUEST_TIMEOUT_MS, client_id=CLIENT_ID)
+        self._topics = ExtraMember(connection, group, "")
+        self._queue = SeatQueue(connection, group, runtime)
+        self._brokers = BrokerWatch(f"group {group}", runtime.monotonic_s)
+        self._stopped = asyncio.Event()
+        self._number = runtime.wall_us() // 1_000
+        self._others: list[str] = []
+        """Tags of the group that are no plans."""
+        self._is_in = self._stands_by = False
+        self._led: object = None
+        """Members and topology for which the last round was."""
+        self._epoch = 0
+        """The group's, by what the last round wrote; a later one is of somebody else's change."""
+        self._hands_over = False
+        """Whether the last round moved tasks, which their members have not all handed over."""
+        self._caught_up: Set[tuple[str, TaskId]] = frozenset()
+        """Copies that had caught up in the last round: member, task."""
+        self._left_because = ""
+        """Why the group is left as it is, as it was said; empty: it is not."""
+        self._due_s: float | None = None
+        self._asked_s: float | None = None
+
+    def stop(self) -> None:
+        """Has `run` give the group back and return."""
+        self._stopped.set()
+
+    @property
+    def is_settled(self) -> bool:
+        """Returns whether it stands by, or the group has what was decided and waits for nothing."""
+        return self._stands_by or (self._is_in and not self._hands_over and self._due_s is None)
+
+    async def run(self) -> None:
+        """Leads until `stop`. Raises NoBrokerSeatError, and EquipoiseError when the log fails; the
+        group has its former settings then.
+        """
+        try:
+            admin = await self._described.admin()
+            async with self._topics, self._queue:
+                await self._take_part(admin)
+        finally:
+            await self._described.close()
+
+    async def _take_part(self, admin: Admin) -> None:
+        try:
+            while not self._stopped.is_set():
+                try:
+                    await self._look(admin)
+                    await self._wait(LOOK_S)
+                except (errors.GroupAuthorizationFailedError, errors.ClusterAuthorizationFailedError, errors.TopicAuthorizationFailedError) as error:
+                    rights = f"DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS on the group, and READ on the group {PREFIX}{self.group}"
+                    raise NoBrokerSeatError(f"--group {self.group}: the user needs {rights}: {error}") from None
+                except (errors.InvalidConfigurationError, errors.InvalidRequestError) as error:
+                    raise NoBrokerSeatError(f"--group {self.group}: the brokers do not take its settings: {error}") from None
+                except (errors.KafkaError, OSError) as error:
+                    if not self._brokers.noted("the group's coordinator", error):
+                        _LOG.warning("group %s: %s: %s; trying again", self.group, type(error).__name__, error)
+                    await self._wait(RETRY_S)
+        finally:
+            if self._is_in:
+                await self._give_back(admin)
+            with contextlib.suppress(errors.KafkaError, OSError):  # else the broker ends the session
+                await self._queue.leave()
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def _give_back(self, admin: Admin) -> None:
+        try:
+            _, others = await self._tags(admin)
+            await set_group_settings(admin, self.group, {NAME: None, TAGS: ",".join(others) or None})
+            _LOG.info("group %s: left; nothing of equipoise is in it any more; the brokers' own assignor goes on", self.group)
+        except (errors.KafkaError, OSError) as error:
+            _LOG.warning("group %s: its settings %s and %s are still equipoise's (%s)", self.group, NAME, TAGS, error)
+
+    async def _tags(self, admin: Admin) -> tuple[list[str], list[str]]:
+        """Returns the group's tags: those that are plans, and those of somebody else."""
+        own = await own_group_settings(admin, self.group)
+        tags = [each for each in own.get(TAGS, "").split(",") if each]
+        return [each for each in tags if each.startswith(MARK)], [each for each in tags if not each.startswith(MARK)]
+
+    async def _look(self, admin: Admin) -> None:
+        asked_s = self._runtime.monotonic_s()
+        is_first = await self._queue.is_first()
+        self._brokers.answered(asked_s)
+        if not is_first:
+            self._stand_by()
+            return
+        self._stands_by = False
+        group = await self._describe()
+        if not group.members or group.topology is None or group.assignment_epoch < group.group_epoch:
+            return
+        led = (sorted((each.member_id, each.process_id) for each in group.members), group.topology)
+        caught_up = caught_up_copies(group, self._log.state.settings.acceptable_recovery_lag)
+        if led == self._led and group.group_epoch <= self._epoch and not self._is_due(group, caught_up):
+            return
+        plans, self._others = await self._tags(admin)
+        carried = newest(plans)
+        if carried is not None and carried.number < MOST_FOLLOWED:
+            self._number = max(self._number, carried.number)
+        try:
+            question = await self._question(group)
+        except InputError as error:
+            if str(error) != self._left_because:
+                _LOG.warning("%s: it is left as it is", error)
+            self._left_because = str(error)
+            return
+        self._left_because = ""
+        planned = self._decide(question)
+        now_s = self._runtime.monotonic_s()
+        self._asked_s, self._due_s = now_s, None if planned.follow_up_ms is None else now_s + planned.follow_up_ms / 1_000
+        self._number += 1
+        plan = streams_plan(group, planned, names_of(question), question.tasks, number=self._number)
+        await self._carry(admin, group, plan)
+        self._led, self._caught_up, self._hands_over = led, caught_up, any(each.kind == "move" for each in plan.entries)
+
+    def _is_due(self, group: DescribedStreamsGroup, caught_up: Set[tuple[str, TaskId]]) -> bool:
+        """Returns whether there may be something to decide, though nothing of the group is new: all
+        that moved is handed over, a copy that is waited for has caught up, or the time has come.
+        """
+        if self._hands_over:
+            return group.group_epoch >= self._epoch and is_at_rest(group)
+        return self._due_s is not None and (self._runtime.monotonic_s() >= self._due_s or not caught_up <= self._caught_up)
+
+    def _stand_by(self) -> None:
+        if not self._stands_by:
+            _LOG.info("group %s: another process leads it: standing by", self.group)
+        self._stands_by, self._is_in, self._led = True, False, None
+
+    async def _describe(self) -> DescribedStreamsGroup:
+        answer = await self._described.send(StreamsGroupDescribe(self.group))
+        (group,) = read_streams_groups(answer.body)
+        self._described.check(group.error_code)
+        return group
+
+    async def _question(self, group: DescribedStreamsGroup) -> Question:
+        """Asks for what the description lacks. Raises InputError, KafkaError, OSError."""
+        asked = await self._topics.topics(topics_of_streams(group))
+        counts = asked.metadata.counts
+        changelogs = {each.name for part in group.topology.subtopologies for each in part.state_changelog_topics} if group.topology else set()
+        places = [TopicPartition(name, number) for name in sorted(changelogs & counts.keys()) for number in range(counts[name])]
+        ends: dict[tuple[str, int], int] = {}
+        if places:
+            async with reader(self._connection) as consumer:
+                ends = {(place.topic, place.partition): end for place, end in (await consumer.end_offsets(places)).items()}
+        acceptable_lag = self._log.state.settings.acceptable_recovery_lag
+        return question_of(group, asked.metadata, ends, {}, f"{group.group_epoch}-{self._runtime.unique()[:12]}", acceptable_lag=acceptable_lag)
+
+    async def first_round(self) -> FirstRound:
+        """Decides once, and changes nothing but the log. Raises EquipoiseError, KafkaError,
+        OSError.
+        """
+        try:
+            admin = await self._described.admin()
+            async with self._topics:
+                group = await self._describe()
+                own = await own_group_settings(admin, self.group)
+                question = await self._question(group)
+        finally:
+            await self._described.close()
+        return FirstRound(question=question, planned=self._decide(question), is_led=own.get(NAME) == ASSIGNOR)
+
+    def _decide(self, question: Question) -> RoundPlanned:
+        """Appends the round's facts, and returns what was decided. Raises EquipoiseError."""
+        passed_ms = 0 if self._asked_s is None else int((self._runtime.monotonic_s() - self._asked_s) * 1_000)
+        facts = list(facts_of(question, self._log.state, passed_ms))
+        racks = racks_of(question)
+        observed = list(observed_in_parts(PartitionsObserved(racks=racks))) if racks else []
+        for decision in whole(each.decision for each in self._log.append(*facts[:-1], *observed, facts[-1])):
+            if isinstance(decision, RoundPlanned):
+                return decision
+            if isinstance(decision, EventRejected):
+                raise EquipoiseError(f"group {self.group}: a round was rejected: {rejection_text(decision, facts[-1])}")
+        raise EquipoiseError(f"group {self.group}: the round {question.round_id} was not decided")
+
+    async def _carry(self, admin: Admin, group: DescribedStreamsGroup, plan: BrokerPlan) -> None:
+        began_s, self._epoch = self._runtime.monotonic_s(), group.group_epoch
+        if plan.entries or not self._is_in:
+            settings: dict[str, str | None] = {TAGS: ",".join([*self._others, write_plan(plan)])}
+            await set_group_settings(admin, self.group, settings | ({} if self._is_in else {NAME: ASSIGNOR}))
+            self._is_in, self._epoch = True, self._epoch + 1
+        counts = {kind: sum(each.last - each.first + 1 for each in plan.entries if each.kind == kind) for kind in ("move", "copy", "drop")}
+        _LOG.info(
+            "group %s: epoch %d, %d processes, assigned in %.0f ms: %d tasks move, %d copies begin, %d end",
+            self.group,
+            group.group_epoch,
+            len(processes_of(group)),
+            (self._runtime.monotonic_s() - began_s) * 1_000,
+            counts["move"],
+            counts["copy"],
+            counts["drop"],
+        )
