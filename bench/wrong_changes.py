@@ -33,9 +33,9 @@ from equipoise.kafka.client import TopicPartition
 from equipoise.log.kafka.envelope import group_key, pack_fact, read_fact
 from equipoise.member.stores import StateStore
 from equipoise.operations.group_settings import check_configuration, preview, with_assignor
-from equipoise.operations.planned_changes import ChangeWish
 from equipoise.replay.known_changes import KnownChange, cost_text, settings_text, verdict_text
 from equipoise.replay.parallel import in_processes
+from equipoise.replay.prediction.change_wish import ChangeWish
 from equipoise.replay.prediction.planned_change import JUDGED_AS, Configure, Join, Leave, PlannedChange, RestartAll
 from equipoise.replay.prediction.predict import predict
 from equipoise.replay.prediction.reading import read_present

@@ -12,8 +12,8 @@
     replay.advise(costs).line               # change max_warmups from 4 to 2 because ...
 
 Each function takes the location of a log (``group.db``, ``group.jsonl``, ``archive/``,
-``kafka://host:port[/prefix]``) or an open `equipoise.Log`. The ``spark_`` functions answer for many
-groups of archives and return DataFrames (docs/spark.md). Names are loaded when they are first used.
+``kafka://host:port[/prefix]``) or an open `equipoise.Log`. For many groups of archives there is
+`equipoise.replay.spark` (docs/spark.md). Names are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from equipoise.replay.facade import read_recording as read_recording
     from equipoise.replay.facade import show as show
     from equipoise.replay.facade import simulate as simulate
-    from equipoise.replay.facade import spark_incident as spark_incident
-    from equipoise.replay.facade import spark_timeline as spark_timeline
-    from equipoise.replay.facade import spark_verify as spark_verify
-    from equipoise.replay.facade import spark_what_if as spark_what_if
     from equipoise.replay.facade import timeline as timeline
     from equipoise.replay.facade import verify as verify
     from equipoise.replay.facade import what_if as what_if
@@ -85,10 +81,6 @@ PUBLIC_NAMES = {
     "render_what_if": "equipoise.replay.whatif.what_if_picture",
     "show": "equipoise.replay.facade",
     "simulate": "equipoise.replay.facade",
-    "spark_incident": "equipoise.replay.facade",
-    "spark_timeline": "equipoise.replay.facade",
-    "spark_verify": "equipoise.replay.facade",
-    "spark_what_if": "equipoise.replay.facade",
     "timeline": "equipoise.replay.facade",
     "verify": "equipoise.replay.facade",
     "what_if": "equipoise.replay.facade",

@@ -1,4 +1,4 @@
-"""What is dealt: the partitions of one topic, and who subscribes to it."""
+"""A topic that is dealt: its partitions, and who subscribes to it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from equipoise.events.facts import ChangePlanned, GroupConfigured
 from equipoise.events.settings import GroupSettings
 from equipoise.hosting.changed_settings import with_settings
 from equipoise.hosting.live_settings import LiveSettings
-from equipoise.operations.planned_changes import ChangeWish
+from equipoise.replay.prediction.change_wish import ChangeWish
 from equipoise.replay.wording import counted, day_text, planned_text
 
 if TYPE_CHECKING:

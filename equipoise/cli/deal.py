@@ -12,7 +12,7 @@ from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.facts import DealRequested
 from equipoise.events.tasks import TaskId
 from equipoise.hosting.live_settings import LiveSettings
-from equipoise.operations.planned_changes import ChangeWish
+from equipoise.replay.prediction.change_wish import ChangeWish
 from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from equipoise.cli.screen import Screen
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import ChangePlanned, GroupConfigured
 from equipoise.hosting.live_settings import LiveSettings
-from equipoise.operations.planned_changes import ChangeWish
+from equipoise.replay.prediction.change_wish import ChangeWish
 from equipoise.replay.wording import planned_text
 
 if TYPE_CHECKING:

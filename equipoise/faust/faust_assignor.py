@@ -23,6 +23,7 @@ from equipoise.faust.faust_coordinator import FaustCoordinator
 from equipoise.faust.faust_rebalance import FaustAnswer, FaustWorker, answer, configuration
 from equipoise.faust.layout import Ends, Layout, layout_of
 from equipoise.faust.report import Report, Told, report_in, told_in, with_report, with_told
+from equipoise.hosting.runtime import DEPLOYED
 from equipoise.lead.group_log import GroupLog
 
 _LOG = logging.getLogger(__name__)
@@ -187,7 +188,7 @@ class FaustAssignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no 
             given = self.log_file or os.environ.get(LOG_VARIABLE)
             file = Path(given) if given else Path(self.app.conf.appdir) / LOG_FILE
             file.parent.mkdir(parents=True, exist_ok=True)
-            self._log = GroupLog(file, self.app.conf.id)
+            self._log = GroupLog(file, self.app.conf.id, DEPLOYED.wall_us, DEPLOYED.unique)
             self._log.configure(configuration(self.replicas, self.acceptable_lag))
         return self._log
 

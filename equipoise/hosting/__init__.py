@@ -1,1 +1,1 @@
-"""What every host stands on: clock, threads, HTTP port, settings, load of its machine."""
+"""The ground of every host: clock, threads, HTTP port, settings, load of its machine."""

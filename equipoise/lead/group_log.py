@@ -5,8 +5,6 @@ that leads every group.
 from __future__ import annotations
 
 import logging
-import time
-import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -26,15 +24,13 @@ _LOG = logging.getLogger(__name__)
 
 class GroupLog:
     """One group's log, open for appending, and its machine. `location`: a file that `open_log`
-    takes; it is made when it is missing. `wall_us`, `unique`: see `equipoise.hosting.runtime.Runtime`;
-    None: the time of day. Raises InputError for a log of another group.
+    takes; it is made when it is missing. `wall_us`, `unique`: see
+    `equipoise.hosting.runtime.Runtime`. Raises InputError for a log of another group.
     """
 
-    def __init__(
-        self, location: Path, group: str, wall_us: Callable[[], int] | None = None, unique: Callable[[], str] = lambda: uuid.uuid4().hex
-    ) -> None:
+    def __init__(self, location: Path, group: str, wall_us: Callable[[], int], unique: Callable[[], str]) -> None:
         self.group = group
-        self._wall_us, self._unique = wall_us or (lambda: time.time_ns() // 1_000), unique
+        self._wall_us, self._unique = wall_us, unique
         self._machine = GroupMachine()
         self._log = open_log(location, "a")
         try:

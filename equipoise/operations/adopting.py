@@ -23,7 +23,7 @@ from equipoise.member.fencing import SOURCES_KEY, ChangelogFence
 from equipoise.member.positions import PositionsReader, positions_topic
 from equipoise.member.task_context import unpack_sources
 from equipoise.operations.live_group import LiveGroup
-from equipoise.operations.planned_changes import ChangeWish
+from equipoise.replay.prediction.change_wish import ChangeWish
 from equipoise.replay.wording import planned_text
 from equipoise.statemachine.state import GroupState
 from equipoise.statemachine.watched_change import measured

@@ -8,7 +8,8 @@ from equipoise.replay.incident.at_once import AtOnce, at_once
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.coordinator_history import GroupHistory, history_of
 from equipoise.replay.incident.counterfactuals import Counterfactual, Otherwise, counterfactual
-from equipoise.replay.incident.incidents import Incident, incidents
+from equipoise.replay.incident.incident_values import Incident
+from equipoise.replay.incident.incidents import incidents
 from equipoise.replay.incident.rebalances import rebalances
 from equipoise.replay.incident.unavailable import Gap, gaps
 

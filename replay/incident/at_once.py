@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from equipoise.replay.incident.causes import Cause
-from equipoise.replay.incident.incidents import Incident
+from equipoise.replay.incident.incident_values import Incident
 
 WITHIN_MS = 10_000
 LEAST_GROUPS = 3

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from equipoise.replay.importers.groups.observed import GroupKind, kind_is_classic
 from equipoise.replay.incident.causes import Cause
 from equipoise.replay.incident.coordinator_history import GroupHistory
+from equipoise.replay.incident.incident_values import Incident
 from equipoise.replay.incident.said_causes import THREAD_DIED
-
-if TYPE_CHECKING:
-    from equipoise.replay.incident.incidents import Incident
 
 _MANY = 20
 """As many rebalances that a member asked for, one after the other, are a loop."""

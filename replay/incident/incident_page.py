@@ -13,7 +13,7 @@ from equipoise.replay.drawing.colours import CAUSE_COLOURS, colour_numbers, memb
 from equipoise.replay.importers.groups.observed import ObservedGroup
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.coordinator_history import GroupHistory
-from equipoise.replay.incident.incidents import Incident
+from equipoise.replay.incident.incident_values import Incident
 from equipoise.replay.incident.rebalances import name_of
 from equipoise.replay.incident.unavailable import Gap
 from equipoise.replay.timelines.build import as_people_sort

@@ -5,7 +5,6 @@ meanwhile, and what would have avoided it.
 from __future__ import annotations
 
 import itertools
-import statistics
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -16,8 +15,9 @@ from equipoise.replay.importers.groups.observed import GroupKind
 from equipoise.replay.incident.causes import FOLLOWS, Cause, Rebalance
 from equipoise.replay.incident.client_advice import advice_of
 from equipoise.replay.incident.coordinator_history import GroupHistory
-from equipoise.replay.incident.long_restores import Restore, restores
-from equipoise.replay.incident.planned_causes import ChangeMeanwhile, changes_meanwhile
+from equipoise.replay.incident.incident_values import Incident
+from equipoise.replay.incident.long_restores import restores
+from equipoise.replay.incident.planned_causes import changes_meanwhile
 from equipoise.replay.incident.rebalance_loops import Loop, with_loops
 from equipoise.replay.incident.rebalances import name_of, rebalances
 from equipoise.replay.incident.unavailable import Gap, gaps
@@ -34,72 +34,10 @@ OUTSIDE_AFTER_MS = 10_000
 """Commits that come so soon after a member lost a partition are the last of it."""
 LEAST_ALONE_MS = 5_000
 """Work that stood still without a rebalance is told from here on: a slow batch is no incident."""
-_FOR_A_MEDIAN = 3
 _MOST_BEFORE = 50
 """Of earlier incidents, the last."""
-_LEAST_USUAL_MS = 1_000
 _RESTARTS = (Cause.EXPIRED, Cause.LEFT, Cause.GONE, Cause.RESTARTED, Cause.STATIC_BACK)
 """What a deployment looks like; a member that does not poll is none."""
-
-
-@attrs.frozen(kw_only=True)
-class Incident:
-    """`chain`: its rebalances, the one that it began with first; () where work stood still without
-    one. `unavailable_ms`: summed over partitions. `is_rolling`: one of several members stopped
-    after the other, and came back: a deployment. `before`: what earlier incidents of the same
-    cause had cost (ms), to see what is unusual. `is_static`: those who stopped have instance ids.
-    `restores`: tasks that took long from their assignment to their first commit. `loop`: its
-    rebalances came again and again from one cause. `whose`: members that had the partitions which
-    stood still without a rebalance. `changes`: what equipoise's log says was changed meanwhile.
-    """
-
-    begin_ms: int
-    end_ms: int
-    cause: Cause
-    members: tuple[str, ...]
-    chain: tuple[Rebalance, ...]
-    gaps: tuple[Gap, ...]
-    is_rolling: bool = False
-    is_static: bool = False
-    before: tuple[int, ...] = ()
-    restores: tuple[Restore, ...] = ()
-    advice: tuple[str, ...] = ()
-    loop: Loop | None = None
-    whose: tuple[str, ...] = ()
-    changes: tuple[ChangeMeanwhile, ...] = attrs.field(default=(), eq=False)
-
-    @property
-    def planned(self) -> KnownChange | None:
-        """Returns the planned change that it is; None: it is none."""
-        return next((each.change for each in self.changes if each.is_cause), None)
-
-    @property
-    def rebalancing_ms(self) -> int:
-        """Returns how long its rebalances took, together."""
-        return sum(each.took_ms for each in self.chain)
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """The lines that its cause rests on."""
-        return next((each.places for each in self.chain if each.cause is self.cause and each.places), self.chain[0].places if self.chain else ())
-
-    @property
-    def unavailable_ms(self) -> int:
-        return sum(gap.unavailable_ms for gap in self.gaps)
-
-    @property
-    def is_unusual(self) -> bool:
-        """Returns whether it cost more than twice the median of those before, of which there are
-        three or more.
-        """
-        return len(self.before) >= _FOR_A_MEDIAN and self.unavailable_ms > 2 * max(_LEAST_USUAL_MS, statistics.median(self.before))
-
-    @property
-    def moves(self) -> int:
-        """Changes of owner, of all rebalances. What is given up and comes back to its owner has not
-        moved.
-        """
-        return sum(len(each.changed) for each in self.chain)
 
 
 def incidents(history: GroupHistory, from_ms: int = 0, until_ms: int = 2**62, changes: Sequence[KnownChange] = ()) -> list[Incident]:

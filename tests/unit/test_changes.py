@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from equipoise.cli import main
 from equipoise.events.errors import InputError
-from equipoise.operations.planned_changes import ChangeWish
 from equipoise.replay.known_changes import known_changes
+from equipoise.replay.prediction.change_wish import ChangeWish
 from tests.changed_groups import changed_group, entries_of, write_changed
 from tests.json_schemas import check
 

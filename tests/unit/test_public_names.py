@@ -16,10 +16,11 @@ import pytest
 import equipoise
 from equipoise import replay
 from equipoise.log import open_log
+from equipoise.replay import spark
 from equipoise.replay.importers.kafka_streams import import_history
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (equipoise, replay)
+PACKAGES = (equipoise, replay, spark)
 each_package = pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 
 
@@ -54,7 +55,8 @@ def test_public_names_shadow_no_module(package: ModuleType) -> None:
 
 
 def test_public_names_of_two_packages_differ() -> None:
-    assert set(equipoise.__all__) & set(replay.__all__) == set()
+    names = [name for package in PACKAGES for name in package.__all__]
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("package", ["equipoise", "equipoise.replay"])

@@ -20,6 +20,7 @@ import pytest
 
 import equipoise
 from equipoise import replay, streams, testing
+from equipoise.replay import spark
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -126,7 +127,7 @@ def test_pages_fit_a_phone_and_search_answers_offline(site: Path, tmp_path: Path
 
 def test_library_pages_have_every_public_name_once() -> None:
     shown = [name for page in DOCS.glob("api*.md") for name in re.findall(r"^\.\. auto\w+:: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)]
-    public = [f"{package.__name__}.{name}" for package in (equipoise, replay, streams, testing) for name in package.__all__]
+    public = [f"{package.__name__}.{name}" for package in (equipoise, replay, spark, streams, testing) for name in package.__all__]
     assert sorted(shown) == sorted(public)
 
 

@@ -5,9 +5,9 @@ the one who leads it.
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
+from uuid import UUID, uuid5
 
 import attrs
 
@@ -19,7 +19,7 @@ from equipoise.lead.seat.names import SeatClient, readable
 
 CLASSIC_MEMBER = 0
 """Type of a member that uses the classic protocol."""
-_MEMBERS = uuid.UUID("c8e3f3e4-0f1c-4c63-9d0c-6f2b6f0f2f11")
+_MEMBERS = UUID("c8e3f3e4-0f1c-4c63-9d0c-6f2b6f0f2f11")
 
 
 @attrs.frozen(kw_only=True)
@@ -51,7 +51,7 @@ class DescribedConsumer:
         """
         if self.instance_id:
             return SeatClient(self.instance_id, readable(self.instance_id) or "client")
-        return SeatClient(f"{self.client_id[:200]}-{uuid.uuid5(_MEMBERS, self.member_id)}", readable(self.client_id) or "client")
+        return SeatClient(f"{self.client_id[:200]}-{uuid5(_MEMBERS, self.member_id)}", readable(self.client_id) or "client")
 
 
 @attrs.frozen(kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+from collections.abc import Callable
 
 from equipoise.kafka.asking import Asking
 from equipoise.kafka.connection import Connection
@@ -23,8 +23,8 @@ WITHIN_S = 20.0
 class JarWatch:
     """Looks at the settings of brokers for all groups that a process leads."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, monotonic_s: Callable[[], float]) -> None:
+        self._connection, self._monotonic_s = connection, monotonic_s
         self._lock = asyncio.Lock()
         self._looked: dict[str, tuple[float, Way]] = {}
         """Way -> when the brokers were looked at for it, and what they had."""
@@ -41,7 +41,7 @@ class JarWatch:
 
     async def _look(self, way: Way) -> Way:
         async with self._lock:
-            if way.name in self._looked and time.monotonic() - self._looked[way.name][0] < CHECK_S:
+            if way.name in self._looked and self._monotonic_s() - self._looked[way.name][0] < CHECK_S:
                 return self._looked[way.name][1]
             found = way  # what cannot be asked is as it was when the group's seat began
             try:
@@ -52,5 +52,5 @@ class JarWatch:
                 if not self._is_said:
                     _LOG.warning("whether brokers still have the assignor cannot be asked (%s %s); asking again", type(error).__name__, error)
                 self._is_said = True
-            self._looked[way.name] = time.monotonic(), found
+            self._looked[way.name] = self._monotonic_s(), found
             return found

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -29,7 +30,7 @@ from equipoise.lead.broker_seat.extra_member import CLIENT_ID, ExtraMember
 from equipoise.lead.broker_seat.first_plan import FirstPlan, classic_consumers, has_of
 from equipoise.lead.broker_seat.ways import Way
 from equipoise.lead.seat.seat_log import SeatLog
-from equipoise.operations.planned_changes import ChangeWish
+from equipoise.replay.prediction.change_wish import ChangeWish
 from equipoise.replay.prediction.described_cost import DescribedCost
 from equipoise.replay.wording import judged_text, planned_text
 from equipoise.runtime import Runtime
@@ -62,7 +63,9 @@ class PlannedLead:
     first: FirstPlan
 
 
-async def planned_lead(group: str, log: SeatLog, way: Way, plan: Callable[[], Awaitable[FirstPlan | None]], *, evicts: bool) -> PlannedLead | None:
+async def planned_lead(
+    group: str, log: SeatLog, way: Way, plan: Callable[[], Awaitable[FirstPlan | None]], runtime: Runtime, *, evicts: bool
+) -> PlannedLead | None:
     """Appends that the group is going to be led, and what that is expected to cost. None: nobody is
     in the group, equipoise is in it already, or it cannot be asked.
     """
@@ -75,7 +78,7 @@ async def planned_lead(group: str, log: SeatLog, way: Way, plan: Callable[[], Aw
         return None
     if first is None or first.is_led or not first.has:
         return None
-    expected = await asyncio.to_thread(first.expected, way, evicts=evicts)
+    expected = await runtime.run_blocking(partial(first.expected, way, evicts=evicts))
     planned = attrs.evolve(ChangeWish().planned("lead", way.what, log.state.last_offset, None, number), expected=expected)
     log.append(planned)
     _LOG.info("group %s: %s: %s", group, planned.change_id, planned_text(planned))

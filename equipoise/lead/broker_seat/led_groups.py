@@ -16,7 +16,7 @@ import attrs
 
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import GroupConfigured
-from equipoise.hosting.runtime import DEPLOYED
+from equipoise.hosting.runtime import DEPLOYED, Runtime
 from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import repeated
@@ -59,7 +59,8 @@ class HowToLead:
     streams_config: GroupConfigured
     evict: bool = False
     convert: bool = False
-    jars: JarWatch = attrs.field(default=attrs.Factory(lambda self: JarWatch(self.connection), takes_self=True), init=False)
+    runtime: Runtime = DEPLOYED
+    jars: JarWatch = attrs.field(default=attrs.Factory(lambda self: JarWatch(self.connection, self.runtime.monotonic_s), takes_self=True), init=False)
     """One for all groups of the process."""
 
 
@@ -89,7 +90,7 @@ async def lead_group(how: HowToLead, group: str, log_file: Path, stopped: asynci
 
 async def _lead_in_its_way(how: HowToLead, group: str, log_file: Path, stopped: asyncio.Event, *, is_named: bool) -> None:
     connection, settings = how.connection, how.settings
-    with SeatLog(log_file, group) as book:
+    with SeatLog(log_file, group, how.runtime) as book:
         way = await _unless_stopped(repeated(lambda: way_of(connection, group, convert=how.convert), BROKERS_WITHIN_S), stopped)
         if way is None:
             return
@@ -103,20 +104,20 @@ async def _lead_in_its_way(how: HowToLead, group: str, log_file: Path, stopped: 
         _LOG.info("%s", way.said(group))
         seat: Seat | BrokerSeat | StreamsSeat
         if way.name == "streams":
-            seat = StreamsSeat(connection, group, book)
+            seat = StreamsSeat(connection, group, book, how.runtime)
         elif way.name == "brokers":
-            seat = BrokerSeat(connection, group, book, settings, together=way.together)
+            seat = BrokerSeat(connection, group, book, settings, together=way.together, runtime=how.runtime)
         else:
-            seat = Seat(connection, group, book, settings, evict=how.evict)
+            seat = Seat(connection, group, book, settings, evict=how.evict, runtime=how.runtime)
         config = book.state.config
         assert config is not None, "the group is configured"
         planned = await _unless_stopped(
-            planned_lead(group, book, way, lambda: first_plan(connection, group, way, settings, config), evicts=how.evict), stopped
+            planned_lead(group, book, way, lambda: first_plan(connection, group, way, settings, config), how.runtime, evicts=how.evict), stopped
         )
         lost = asyncio.create_task(how.jars.until_lost(way, group))
         beside = [asyncio.create_task(_stop(seat, stopped, lost)), lost]
         if planned is not None:
-            beside.append(asyncio.create_task(LeadMeasuring(connection, group, book, way, planned, DEPLOYED).run(seat)))
+            beside.append(asyncio.create_task(LeadMeasuring(connection, group, book, way, planned, how.runtime).run(seat)))
         try:
             await seat.run()
         finally:

@@ -24,7 +24,7 @@ from equipoise.lead.broker_seat.extra_member import ExtraMember, NoBrokerSeatErr
 from equipoise.lead.migrating.cost import MOST_PARTITIONS, SESSION_MS
 from equipoise.lead.migrating.verdict import MigratedGroup
 from equipoise.lead.seat.seat_log import SeatLog
-from equipoise.operations.planned_changes import ChangeWish
+from equipoise.replay.prediction.change_wish import ChangeWish
 from equipoise.replay.prediction.described_cost import DescribedCost
 from equipoise.replay.prediction.predict_deal import predict_deal
 from equipoise.replay.simulation.kafka.consumers import ConsumerSettings

@@ -1,4 +1,4 @@
-"""What an archive's store must do, wherever its files are. See
+"""The interface of an archive's store, wherever its files are. See
 `equipoise.log.parquet.archive_stores`, which has the promises.
 """
 

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
+from equipoise.hosting.runtime import DEPLOYED
 from equipoise.kafka.connection import Connection
 from equipoise.lead.broker_seat import jar_watch
 from equipoise.lead.broker_seat.extra_member import NoBrokerSeatError
@@ -47,7 +48,7 @@ async def looked(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, ...] | Ex
     answering = Answers(*answers)
     for name, value in (("CHECK_S", 0.0), ("Asking", NoClient), ("look_inside", answering.look_inside)):
         monkeypatch.setattr(jar_watch, name, value)
-    watching = asyncio.create_task((watch or JarWatch(Connection())).until_lost(WAY, "orders"))
+    watching = asyncio.create_task((watch or JarWatch(Connection(), DEPLOYED.monotonic_s)).until_lost(WAY, "orders"))
     while answering.left and not watching.done():  # noqa: ASYNC110  # each turn is a look
         await asyncio.sleep(0)
     watching.cancel()
@@ -71,7 +72,7 @@ async def test_look_that_fails_says_nothing_about_the_assignor(monkeypatch: pyte
 
 
 async def test_seat_that_began_once_brokers_had_it_again_does_not_leave_for_a_look_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = JarWatch(Connection())
+    watch = JarWatch(Connection(), DEPLOYED.monotonic_s)
     with pytest.raises(NoBrokerSeatError):
         await looked(monkeypatch, (2,), watch=watch)
     with pytest.raises(asyncio.CancelledError):

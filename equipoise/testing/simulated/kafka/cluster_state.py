@@ -16,7 +16,7 @@ Reply = Callable[[Any], None]
 
 
 class ClientConnection(Protocol):
-    """What a broker does with the connection of a client (`broker_network`)."""
+    """The connection of a client, as its broker sees it (`broker_network`)."""
 
     def broken(self) -> None: ...
     def resumed(self) -> None: ...
