@@ -28,10 +28,10 @@ from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.group_sizes import GroupSizes
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.rounds_over_http import Rounds
-from equipoise.worker.worker_http import Server
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.server import Server
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.swarm import topology
 

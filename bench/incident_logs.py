@@ -28,7 +28,7 @@ import click
 from confluent_kafka import ConsumerGroupState, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from equipoise.replay.importers.evidence.evidence_files import read_evidence
+from equipoise.replay.importers.evidence.files import read_evidence
 from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.incident import Cause, GroupHistory, Rebalance, history_of, incidents
 from equipoise.replay.incident.from_logs import histories_of

@@ -39,8 +39,8 @@ from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import reader, writer
 from equipoise.log.kafka.envelope import group_key, pack_fact
 from equipoise.log.kafka.log_topics import DEFAULT_PREFIX, Topics
-from equipoise.member.origin import read_origin
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.member.copies.origin import read_origin
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.cut import Relays
 from tests.live.storm.checks import decisions

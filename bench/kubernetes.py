@@ -30,7 +30,7 @@ from equipoise.log import open_log
 from equipoise.replay.spans import Span
 from equipoise.replay.whatif.recorded_costs import read_recording
 from equipoise.worker.pod_costs import ANNOTATION, FIRST_TO_GO
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.live.group_clients import ROOT
 from tools.brokers import free_ports
 

@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any, Self
 
-from equipoise.member.member_options import MemberOptions
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.member.options import MemberOptions
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.swarm import Swarm, topology
 from tools.brokers import FAST_JAVA, Brokers

@@ -12,7 +12,7 @@ import os
 import time
 
 from bench.live import KEEPALIVE_MS, Groups, Row, WorkerProcess
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tools.brokers import FAST_JAVA, Brokers
 
 GROUPS, MEMBERS, TASKS = 200, 20, 40

@@ -30,9 +30,9 @@ from equipoise.events.facts import JUDGED_METRICS
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import writer
 from equipoise.log import open_log
-from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
+from equipoise.member.copies.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from equipoise.replay.known_changes import KnownChange, cost_text, known_changes, verdict_text
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 
 VALUE_BYTES = 100

@@ -20,7 +20,7 @@ from bench.live import Row, WorkerProcess, broker
 from bench.live_members import Application, MemberProcess, pauses, until_running
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import writer
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 
 TASKS = 8

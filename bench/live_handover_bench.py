@@ -18,7 +18,7 @@ import time
 from bench.live import Row, WorkerProcess, broker, quantile
 from bench.live_members import Application, MemberProcess, Turn, pauses, until_running
 from equipoise.kafka.connection import Connection
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 
 TASKS = 12

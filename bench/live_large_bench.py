@@ -27,7 +27,7 @@ from equipoise.events.decisions import AssignmentIssued
 from equipoise.events.facts import PartitionsObserved
 from equipoise.events.records import DecisionRecord
 from equipoise.log.kafka.envelope import member_decision, published
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.swarm import Swarm, everything, topology
 from tools.brokers import FAST_JAVA, Brokers

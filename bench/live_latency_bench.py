@@ -26,7 +26,7 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, MemberJoined, MemberLeft
 from equipoise.kafka.client import acknowledged
 from equipoise.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 GROUPS, MEMBERS, TASKS = 200, 2, 8
 TURNS = 1_000

@@ -18,7 +18,7 @@ from equipoise.kafka.started_clients import writer
 from equipoise.log.kafka.envelope import group_key, pack_fact
 from equipoise.log.kafka.log_opening import open_partitions
 from equipoise.log.kafka.topic_making import ensure_topics
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.swarm import topology
 

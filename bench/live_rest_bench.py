@@ -21,7 +21,7 @@ from bench.live_recovery_bench import joining
 from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import Fact, LagReported, MemberLeft, MemberUnchanged
 from equipoise.log.kafka.envelope import pack_fact
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured, topology
 
 GROUPS, TASKS = 10_000, 4

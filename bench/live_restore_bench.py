@@ -23,11 +23,11 @@ from equipoise.events.tasks import TaskId
 from equipoise.hosting.runtime import collect_seldom
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import admin_client, reader, writer
-from equipoise.member.directory import StateDirectory
-from equipoise.member.origin import Origin
-from equipoise.member.restorer import FETCH_BYTES, FETCH_WAIT_MS, MOST_RECORDS, ChangelogRestorer
-from equipoise.member.stores import RocksStore
-from equipoise.member.throttle import Throttle
+from equipoise.member.copies.directory import StateDirectory
+from equipoise.member.copies.origin import Origin
+from equipoise.member.copies.restorer import FETCH_BYTES, FETCH_WAIT_MS, MOST_RECORDS, ChangelogRestorer
+from equipoise.member.copies.stores import RocksStore
+from equipoise.member.copies.throttle import Throttle
 
 RECORDS = 600_000
 KEY_BYTES, VALUE_BYTES = 16, 134

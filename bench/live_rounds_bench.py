@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 
 from bench.live import Row, WorkerProcess, broker, quantile
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 TASKS, PROCESSES, RECORDS = 1_000, 40, 50_000
 CHANGES = 10

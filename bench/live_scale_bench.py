@@ -21,7 +21,7 @@ from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import LagReported, MemberLeft, MemberUnchanged
 from equipoise.events.tasks import TaskId
 from equipoise.log.kafka.envelope import pack_fact
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.swarm import topology
 

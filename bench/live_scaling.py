@@ -34,7 +34,7 @@ from equipoise.kafka.started_clients import reader, writer
 from equipoise.log import open_log
 from equipoise.replay.spans import Span
 from equipoise.replay.whatif.recorded_costs import Metrics, read_recording
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 
 TASKS = [TaskId(0, number) for number in range(12)]

@@ -21,7 +21,7 @@ from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import writer
 from equipoise.log import open_log
 from equipoise.replay.whatif.evaluate import Deviation, WhatIf, what_if
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 
 SETTINGS = {f"lag {limit:,}, {standbys} standby": (limit, standbys) for limit, standbys in itertools.product((100, 10**6), (0, 1))}

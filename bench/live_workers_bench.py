@@ -19,7 +19,7 @@ from bench.live import Row, WorkerProcess, broker
 from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import MemberLeft
 from equipoise.log.kafka.envelope import decision_record, group_key, pack_fact, partition_of, stored_decision
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.rest import until
 

@@ -36,7 +36,7 @@ from equipoise.events.tasks import LagSentinel
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.archive_writing import Writer
 from equipoise.log.parquet.files import make_archive
-from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.log import ArchiveLog
 from equipoise.log.rows import BaseRow, DecisionRow, FactRow
 from equipoise.statemachine.machine import GroupMachine
 

@@ -23,7 +23,7 @@ from bench.live import WorkerProcess, broker, quantile
 from bench.live_members import Application, MemberProcess, Turn, until_running
 from equipoise.kafka.connection import Connection
 from equipoise.log.kafka.log_topics import DEFAULT_PREFIX
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 
 MEMBERS = 3

@@ -37,9 +37,10 @@ from equipoise.kafka.aiokafka_wire import AiokafkaWire
 from equipoise.kafka.client import NewTopic
 from equipoise.kafka.started_clients import admin_client, writer
 from equipoise.log import open_log
-from equipoise.log.kafka import kafka_log, log_opening, log_topics
+from equipoise.log.kafka import log as kafka_log
+from equipoise.log.kafka import log_opening, log_topics
 from equipoise.log.kafka.envelope import group_key, pack_fact
-from equipoise.log.kafka.kafka_log import KafkaLog
+from equipoise.log.kafka.log import KafkaLog
 from equipoise.log.kafka.log_archive import archive
 from equipoise.replay.bases import read_as_one, stored_bases
 from equipoise.replay.verification import Verdict, verify
@@ -48,7 +49,7 @@ from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.state import MemberState
 from equipoise.worker import base_storing
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.other_form import other_form
 from tests.live.swarm import topology

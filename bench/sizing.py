@@ -28,7 +28,7 @@ from bench.live_members import until_running
 from bench.live_scaling import MEMBER_PER_S, PREFIX, TASKS, LiveGroup
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import Consumer
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 LAG_S = 10.0
 ALONE_S, LIVED_S = 45, 690

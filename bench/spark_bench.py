@@ -37,7 +37,7 @@ from bench.many_groups import ManyGroups, make
 from bench.verify_bench import write_log
 from equipoise.events.records import FactRecord
 from equipoise.log.copying import copy_log
-from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.log import ArchiveLog
 from equipoise.log.sqlite import SqliteLog
 from equipoise.replay.spark.cuts import pieces_plan
 from equipoise.replay.spark.groups import TASKS_A_CORE, Unit, dealt, over_groups, units_of

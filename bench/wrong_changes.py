@@ -31,7 +31,7 @@ from equipoise.events.records import Entry
 from equipoise.hosting.changed_settings import with_settings
 from equipoise.kafka.client import TopicPartition
 from equipoise.log.kafka.envelope import group_key, pack_fact, read_fact
-from equipoise.member.stores import StateStore
+from equipoise.member.copies.stores import StateStore
 from equipoise.operations.group_settings import check_configuration, preview, with_assignor
 from equipoise.replay.known_changes import KnownChange, cost_text, settings_text, verdict_text
 from equipoise.replay.parallel import in_processes
@@ -44,7 +44,7 @@ from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import GroupState
 from equipoise.testing.group import NAME, Group
 from equipoise.testing.simulated.kafka.partition_log import Batch
-from equipoise.testing.simulated.simulated_machines import DiskStore, Machine
+from equipoise.testing.simulated.machines import DiskStore, Machine
 
 TASKS, KEYS = 6, 24_000
 RESTORE_RECORDS_PER_S = 4_000

@@ -13,7 +13,7 @@ from equipoise.events.records import Entry, FactRecord
 from equipoise.log import Log, is_archive_location, open_log
 
 if TYPE_CHECKING:
-    from equipoise.log.kafka.kafka_log import KafkaLog
+    from equipoise.log.kafka.log import KafkaLog
 
 BaseHash = tuple[int, str]
 """Form and SHA-256 of a state in a base."""
@@ -46,7 +46,7 @@ def as_kafka(log: Log) -> KafkaLog | None:
     """The log, if it is one in Kafka."""
     if not log.location.startswith("kafka://"):
         return None
-    from equipoise.log.kafka.kafka_log import KafkaLog
+    from equipoise.log.kafka.log import KafkaLog
 
     return log if isinstance(log, KafkaLog) else None
 

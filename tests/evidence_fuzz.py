@@ -15,7 +15,7 @@ import click
 
 from equipoise.cli.incident_text import document, group_parts
 from equipoise.events.errors import EquipoiseError
-from equipoise.replay.importers.evidence.evidence_files import Evidence, ReadFile, read_file
+from equipoise.replay.importers.evidence.files import Evidence, ReadFile, read_file
 from equipoise.replay.incident import incidents
 from equipoise.replay.incident.from_logs import histories_of
 from tests.group_logs import EXAMPLE, VERSIONS, unpack

@@ -10,12 +10,12 @@ from typing import Any
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
 
 from equipoise.kafka.client import NO_EPOCH, TopicPartition, Unsent
-from equipoise.kafka.producer.producer_core import ProducerCore
-from equipoise.kafka.producer.producer_requests import request_of
+from equipoise.kafka.producer.core import ProducerCore
 from equipoise.kafka.producer.record_batches import RecordBatch
+from equipoise.kafka.producer.requests import request_of
 from equipoise.kafka.producer.sending_orders import FindCoordinator, ProducerOptions, SendOrder
 from equipoise.testing.simulated.kafka import request_server
-from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler
 
 PLACES = [TopicPartition("in", number) for number in range(3)]

@@ -1,5 +1,5 @@
 """`python -m tools.commit_tables`: writes the tables of commits into docs/architecture.md. A test
-keeps the page and `equipoise.member.commit_schedule` equal.
+keeps the page and `equipoise.member.tasks.commit_schedule` equal.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from equipoise.member.commit_schedule import (
+from equipoise.member.tasks.commit_schedule import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     TRANSACTION_STATES,
@@ -17,7 +17,7 @@ from equipoise.member.commit_schedule import (
     CommitState,
     Rule,
 )
-from equipoise.member.task_runner import TASK_STATES
+from equipoise.member.tasks.runner import TASK_STATES
 
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 BEGIN, END = "<!-- made by `make states`: commits -->\n", "<!-- end -->\n"

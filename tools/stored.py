@@ -10,9 +10,9 @@ from pathlib import Path
 
 from equipoise.events.tasks import TaskId
 from equipoise.log import open_log
-from equipoise.log.parquet.parquet_log import ArchiveLog
-from equipoise.member.directory import StateDirectory
-from equipoise.member.stores import RocksStore
+from equipoise.log.parquet.log import ArchiveLog
+from equipoise.member.copies.directory import StateDirectory
+from equipoise.member.copies.stores import RocksStore
 from equipoise.replay.verification import verify
 from equipoise.testing.many_groups import Fleet, make_fleet
 

@@ -28,7 +28,7 @@ from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
     from equipoise.kafka.broker_watch import BrokerWatch
-    from equipoise.log.kafka.kafka_log import KafkaLog
+    from equipoise.log.kafka.log import KafkaLog
 
 Advance = Callable[[int], None]
 _ROUND_S = 2.0
@@ -230,7 +230,7 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
     """`pairs`: partitions of a log in Kafka and of an archive, which the first round opens, and
     `opened` closes.
     """
-    from equipoise.log.kafka.kafka_log import KafkaLog
+    from equipoise.log.kafka.log import KafkaLog
 
     done.waiting = 0
     done.held_by.clear()

@@ -214,7 +214,7 @@ class _Configure:
         """
         from equipoise.cli.predicted import predict_dry
         from equipoise.cli.what_if import answer_parts, document
-        from equipoise.log.kafka.kafka_log import KafkaLog, Place
+        from equipoise.log.kafka.log import KafkaLog, Place
         from equipoise.replay.prediction.habits import HabitsReader
         from equipoise.replay.prediction.planned_change import Configure
         from equipoise.replay.prediction.reading import tapped

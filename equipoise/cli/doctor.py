@@ -16,7 +16,7 @@ from equipoise.cli.settings_options import settings_options
 from equipoise.events.errors import InputError
 from equipoise.hosting.live_settings import LiveSettings
 from equipoise.kafka.connection import MISSING
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from equipoise.operations.doctor.finding import Finding

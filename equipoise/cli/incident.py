@@ -19,7 +19,7 @@ from equipoise.log import is_log
 from equipoise.replay.wording import counted, day_text, groups_text
 
 if TYPE_CHECKING:
-    from equipoise.replay.importers.evidence.evidence_files import Evidence
+    from equipoise.replay.importers.evidence.files import Evidence
     from equipoise.replay.importers.groups.cluster_recording import ClusterRecording
     from equipoise.replay.importers.groups.dump import Dump
     from equipoise.replay.incident import Counterfactual, GroupHistory, Incident
@@ -93,7 +93,7 @@ def incident(
         together,
     )
     from equipoise.replay.incident import at_once, incidents
-    from equipoise.replay.incident.incident_page import render_incidents
+    from equipoise.replay.incident.page import render_incidents
 
     if every and group is not None:
         raise InputError("--group: name one group, or give --all, and not both")
@@ -215,7 +215,7 @@ def _histories(
     screen: Screen, recordings: Sequence[ClusterRecording | Dump], logs: Sequence[str], files: Sequence[str], group: str | None, *, every: bool
 ) -> tuple[list[GroupHistory], Evidence | None]:
     """Histories of the chosen groups. Raises InputError where none is chosen or known."""
-    from equipoise.replay.importers.evidence.evidence_files import read_evidence
+    from equipoise.replay.importers.evidence.files import read_evidence
     from equipoise.replay.incident.from_logs import histories_of
 
     names = sorted({name for recording in recordings for name in recording.groups()})

@@ -13,7 +13,7 @@ from equipoise.cli.screen import Line, Part, Styled, Table, bold
 from equipoise.replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:
-    from equipoise.replay.importers.evidence.evidence_files import ReadFile
+    from equipoise.replay.importers.evidence.files import ReadFile
     from equipoise.replay.incident import AtOnce, Counterfactual, GroupHistory, Incident, Rebalance
     from equipoise.replay.incident.long_restores import Restore
 
@@ -304,7 +304,7 @@ def redactor(histories: Sequence[GroupHistory], found: Mapping[str, Sequence[Inc
     """Returns what replaces names of groups, topics, members, hosts and addresses in a text, each
     by the same word everywhere. Of an exception only its kind is left: its text may be of a record.
     """
-    from equipoise.replay.incident.said_causes import THREAD_DIED
+    from equipoise.replay.incident.named_causes import THREAD_DIED
 
     exception = re.compile(rf"({THREAD_DIED}: [\w$]+).*?( \[[^\[\]]*:[0-9]+\])?$", re.MULTILINE)
     aliases: dict[str, str] = {}

@@ -177,7 +177,7 @@ class Judging:
 
     def _habits(self, state: GroupState, from_offset: int) -> Habits | None:
         """Returns the group's habits by its log from this offset on; None: it cannot be read."""
-        from equipoise.log.kafka.kafka_log import KafkaLog, Place
+        from equipoise.log.kafka.log import KafkaLog, Place
         from equipoise.replay.prediction.habits import HabitsReader
         from equipoise.replay.prediction.reading import tapped
 

@@ -144,8 +144,8 @@ async def _say(screen: Screen, how: HowToLead, group: str) -> None:
 
     from equipoise.lead.broker_seat.first_plan import first_plan
     from equipoise.lead.broker_seat.ways import check_way, way_of
-    from equipoise.lead.seat.group_seat import Seat
-    from equipoise.lead.seat.seat_log import SeatLog
+    from equipoise.lead.seat.log import SeatLog
+    from equipoise.lead.seat.seat import Seat
     from equipoise.replay.wording import costs_text
 
     try:

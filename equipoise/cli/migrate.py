@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from equipoise.lead.migrating.asking_groups import JudgedGroup
     from equipoise.lead.migrating.cost import ActionCost
     from equipoise.lead.migrating.taking_over import GivenBack, TakenOver, TakingOver
-    from equipoise.lead.seat.seat_log import SeatLog
+    from equipoise.lead.seat.log import SeatLog
 
 EXIT_NOT_DONE = 1
 LOOK_S = 1.0
@@ -161,7 +161,7 @@ def _log(folder: Path, group: str) -> SeatLog:
     """The group's log, as `equipoise lead` writes it. Raises InputError when it cannot be."""
     from equipoise.cli.lead import configuration
     from equipoise.lead.broker_seat.led_groups import log_in
-    from equipoise.lead.seat.seat_log import SeatLog
+    from equipoise.lead.seat.log import SeatLog
 
     log = SeatLog(log_in(folder, group), group)
     if log.state.config is None:

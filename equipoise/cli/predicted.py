@@ -85,7 +85,7 @@ def not_answered(failed: Mapping[str, str]) -> str:
 
 def _predict_group(screen: Screen, log: Log, group: str, texts: Sequence[str], runs: int, restore_speed: int | None) -> list[tuple[str, Prediction]]:
     """Returns the costs of each change of one group. Raises InputError for one that it cannot have."""
-    from equipoise.log.kafka.kafka_log import KafkaLog
+    from equipoise.log.kafka.log import KafkaLog
     from equipoise.replay.prediction.planned_change import check_change
     from equipoise.replay.prediction.predict import predict  # loads the solver
     from equipoise.replay.prediction.reading import read_present
@@ -109,7 +109,7 @@ def read_to_end(screen: Screen, log: Log, group: str) -> tuple[Iterator[Entry], 
     so that nobody need fold the log.
     """
     from equipoise.log.kafka.envelope import partition_of
-    from equipoise.log.kafka.kafka_log import KafkaLog
+    from equipoise.log.kafka.log import KafkaLog
     from equipoise.operations.follower import state_at_end
 
     state = None

@@ -18,7 +18,7 @@ def restore(screen: Screen, log: Log, location: str, replication: int) -> None:
     InputError.
     """
     from equipoise.log.kafka.log_restore import restore
-    from equipoise.log.parquet.parquet_log import ArchiveLog
+    from equipoise.log.parquet.log import ArchiveLog
 
     if isinstance(log, ArchiveLog):
         sources: dict[int, StoredLog] = {partition: log.part(partition) for partition in log.partitions()}

@@ -61,7 +61,7 @@ def status(
       equipoise status group.db --at 2026-11-23T09:30
       equipoise status group.db --group orders --json | jq '.state.tasks[] | select(.owner == null)'
     """
-    from equipoise.log.kafka.kafka_log import KafkaLog, Place
+    from equipoise.log.kafka.log import KafkaLog, Place
 
     place = None if location is None or not location.startswith(SCHEME) else Place.parse(location)
     if place is not None:

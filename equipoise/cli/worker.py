@@ -17,7 +17,7 @@ from equipoise.events.errors import InputError
 from equipoise.hosting.json_logging import JsonFormatter
 from equipoise.hosting.runtime import collect_seldom
 from equipoise.kafka.connection import MISSING
-from equipoise.worker.worker_settings import RELOADED, WorkerSettings
+from equipoise.worker.settings import RELOADED, WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.drawing.colours import member_colour
 from equipoise.replay.group_view import drains
 from equipoise.replay.known_changes import KnownChange, compared, verdict_text
-from equipoise.replay.timelines.timeline_page import MOST_ROWS
+from equipoise.replay.timelines.page import MOST_ROWS
 from equipoise.replay.wording import lag_form, setting_text, setting_values
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.state import GroupState, MemberState

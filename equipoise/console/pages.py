@@ -29,7 +29,7 @@ from typing import Any, Protocol
 import attrs
 from aiohttp import web
 
-from equipoise.console.console_admission import AccessSettings, ConsoleAdmission
+from equipoise.console.admission import AccessSettings, ConsoleAdmission
 from equipoise.console.documents import brief, changes_of, group_now, in_order_of_trouble, last_changes
 from equipoise.console.event_stream import MOST_DIGITS, Stream
 from equipoise.console.questions import BusyError, Explain, Questions, WhatIfQuestion

@@ -8,6 +8,6 @@ Needs the extra `kafka`, which has Faust.
 
 from __future__ import annotations
 
-from equipoise.faust.faust_assignor import FaustAssignor
+from equipoise.faust.assignor import FaustAssignor
 
 __all__ = ["FaustAssignor"]

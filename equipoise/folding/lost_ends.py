@@ -8,10 +8,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 
+from equipoise.folding.checkpoints import FoundCheckpoints
 from equipoise.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.kafka.known_ends import batches_before
-from equipoise.folding.checkpoints import FoundCheckpoints
-from equipoise.kafka.client import ConsumedRecord, Consumer, TopicPartition, within
 from equipoise.log.kafka.envelope import StoredDecision, fact_row, group_of
 from equipoise.log.kafka.log_topics import NEW_LOG
 from equipoise.statemachine.partition import PartitionLead

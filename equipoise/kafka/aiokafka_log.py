@@ -60,7 +60,7 @@ LOGGERS = tuple(
         "aiokafka.producer.sender",
         "equipoise.kafka.group_coordinators",
         "equipoise.kafka.consumer.shell",
-        "equipoise.kafka.producer.producer_shell",
+        "equipoise.kafka.producer.shell",
     )
 )
 AGAIN_S = 10.0

@@ -16,7 +16,7 @@ from aiokafka import errors
 from aiokafka.conn import create_conn
 from aiokafka.protocol.admin import ApiVersionRequest, DescribeConfigsRequest
 
-from equipoise.kafka.admin.admin_shell import BROKER
+from equipoise.kafka.admin.shell import BROKER
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import classic_groups, repeated

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from equipoise.kafka.admin.admin_shell import WireAdmin
+from equipoise.kafka.admin.shell import WireAdmin
 from equipoise.kafka.broker_wire import Wire
 from equipoise.kafka.client import MOST_IDLE_MS
 from equipoise.kafka.consumer.reading_orders import FetchOptions, Reset
 from equipoise.kafka.consumer.shell import WireConsumer
-from equipoise.kafka.producer.producer_shell import WireProducer
 from equipoise.kafka.producer.sending_orders import ProducerOptions
+from equipoise.kafka.producer.shell import WireProducer
 from equipoise.kafka.throttling import Throttling
 
 

@@ -148,7 +148,7 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
     if mode not in ("r", "w", "a"):
         raise InputError(f'mode {mode!r}: use "r" to read, "w" for a new log, "a" to append')
     if text.startswith("kafka://"):
-        from equipoise.log.kafka.kafka_log import READ_ONLY, KafkaLog
+        from equipoise.log.kafka.log import READ_ONLY, KafkaLog
 
         if mode != "r":
             raise InputError(f"{text}: {READ_ONLY}")
@@ -156,7 +156,7 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
     if text.startswith("sqlite:///"):
         return SqliteLog(Path(text.removeprefix("sqlite:///")), mode, check_structure=check_structure)
     if is_archive_location(text):
-        from equipoise.log.parquet.parquet_log import ArchiveLog
+        from equipoise.log.parquet.log import ArchiveLog
 
         return ArchiveLog(text, mode)
     if "://" in text:

@@ -16,12 +16,12 @@ from equipoise.events.facts import ChangeMeasured, ChangePlanned, ExpectedCost
 from equipoise.hosting.live_settings import LiveSettings
 from equipoise.hosting.runtime import DEPLOYED
 from equipoise.kafka.client import TopicPartition
-from equipoise.kafka.known_ends import batches_before, looks_back
 from equipoise.kafka.held_group import RELEASE, HeldGroup, Holders
+from equipoise.kafka.known_ends import batches_before, looks_back
 from equipoise.kafka.started_clients import NotAllowedError, admin_client, reaching
-from equipoise.member.fencing import SOURCES_KEY, ChangelogFence
-from equipoise.member.positions import PositionsReader, positions_topic
-from equipoise.member.task_context import unpack_sources
+from equipoise.member.copies.fencing import SOURCES_KEY, ChangelogFence
+from equipoise.member.tasks.context import unpack_sources
+from equipoise.member.tasks.positions import PositionsReader, positions_topic
 from equipoise.operations.live_group import LiveGroup
 from equipoise.replay.prediction.change_wish import ChangeWish
 from equipoise.replay.wording import planned_text

@@ -13,13 +13,13 @@ A record begins with a byte 0 and the number of its schema in 4 bytes, as Conflu
 it. Schemas are fetched and registered once, with the first record that needs each, by another
 thread while the task waits; a registry that does not answer is no error of the record.
 
-- `registry_client`: the registry's HTTP API; `registry_wire`: the first bytes
-- `registry_serdes`: the serdes; `protobuf_files`: the messages of a file
+- `client`: the registry's HTTP API; `wire`: the first bytes
+- `serdes`: the serdes; `protobuf_files`: the messages of a file
 """
 
 from __future__ import annotations
 
-from equipoise.registry.registry_client import RegisteredSchema, RegistryError, SchemaRegistry
-from equipoise.registry.registry_serdes import AvroSerde, JsonSchemaSerde, ProtobufSerde
+from equipoise.registry.client import RegisteredSchema, RegistryError, SchemaRegistry
+from equipoise.registry.serdes import AvroSerde, JsonSchemaSerde, ProtobufSerde
 
 __all__ = ["AvroSerde", "JsonSchemaSerde", "ProtobufSerde", "RegisteredSchema", "RegistryError", "SchemaRegistry"]

@@ -16,17 +16,17 @@ not show it.
 
 - `stream_time`: the highest timestamp; `kept`: what all have in common
 - `windows`: tumbling and hopping ones; `moving_windows`: sessions and sliding ones; `aggregates`
-- `stream_tables`, `stream_joins`: joins; `reminders`: timers
+- `tables`, `joins`: joins; `reminders`: timers
 """
 
 from __future__ import annotations
 
 from equipoise.streams.aggregates import Aggregate, aggregate, count, largest, reduced, smallest, total
+from equipoise.streams.joins import JoinedPair, StreamJoin
 from equipoise.streams.moving_windows import SessionWindows, SlidingWindows, sessions, sliding
 from equipoise.streams.reminders import Reminders
-from equipoise.streams.stream_joins import JoinedPair, StreamJoin
-from equipoise.streams.stream_tables import JoinedRows, StreamTable, TableJoin
 from equipoise.streams.stream_time import advance, stream_time_ms
+from equipoise.streams.tables import JoinedRows, StreamTable, TableJoin
 from equipoise.streams.windows import FixedWindows, WindowResult, hopping, tumbling
 
 __all__ = [

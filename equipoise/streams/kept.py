@@ -12,11 +12,11 @@ from msgpack import Packer, packb, unpackb
 
 from equipoise.events import fields
 from equipoise.events.errors import InputError
-from equipoise.member.callbacks import call_sync, check_sync
-from equipoise.member.declared import Declared
-from equipoise.member.drops import Dropped, DropReason
-from equipoise.member.serdes import Serde, check_serde
-from equipoise.member.task_context import STREAMS_PREFIX, KeptError, State, TaskContext
+from equipoise.member.tasks.callbacks import call_sync, check_sync
+from equipoise.member.tasks.context import STREAMS_PREFIX, KeptError, State, TaskContext
+from equipoise.member.tasks.declared import Declared
+from equipoise.member.tasks.drops import Dropped, DropReason
+from equipoise.member.tasks.serdes import Serde, check_serde
 from equipoise.streams.stream_time import TIME_BYTES, packed, time_of
 
 OnLate = Callable[[TaskContext, Any, Any, int], object]

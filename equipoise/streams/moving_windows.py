@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from equipoise.events.errors import InputError
-from equipoise.member.serdes import Serde
-from equipoise.member.task_context import State
+from equipoise.member.tasks.context import State
+from equipoise.member.tasks.serdes import Serde
 from equipoise.streams.aggregates import A, Aggregate, R, V
 from equipoise.streams.kept import OnLate, check_ms
 from equipoise.streams.stream_time import LATEST, TIME_BYTES, packed

@@ -7,9 +7,9 @@ from typing import Any
 from weakref import WeakSet
 
 from equipoise.events.errors import InputError
-from equipoise.member.callbacks import call_sync, check_sync
-from equipoise.member.serdes import Serde
-from equipoise.member.task_context import State, TaskContext
+from equipoise.member.tasks.callbacks import call_sync, check_sync
+from equipoise.member.tasks.context import State, TaskContext
+from equipoise.member.tasks.serdes import Serde
 from equipoise.streams.kept import Kept
 from equipoise.streams.stream_time import TIME_BYTES, advance, packed
 

@@ -5,7 +5,7 @@ the task, committed with it, and never goes back. A time further ahead of the br
 
 from __future__ import annotations
 
-from equipoise.member.task_context import STREAMS_PREFIX, State, TaskContext
+from equipoise.member.tasks.context import STREAMS_PREFIX, State, TaskContext
 
 _KEY = STREAMS_PREFIX + b"\0time"
 TIME_BYTES = 8

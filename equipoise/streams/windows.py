@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Any, Generic, NamedTuple
 
 from equipoise.events.errors import InputError
-from equipoise.member.drops import DropReason
-from equipoise.member.serdes import Serde
-from equipoise.member.task_context import KeptError, State, TaskContext
+from equipoise.member.tasks.context import KeptError, State, TaskContext
+from equipoise.member.tasks.drops import DropReason
+from equipoise.member.tasks.serdes import Serde
 from equipoise.streams.aggregates import A, Aggregate, R, V
 from equipoise.streams.kept import Kept, OnLate, _packed, _unpacked, check_ms
 from equipoise.streams.stream_time import LATEST, TIME_BYTES, advance, packed, time_of

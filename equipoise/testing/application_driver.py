@@ -11,9 +11,9 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.kafka.client import Record
-from equipoise.member.member_options import MemberKeywords
-from equipoise.member.processing import Processor
-from equipoise.member.task_context import Callback, State
+from equipoise.member.options import MemberKeywords
+from equipoise.member.tasks.context import Callback, State
+from equipoise.member.tasks.processing import Processor
 from equipoise.streams.stream_time import stream_time_ms
 from equipoise.testing.driver import SentRecord, TaskDriver
 

@@ -12,15 +12,15 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import Record, Unsent
-from equipoise.member.declared_source import Sources
-from equipoise.member.error_policy import ParkedTask
-from equipoise.member.failures import Failures
-from equipoise.member.member_options import MemberKeywords, MemberOptions, refuse_unknown
-from equipoise.member.processing import MOST_AT_ONCE, BatchHandler, Handler, Processing, Processor
-from equipoise.member.serdes import Serde
-from equipoise.member.stores import MemoryStore
-from equipoise.member.task_context import Callback, State, TaskContext
-from equipoise.member.timers import Timers
+from equipoise.member.copies.stores import MemoryStore
+from equipoise.member.options import MemberKeywords, MemberOptions, refuse_unknown
+from equipoise.member.source import Sources
+from equipoise.member.tasks.context import Callback, State, TaskContext
+from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.failures import Failures
+from equipoise.member.tasks.processing import MOST_AT_ONCE, BatchHandler, Handler, Processing, Processor
+from equipoise.member.tasks.serdes import Serde
+from equipoise.member.tasks.timers import Timers
 
 
 @attrs.frozen

@@ -24,22 +24,22 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition, partition_of_key
-from equipoise.member.declared_source import Sources
-from equipoise.member.embedded_member import Member
-from equipoise.member.error_policy import ParkedTask
-from equipoise.member.member_options import MemberKeywords, MemberOptions
-from equipoise.member.processing import BatchHandler, Handler, Processor
-from equipoise.member.serdes import BytesSerde
-from equipoise.member.source_order import in_order
-from equipoise.member.stores import StateStore
-from equipoise.member.task_context import Callback, State
+from equipoise.member.copies.stores import StateStore
+from equipoise.member.member import Member
+from equipoise.member.options import MemberKeywords, MemberOptions
+from equipoise.member.source import Sources
+from equipoise.member.tasks.context import Callback, State
+from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.processing import BatchHandler, Handler, Processor
+from equipoise.member.tasks.serdes import BytesSerde
+from equipoise.member.tasks.source_order import in_order
 from equipoise.testing.driver import SentRecord, TaskDriver, deserialized
+from equipoise.testing.simulated.connection import SimulatedConnection, SimulatedSettings
+from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
-from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.machines import DiskStore, Machine, SimulatedProcess
 from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
-from equipoise.testing.simulated.simulated_connection import SimulatedConnection, SimulatedSettings
-from equipoise.testing.simulated.simulated_machines import DiskStore, Machine, SimulatedProcess
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler
 
 NAME = "test"

@@ -22,7 +22,7 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, covering, is_archive, make_archive
-from equipoise.log.parquet.parquet_log import ArchiveLog, clear
+from equipoise.log.parquet.log import ArchiveLog, clear
 from equipoise.replay.parallel import in_processes
 from equipoise.replay.simulation import ClusterConfig, ProcessSettings, RestoreModel, SimulatedCluster
 from equipoise.replay.simulation.world import steady

@@ -40,14 +40,14 @@ from equipoise.worker.group_sizes import GroupSizes
 from equipoise.worker.keda_scaler import KedaScaler
 from equipoise.worker.led_log import CHECK_LOG_S, LedLog
 from equipoise.worker.led_partitions import LedPartitions
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.observer import Observer
 from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.pod_costs import PodApi
 from equipoise.worker.rounds_over_http import Rounds
+from equipoise.worker.server import Server, tls_context, tls_files
+from equipoise.worker.settings import RELOADED, WorkerSettings
 from equipoise.worker.tracing import Tracing
-from equipoise.worker.worker_http import Server, tls_context, tls_files
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import RELOADED, WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _WATCH_S = 0.5

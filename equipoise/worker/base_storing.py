@@ -26,9 +26,9 @@ from equipoise.log.kafka.log_opening import open_bases
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.snapshots import FORM
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.retention import Deletion, Retention, deletion
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.1

@@ -11,9 +11,9 @@ from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.worker.base_storing import Written
 from equipoise.worker.decision_marks import DecisionMarks
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.session_sender import SessionSender
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 _FACTS_A_CHECKPOINT = 20
 """With many groups a round of checkpoints begins after so many facts for each of them."""

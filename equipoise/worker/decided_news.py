@@ -12,8 +12,8 @@ from equipoise.folding.log_reading import PartitionReading
 from equipoise.replay.sentences import TOLD_FACTS, tell
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.tracing import Tracing
-from equipoise.worker.worker_metrics import WorkerMetrics
 
 _LOG = logging.getLogger(__name__)
 _DECIDED = logging.getLogger("equipoise.decided")

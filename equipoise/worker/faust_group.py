@@ -16,7 +16,7 @@ from equipoise.events import codec
 from equipoise.hosting.live_settings import LiveSettings
 from equipoise.worker.faust_connection import faust_credentials
 from equipoise.worker.led_partitions import Generation
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _STOP_FAUST_S = 2.0

@@ -20,7 +20,7 @@ from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.group_metrics import TURN_S
 from equipoise.worker.observer import Observer, TopicNews, sources_of, topics_of
 from equipoise.worker.partition_host import PartitionHost
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.5

@@ -7,17 +7,16 @@ import contextlib
 import logging
 
 from equipoise.events.facts import LogOpened
-from equipoise.kafka.client import Consumer, within
 from equipoise.hosting.runtime import Runtime
 from equipoise.kafka.broker_watch import BrokerWatch
-from equipoise.kafka.client import Consumer
+from equipoise.kafka.client import Consumer, within
 from equipoise.kafka.started_clients import NotNowError, reaching, reader
 from equipoise.log.kafka.log_opening import NotThereError, open_partitions
 from equipoise.log.kafka.log_topics import MUST_BE
 from equipoise.log.kafka.topic_making import ensure_topics, partition_count
 from equipoise.worker.broker_answers import answered
 from equipoise.worker.observer import Observer
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 0.5

@@ -28,12 +28,12 @@ from equipoise.worker.broker_answers import ANSWER_S
 from equipoise.worker.decided_news import DecidedNews
 from equipoise.worker.decision_marks import DecisionMarks
 from equipoise.worker.log_identity import LogIdentity, LogReplacedError
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reader_watch import ReaderStalledError
 from equipoise.worker.session_sender import SendFailedError, SessionSender
+from equipoise.worker.settings import WorkerSettings
 from equipoise.worker.takeover_session import TakeoverSession
 from equipoise.worker.tracing import Tracing
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _RETRY_WAITS_S = (0.2, 1.0, 3.0, 10.0)

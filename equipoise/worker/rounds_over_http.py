@@ -28,7 +28,7 @@ from aiohttp import web
 
 from equipoise.bridge.mapping import answer_of, facts_of, names_of, racks_of
 from equipoise.bridge.question import MOST_BODY_BYTES, Question, read_question
-from equipoise.console.console_admission import has_token
+from equipoise.console.admission import has_token
 from equipoise.events.decisions import EventRejected, RoundPlanned
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.fact_parts import observed_in_parts
@@ -40,10 +40,10 @@ from equipoise.hosting.runtime import Runtime
 from equipoise.hosting.serving import Post
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.session_sender import SendFailedError
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _ANSWER_S = 5.0

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import GroupConfigured, LogOpened, RoundAsked
-from equipoise.events.records import FactRecord
 from equipoise.folding.log_reading import FactReader, PartitionReading, StartedLead, next_fact
 from equipoise.kafka.client import ConsumedRecord, size_bytes
 from equipoise.log.kafka.envelope import NoRecord
@@ -22,11 +21,11 @@ from equipoise.worker.checkpoint_storing import CheckpointKeeper
 from equipoise.worker.decision_marks import DecisionMarks
 from equipoise.worker.decision_publishing import DecisionPublisher
 from equipoise.worker.log_identity import LogIdentity
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reader_watch import ReaderWatch
 from equipoise.worker.rejected_copies import RejectedCopies
 from equipoise.worker.session_sender import SessionSender
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _TICK_S = 0.02

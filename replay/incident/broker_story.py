@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import attrs
 
-from equipoise.replay.importers.evidence.evidence_files import BrokerStart
+from equipoise.replay.importers.evidence.files import BrokerStart
 from equipoise.replay.importers.evidence.reasons import Why, classify, of_client
 from equipoise.replay.importers.evidence.statements import Said, Statement
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident.causes import Cause, Rebalance
+from equipoise.replay.incident.named_causes import CAUSES, MOST_PLACES, SOON_MS, STRENGTH, names, observed
 from equipoise.replay.incident.rebalances import name_of
-from equipoise.replay.incident.said_causes import CAUSES, MOST_PLACES, SOON_MS, STRENGTH, names, observed
 from equipoise.replay.wording import span_text
 
 LATE_MS = 10_000

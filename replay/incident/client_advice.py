@@ -7,8 +7,8 @@ import re
 from equipoise.replay.importers.groups.observed import GroupKind, kind_is_classic
 from equipoise.replay.incident.causes import Cause
 from equipoise.replay.incident.coordinator_history import GroupHistory
-from equipoise.replay.incident.incident_values import Incident
-from equipoise.replay.incident.said_causes import THREAD_DIED
+from equipoise.replay.incident.named_causes import THREAD_DIED
+from equipoise.replay.incident.values import Incident
 
 _MANY = 20
 """As many rebalances that a member asked for, one after the other, are a loop."""

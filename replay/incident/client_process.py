@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import attrs
 
-from equipoise.replay.importers.evidence.evidence_files import client_of
+from equipoise.replay.importers.evidence.files import client_of
 from equipoise.replay.importers.groups.observed import ClusterMember
 from equipoise.replay.incident.causes import Cause
 from equipoise.replay.incident.coordinator_outages import Outage
+from equipoise.replay.incident.named_causes import observed
 from equipoise.replay.incident.rebalances import name_of
-from equipoise.replay.incident.said_causes import observed
 
 
 @attrs.frozen(kw_only=True)

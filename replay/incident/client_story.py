@@ -14,8 +14,8 @@ from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.client_process import ClientProcess, Departure
 from equipoise.replay.incident.client_texts import WHERE, connect_work, delay_of, exception_of, read_dealt
 from equipoise.replay.incident.coordinator_outages import LONG_MS, Outage
+from equipoise.replay.incident.named_causes import CAUSES, MOST_PLACES, SOON_MS, STRENGTH, THREAD_DIED
 from equipoise.replay.incident.rebalances import name_of
-from equipoise.replay.incident.said_causes import CAUSES, MOST_PLACES, SOON_MS, STRENGTH, THREAD_DIED
 from equipoise.replay.wording import span_text
 
 _STOOD_STILL_MS = 2_000

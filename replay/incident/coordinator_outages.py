@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from equipoise.replay.incident.causes import Cause, Rebalance
-from equipoise.replay.incident.said_causes import MOST_PLACES
+from equipoise.replay.incident.named_causes import MOST_PLACES
 from equipoise.replay.wording import span_text
 
 LEAST_MS = 1_000

@@ -14,8 +14,8 @@ import attrs
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, kind_is_classic
 from equipoise.replay.incident.causes import Cause
 from equipoise.replay.incident.coordinator_history import GroupHistory
-from equipoise.replay.incident.incident_values import Incident
 from equipoise.replay.incident.rebalances import expired_from_ms, last_heard_before_ms, name_of
+from equipoise.replay.incident.values import Incident
 from equipoise.replay.simulation.kafka.connect import ConnectSettings
 from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerEvent, ConsumerSettings
 from equipoise.replay.simulation.kafka.unread_partitions import connect_unavailable_ms, unavailable_ms

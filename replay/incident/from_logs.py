@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from equipoise.replay.importers.evidence.dumped import topic_names
-from equipoise.replay.importers.evidence.evidence_files import Evidence
+from equipoise.replay.importers.evidence.files import Evidence
 from equipoise.replay.importers.evidence.statements import Said, Statement
 from equipoise.replay.importers.evidence.tool_documents import BurrowStatus
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup
@@ -22,8 +22,8 @@ from equipoise.replay.incident.coordinator_history import GroupHistory, Observed
 from equipoise.replay.incident.coordinator_outages import with_outages
 from equipoise.replay.incident.from_tables import with_looks
 from equipoise.replay.incident.merged_rebalances import merged_places, merged_rebalances
-from equipoise.replay.incident.said_causes import observed
-from equipoise.replay.incident.undecided import with_undecided
+from equipoise.replay.incident.named_causes import observed
+from equipoise.replay.incident.other_causes import with_undecided
 from equipoise.replay.wording import span_text
 
 _CLOCK_MS = 2_000

@@ -10,14 +10,14 @@ from itertools import pairwise
 
 import attrs
 
-from equipoise.replay.importers.evidence.evidence_files import Evidence
+from equipoise.replay.importers.evidence.files import Evidence
 from equipoise.replay.importers.evidence.tables import Look
 from equipoise.replay.importers.evidence.tool_documents import BurrowStatus, ConnectorStatus
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.coordinator_history import GroupHistory, ObservedState
+from equipoise.replay.incident.named_causes import names, observed
 from equipoise.replay.incident.rebalances import name_of
-from equipoise.replay.incident.said_causes import names, observed
 from equipoise.replay.wording import counted, span_text
 
 _FEW_LOOKS, _MOST_PROGRESS = 3, 6

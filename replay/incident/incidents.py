@@ -15,12 +15,12 @@ from equipoise.replay.importers.groups.observed import GroupKind
 from equipoise.replay.incident.causes import FOLLOWS, Cause, Rebalance
 from equipoise.replay.incident.client_advice import advice_of
 from equipoise.replay.incident.coordinator_history import GroupHistory
-from equipoise.replay.incident.incident_values import Incident
 from equipoise.replay.incident.long_restores import restores
 from equipoise.replay.incident.planned_causes import changes_meanwhile
 from equipoise.replay.incident.rebalance_loops import Loop, with_loops
 from equipoise.replay.incident.rebalances import name_of, rebalances
 from equipoise.replay.incident.unavailable import Gap, gaps
+from equipoise.replay.incident.values import Incident
 from equipoise.replay.known_changes import KnownChange
 from equipoise.replay.timelines.history_costs import ROLLING_MS
 

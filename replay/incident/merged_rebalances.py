@@ -13,8 +13,8 @@ from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.client_process import Departure
 from equipoise.replay.incident.client_story import ClientStory
 from equipoise.replay.incident.coordinator_outages import LONG_MS
-from equipoise.replay.incident.said_causes import STRENGTH, names, observed
-from equipoise.replay.incident.undecided import NEW_ID
+from equipoise.replay.incident.named_causes import STRENGTH, names, observed
+from equipoise.replay.incident.other_causes import NEW_ID
 from equipoise.replay.wording import span_text
 
 _CLOCK_MS = 2_000

@@ -20,7 +20,7 @@ import attrs
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, kind_is_classic
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.coordinator_history import GroupHistory
-from equipoise.replay.incident.undecided import NEW_ID
+from equipoise.replay.incident.other_causes import NEW_ID
 from equipoise.replay.wording import span_text
 
 _EXPIRED_FROM = 0.6

@@ -15,7 +15,7 @@ from equipoise.replay.importers.kafka_streams.importer import import_history
 from equipoise.replay.importers.kafka_streams.source import StreamsSource
 from equipoise.replay.incident.coordinator_history import GroupHistory
 from equipoise.replay.incident.counterfactuals import GAIN, SEEDS, SHORT_SESSION_MS, Counterfactual, Otherwise
-from equipoise.replay.incident.incident_values import Incident
+from equipoise.replay.incident.values import Incident
 from equipoise.replay.recorded_inputs import ProcessEnded, ProcessStarted, RecordedInputs, Window
 from equipoise.replay.simulation.simulated_cluster import MemorySink
 from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, run_configuration

@@ -21,7 +21,7 @@ from equipoise.events.records import FactRecord
 from equipoise.log.kafka.bases_topic import BaseStart
 from equipoise.log.kafka.envelope import StoredDecision
 from equipoise.log.kafka.log_archive import Settled, Settling
-from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.log import ArchiveLog
 from equipoise.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Row
 from equipoise.replay.spark.stream import STATE_STORE, Starts, arrived
 from equipoise.replay.watch import InOrder

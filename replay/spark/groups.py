@@ -17,7 +17,7 @@ from equipoise.events.errors import DamagedError, EquipoiseError, InputError
 from equipoise.events.records import Entry
 from equipoise.log.parquet.archive_stores import split_location
 from equipoise.log.parquet.files import COLUMNS, Part, until_day
-from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.log import ArchiveLog
 from equipoise.log.parquet.store import ArchivePartition
 from equipoise.log.rows import Order
 from equipoise.replay.spark.pieces import BEFORE, SCHEMA, Begin, PiecePlace, PieceScan, Targets, groups_in, pieces_of

@@ -7,7 +7,7 @@ from typing import Any
 from equipoise.events.errors import InputError
 from equipoise.kafka.connection import Connection
 from equipoise.log.kafka.bases_topic import BaseStart
-from equipoise.log.kafka.kafka_log import KafkaLog
+from equipoise.log.kafka.log import KafkaLog
 from equipoise.log.kafka.log_topics import Topics
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"

@@ -34,7 +34,7 @@ from equipoise.replay.history import History, Interval, MoveStory
 from equipoise.replay.inputs_reader import marked_windows
 from equipoise.replay.replayer import Replayer, ReplayStep
 from equipoise.replay.silence import SilenceFinder
-from equipoise.replay.timelines.timeline_values import CopyInterval, Lifeline, Round, Timeline, changes_owner
+from equipoise.replay.timelines.values import CopyInterval, Lifeline, Round, Timeline, changes_owner
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.state import GroupState
 

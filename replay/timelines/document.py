@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from equipoise.replay.explanation import move_document
-from equipoise.replay.timelines.timeline_values import Timeline
+from equipoise.replay.timelines.values import Timeline
 
 
 def timeline_document(timeline: Timeline) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import attrs
 
 from equipoise.events.tasks import TaskId
 from equipoise.replay.history import Condition, Interval, MoveStory
-from equipoise.replay.timelines.timeline_values import Lifeline, Timeline, changes_owner
+from equipoise.replay.timelines.values import Lifeline, Timeline, changes_owner
 from equipoise.replay.wording import CAUSES
 
 COST_CAUSES: Mapping[str, str] = {

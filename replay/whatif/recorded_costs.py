@@ -20,7 +20,7 @@ from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime
 from equipoise.replay.simulation.world import Ownership
 from equipoise.replay.spans import ALWAYS, Span, SpanReader
 from equipoise.replay.timelines.build import TimelineBuilder
-from equipoise.replay.timelines.timeline_values import Timeline
+from equipoise.replay.timelines.values import Timeline
 from equipoise.replay.whatif.drift import Drift, DriftFinder
 from equipoise.replay.whatif.fit import Fit, Fitting
 

@@ -35,7 +35,7 @@ try:
     from equipoise.log.kafka.envelope import pack_fact
 except ModuleNotFoundError:  # builds of November 2026 and before
     from equipoise.events.log.kafka.envelope import pack_fact
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 best = registry.latest("high_availability")
 config = GroupConfigured(assignor=best.name, behaviour_version=best.version, solver=best.solver, knobs=GroupSettings(**{SETTINGS}))
 has_bases = "retention_ms" in attrs.fields_dict(WorkerSettings)

@@ -21,7 +21,7 @@ from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import LOG_COMPRESSION
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.producer.producer_shell import AppendedAt
+from equipoise.kafka.producer.shell import AppendedAt
 from equipoise.kafka.started_clients import reader
 from equipoise.log.kafka.envelope import fact_row, group_key, member_decision, pack_fact, partition_of, published
 from equipoise.log.kafka.log_opening import read_opening

@@ -28,16 +28,16 @@ from equipoise.kafka.started_clients import admin_client, writer
 from equipoise.log import open_log
 from equipoise.log.kafka.bases_topic import Bases, state_records
 from equipoise.log.kafka.envelope import StoredDecision, fact_row, pack_fact, pack_payload, read_fact
-from equipoise.log.kafka.kafka_log import KafkaLog
+from equipoise.log.kafka.log import KafkaLog
 from equipoise.log.kafka.log_opening import open_partitions
 from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.log.rows import FactRow
-from equipoise.member.link import Link
+from equipoise.member.session.link import Link
 from equipoise.operations.follower import Follower
 from equipoise.replay.bases import read_as_one, stored_bases
 from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.live.other_form import other_form
 from tests.live.swarm import Swarm, everything, topology
 from tests.live.test_member import PARTITIONS, Application

@@ -19,9 +19,9 @@ from equipoise.events.facts import TopologyDeclared
 from equipoise.kafka.connection import Connection
 from equipoise.log.kafka.envelope import partition_of
 from equipoise.member import Member, MemoryStore, TaskContext
-from equipoise.member.fencing import FENCE_KEY, TOPIC_KEY, ChangelogRecord, FencedStore
-from equipoise.member.origin import Origin, read_origin
-from equipoise.member.task_clients import TRANSACTION_TIMEOUT_MS
+from equipoise.member.copies.fencing import FENCE_KEY, TOPIC_KEY, ChangelogRecord, FencedStore
+from equipoise.member.copies.origin import Origin, read_origin
+from equipoise.member.tasks.clients import TRANSACTION_TIMEOUT_MS
 from examples.orders.recount import everything
 from tests.live.kafka import admin_client, reader
 from tests.live.leader import Leader, leading

@@ -23,7 +23,7 @@ from equipoise.operations.live_group import AnsweredFact
 from equipoise.operations.worker_builds import check_workers_read
 from equipoise.worker.app import Worker
 from equipoise.worker.faust_group import group_name
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.json_schemas import check
 from tests.live.console import SlowMember, add

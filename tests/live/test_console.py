@@ -23,7 +23,7 @@ from equipoise.events.facts import MemberJoined, Subtopology, TaskParked, Topolo
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.state import GroupState
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.console import SlowMember, add, browser, ends, page_at
 from tests.live.swarm import Swarm, topology

@@ -28,7 +28,7 @@ from equipoise.operations.doctor.access import Acl, Application, Need, needs
 from equipoise.operations.doctor.examination import Examined, examine
 from equipoise.operations.doctor.finding import CHECKS, Finding
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.secured import SecuredBroker, secured_broker
 from tests.live.test_restorer import until

@@ -18,7 +18,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.kafka.connection import Connection
 from equipoise.log import open_log
 from equipoise.member import TaskContext
-from equipoise.member.origin import Origin
+from equipoise.member.copies.origin import Origin
 from equipoise.replay.timelines import build_timeline
 from tests.live.kafka import reader
 from tests.live.leader import Leader, leading

@@ -24,7 +24,7 @@ from equipoise.events.records import FactRecord
 from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.swarm import Swarm, topology
 

@@ -21,7 +21,7 @@ from equipoise.kafka.started_clients import writer
 from equipoise.log import open_log
 from equipoise.log.kafka.envelope import pack_fact, pack_payload, partition_of
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.json_schemas import NOT_MET, Coverage
 from tests.live.swarm import Swarm, everything, topology

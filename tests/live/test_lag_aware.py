@@ -28,7 +28,7 @@ from equipoise.operations.live_group import AnsweredFact
 from equipoise.replay.explanation import explain
 from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.json_schemas import check
 from tests.live.test_restorer import make_topic, producing, until
 

@@ -24,9 +24,9 @@ from equipoise.log.kafka.log_topics import MUST_BE, Topics
 from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.member import Member
 from equipoise.worker.app import Worker
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.partition_host import PartitionHost
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.live.kafka import admin_client, delete_topics, reader, topic_names, writer
 from tests.live.leader import leading
 from tests.live.swarm import Swarm, everything, topology

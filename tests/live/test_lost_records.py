@@ -9,8 +9,8 @@ import pytest
 
 from equipoise.kafka.client import NO_EPOCH, LeaderEnd, TopicPartition
 from equipoise.kafka.connection import Connection
-from equipoise.member.directory import StateDirectory
-from equipoise.member.stores import RocksStore
+from equipoise.member.copies.directory import StateDirectory
+from equipoise.member.copies.stores import RocksStore
 from tests.live.kafka import reader
 from tests.live.test_restorer import TASKS, items, make_topic, producing, restored, restoring, until
 from tools.brokers import Brokers

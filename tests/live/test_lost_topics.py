@@ -14,7 +14,7 @@ from equipoise.kafka.client import NewTopic, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.log.kafka.log_topics import MUST_BE, NEW_LOG, Topics
 from equipoise.log.kafka.topic_making import partition_count
-from equipoise.member.positions import SETTINGS, positions_topic
+from equipoise.member.tasks.positions import SETTINGS, positions_topic
 from tests.live.builds import THIS_BUILD, run_in
 from tests.live.kafka import admin_client, delete_topics
 from tests.live.test_member import PARTITIONS, Application

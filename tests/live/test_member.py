@@ -26,7 +26,7 @@ from equipoise.events.settings import GroupSettings
 from equipoise.hosting.runtime import DeployedRuntime
 from equipoise.kafka.connection import Connection
 from equipoise.member import Member, SupersededError, TaskContext
-from equipoise.member.origin import read_origin
+from equipoise.member.copies.origin import read_origin
 from tests.live.kafka import admin_client, reader
 from tests.live.leader import Leader, leading
 from tests.live.test_restorer import make_topic, producing, until

@@ -18,10 +18,10 @@ from equipoise.kafka.client import TopicPartition, acknowledged
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer import core
 from equipoise.kafka.started_clients import writer
-from equipoise.member.member_options import MemberOptions
-from equipoise.member.origin import Origin
-from equipoise.member.task_clients import MemberClients, TaskClients
-from equipoise.member.writer import TaskWriter
+from equipoise.member.copies.origin import Origin
+from equipoise.member.options import MemberOptions
+from equipoise.member.tasks.clients import MemberClients, TaskClients
+from equipoise.member.tasks.writer import TaskWriter
 from tests.live.test_applications import TASKS, read_all
 from tests.live.test_restorer import make_topic, producing
 
@@ -265,7 +265,7 @@ async def test_connections_do_not_grow_with_tasks(clients: Any, guarantee: str) 
 @pytest.mark.parametrize(("guarantee", "closed"), [("exactly_once", 1), ("at_least_once", 0)])
 async def test_producer_beside_transactions_keeps_no_connection(clients: Any, monkeypatch: pytest.MonkeyPatch, guarantee: str, closed: int) -> None:
     """It writes again afterwards; the producer of plain commits is not closed between two."""
-    monkeypatch.setattr("equipoise.member.task_clients.MAX_IDLE_MS", 1_500)
+    monkeypatch.setattr("equipoise.member.tasks.clients.MAX_IDLE_MS", 1_500)
     first, second = clients(guarantee), clients(guarantee, OTHER)
     producer = await first._shared.producer()
     before = _sockets()

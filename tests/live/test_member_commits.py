@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.member.open_task import OpenTask
+from equipoise.member.tasks.open_task import OpenTask
 from tests.live.leader import leading
 from tests.live.test_member import Application
 

@@ -20,9 +20,9 @@ from equipoise.kafka.started_clients import writer
 from equipoise.log.kafka.envelope import group_key
 from equipoise.log.kafka.log_opening import open_partitions
 from equipoise.log.kafka.topic_making import ensure_topics
-from equipoise.member import member_host
+from equipoise.member.session import host as member_host
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.live.leader import Leader, leading
 from tests.live.swarm import Swarm, checksum_of, topology
 from tests.live.test_member import PARTITIONS, Application

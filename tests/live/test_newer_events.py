@@ -14,7 +14,7 @@ from equipoise.kafka.started_clients import writer
 from equipoise.log import open_log
 from equipoise.log.kafka.envelope import group_key, pack_fact, pack_payload, partition_of
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured, joined, topology
 from tests.live.test_kafka_log import document, equipoise
 from tests.live.test_worker import until

@@ -21,7 +21,7 @@ import aiohttp
 import pytest
 
 from equipoise.kafka.broker_watch import AGAIN_S
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.json_schemas import check
 from tests.live.swarm import Swarm, topology
 from tests.live.test_worker import CONFIG, MOST_S, until

@@ -27,7 +27,7 @@ from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import admin_client
 from equipoise.member import Member, TaskContext
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.live.test_restorer import producing, until
 from tools import brokers as kafka
 from tools.brokers import Brokers

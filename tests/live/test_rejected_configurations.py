@@ -30,7 +30,7 @@ from equipoise.operations.follower import Follower
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.rejections import refused_fact
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.live.swarm import Swarm, everything, topology
 from tests.live.test_member import PARTITIONS, Application
 from tests.live.test_worker import CONFIG, MOST_S, DeployedWorker, settings, until, verified, workers

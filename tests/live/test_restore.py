@@ -17,14 +17,14 @@ from equipoise.kafka.client import NewTopic, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import admin_client, reader, writer
 from equipoise.log.kafka.envelope import StoredDecision, pack_fact, pack_payload, partition_of
-from equipoise.log.kafka.kafka_log import KafkaLog
+from equipoise.log.kafka.log import KafkaLog
 from equipoise.log.kafka.log_restore import stored_rows
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.log.kafka.topic_making import ensure_topics, partition_count
-from equipoise.log.parquet.parquet_log import ArchiveLog, next_offsets
+from equipoise.log.parquet.log import ArchiveLog, next_offsets
 from equipoise.log.rows import BaseRow, FactRow
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.json_schemas import check
 from tests.live.swarm import Swarm, topology

@@ -15,12 +15,12 @@ import pytest
 
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.connection import Connection
-from equipoise.member.directory import StateDirectory
-from equipoise.member.fencing import FENCE_KEY, TOPIC_KEY, ChangelogOwner, FencedStore
-from equipoise.member.origin import Origin
-from equipoise.member.restorer import ChangelogRestorer
-from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
-from equipoise.member.throttle import Throttle
+from equipoise.member.copies.directory import StateDirectory
+from equipoise.member.copies.fencing import FENCE_KEY, TOPIC_KEY, ChangelogOwner, FencedStore
+from equipoise.member.copies.origin import Origin
+from equipoise.member.copies.restorer import ChangelogRestorer
+from equipoise.member.copies.stores import MemoryStore, OpenStore, RocksStore
+from equipoise.member.copies.throttle import Throttle
 from tests.live.kafka import admin_client, writer
 
 TASKS = (TaskId(0, 0), TaskId(0, 1))

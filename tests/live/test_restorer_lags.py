@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.member import ends
-from equipoise.member import restorer as restorer_module
-from equipoise.member.directory import StateDirectory
-from equipoise.member.fencing import ChangelogRecord
-from equipoise.member.restorer import ChangelogRestorer
-from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
-from equipoise.member.throttle import LEAST_RECORDS, Throttle
+from equipoise.member.copies import changelog_ends as ends
+from equipoise.member.copies import restorer as restorer_module
+from equipoise.member.copies.directory import StateDirectory
+from equipoise.member.copies.fencing import ChangelogRecord
+from equipoise.member.copies.restorer import ChangelogRestorer
+from equipoise.member.copies.stores import MemoryStore, OpenStore, RocksStore
+from equipoise.member.copies.throttle import LEAST_RECORDS, Throttle
 from tests.live.test_restorer import TASKS, fill, items, make_topic, producing, records_behind, restored, restoring, until
 
 TASK, OTHER = TASKS

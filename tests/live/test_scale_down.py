@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from equipoise.log import open_log
-from equipoise.member.throttle import LEAST_RECORDS
+from equipoise.member.copies.throttle import LEAST_RECORDS
 from equipoise.replay.known_changes import known_changes
 from tests.live.leader import leading
 from tests.live.orders import PATIENCE_S, Orders

@@ -19,8 +19,8 @@ from equipoise.kafka.consumer_groups import ConsumerGroup, repeated
 from equipoise.kafka.group_client import GroupClient as SeatClient
 from equipoise.kafka.group_client import bucket
 from equipoise.lead.seat.generation import SeatSettings
-from equipoise.lead.seat.group_seat import Seat
-from equipoise.lead.seat.seat_log import SeatLog
+from equipoise.lead.seat.log import SeatLog
+from equipoise.lead.seat.seat import Seat
 from tests.live.group_clients import GroupClient, aiokafka_command, confluent_kafka_command, java_command
 from tests.live.kafka import admin_client, create_partitions
 from tests.live.seat_process import SeatProcess
@@ -135,7 +135,7 @@ async def test_waiting_seat_that_was_counted_joins_behind_another(
     start: Start, bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "equipoise.lead.seat")
-    monkeypatch.setattr("equipoise.lead.seat.group_seat.COUNTING_PROTOCOLS", ())
+    monkeypatch.setattr("equipoise.lead.seat.seat.COUNTING_PROTOCOLS", ())
     clients = await started_behind(start, bootstrap, prefix, ("first", "second"), java_command, **JAVA_COOPERATIVE)
     await until_shared(*clients)
     with SeatLog(tmp_path / "seat.db", prefix) as log:

@@ -24,11 +24,11 @@ from equipoise.events.records import DecisionRecord
 from equipoise.kafka.started_clients import writer
 from equipoise.log import open_log
 from equipoise.log.kafka.envelope import MOST_REJECTED_BYTES, group_key, pack_fact, pack_payload
-from equipoise.log.kafka.kafka_log import KafkaLog
+from equipoise.log.kafka.log import KafkaLog
 from equipoise.log.kafka.log_archive import archive
 from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured, joined
 from tests.groups import topology as stateless_topology
 from tests.live.swarm import Swarm, everything, topology

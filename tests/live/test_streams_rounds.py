@@ -20,7 +20,7 @@ from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.state import GroupState
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.live.kafka import admin_client, writer
 from tests.live.streams import StreamsApplication
 

@@ -18,7 +18,7 @@ from aiokafka.admin import NewTopic
 from equipoise.kafka.connection import Connection
 from equipoise.replay.verification import Verdict
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.live.kafka import admin_client, reader, writer
 from tests.live.streams import StreamsApplication
 from tests.live.test_streams_rounds import metric, until, verdict_of

@@ -18,7 +18,7 @@ from equipoise.log.kafka.topic_making import ensure_topics, partition_count
 from equipoise.member import TaskContext
 from equipoise.operations.doctor.examination import Examined, examine
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.live.kafka import admin_client
 from tests.live.leader import leading
 from tests.live.test_member import COMPACTED, PARTITIONS, Application

@@ -35,9 +35,9 @@ from equipoise.replay.group_view import show as show_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.worker.app import Worker
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.partition_host import PartitionHost
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured, joined
 from tests.live.swarm import Swarm, checksum_of, everything, topology
 

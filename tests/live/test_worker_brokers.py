@@ -14,7 +14,7 @@ from equipoise.log import open_log
 from equipoise.replay.timelines import build_timeline
 from equipoise.replay.verification import Verdict
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.live.secured import certificate, with_tls
 from tests.live.swarm import Swarm, topology
 from tests.live.test_worker import CONFIG, MOST_S, until, verified

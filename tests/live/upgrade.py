@@ -33,7 +33,7 @@ from equipoise.kafka.started_clients import writer
 from equipoise.log.kafka.envelope import group_key, partition_of
 from equipoise.log.kafka.log_opening import read_opening
 from equipoise.log.kafka.log_topics import Topics
-from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
+from equipoise.member.copies.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from examples.orders.recount import Recount, recount
 from tests.live.builds import THIS_BUILD, Build, described, other_build, run_in, started
 from tests.live.orders import Orders

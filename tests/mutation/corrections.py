@@ -147,7 +147,7 @@ CORRECTIONS = (
     ),
     Correction(
         "commits a transaction of which a batch was not appended",
-        ("producer/producer_core", "ProducerCore._fail_transaction"), "self.transaction.abort_for(each.error)", "pass",
+        ("producer/core", "ProducerCore._fail_transaction"), "self.transaction.abort_for(each.error)", "pass",
         f"{PRODUCER}::test_transaction_without_one_of_its_batches_is_not_committed",
     ),
     Correction(
@@ -157,7 +157,7 @@ CORRECTIONS = (
     ),
     Correction(
         "does not know PRODUCER_FENCED",
-        ("producer/producer_errors", "error_of"), "(errors.InvalidProducerEpoch.errno, _FENCED)", "(errors.InvalidProducerEpoch.errno,)",
+        ("producer/errors", "error_of"), "(errors.InvalidProducerEpoch.errno, _FENCED)", "(errors.InvalidProducerEpoch.errno,)",
         f"{PRODUCER}::test_fenced_producer_sends_nothing_any_more",
     ),
     Correction(

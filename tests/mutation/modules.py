@@ -80,9 +80,9 @@ MODULES = {
     "equipoise/kafka/consumer/fetch_session.py": Judged(_CONSUMER),
     "equipoise/kafka/consumer/read_brokers.py": Judged(_CONSUMER),
     "equipoise/kafka/producer/batch_queues.py": Judged(_PRODUCER),
-    "equipoise/kafka/producer/producer_core.py": Judged(_PRODUCER),
-    "equipoise/kafka/producer/producer_errors.py": Judged(_PRODUCER),
-    "equipoise/kafka/producer/producer_states.py": Judged(_PRODUCER),
+    "equipoise/kafka/producer/core.py": Judged(_PRODUCER),
+    "equipoise/kafka/producer/errors.py": Judged(_PRODUCER),
+    "equipoise/kafka/producer/states.py": Judged(_PRODUCER),
     "equipoise/kafka/producer/record_batches.py": Judged(_PRODUCER),
     "equipoise/kafka/producer/transaction_manager.py": Judged(_PRODUCER),
 }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.kafka.producer.producer_states import OPEN, ProducerState
+from equipoise.kafka.producer.states import OPEN, ProducerState
 from tests.producing_brokers import GROUP, PLACES, CoreWriter, ProducingBrokers
 
 STEPS = ("write", "write", "deliver", "deliver", "deliver", "deliver", "send", "send", "wait", "begin", "offsets", "commit", "abort")

@@ -8,7 +8,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition
 from equipoise.log.kafka.log_topics import MADE_WITH, MUST_BE
 from equipoise.testing.simulated.kafka.fetch_sessions import MOST_SESSIONS
-from equipoise.testing.simulated.simulated_machines import SimulatedProcess
+from equipoise.testing.simulated.machines import SimulatedProcess
 from tests.simulated.deployment import BROKERS, LATEST_S, LOG_PARTITIONS, SESSION_MS, TOPIC, Deployment, Seat, WorkerSeat
 from tests.simulated.faults import fault
 from tests.simulated.stores import store_faults

@@ -9,7 +9,7 @@ from random import Random
 
 import attrs
 
-from equipoise.member.member_options import RestartIntent
+from equipoise.member.options import RestartIntent
 from tests.simulated.deployment import EXTRA, MARGIN_MS, SESSION_MS, WORKER_SESSION_S, Deployment, Seat, WorkerSeat
 
 SESSION_S = SESSION_MS / 1_000

@@ -21,7 +21,7 @@ from equipoise.kafka.connection import Connection
 from equipoise.log.kafka.envelope import pack_fact, read_fact
 from equipoise.log.kafka.log_opening import read_opening
 from equipoise.log.kafka.log_topics import Topics
-from equipoise.member.fencing import RESERVED_PREFIX, ChangelogFence, ChangelogRecord
+from equipoise.member.copies.fencing import RESERVED_PREFIX, ChangelogFence, ChangelogRecord
 from equipoise.statemachine.partition import PartitionLead
 from examples.orders.recount import Recount, Recounting
 

@@ -17,8 +17,8 @@ from unittest import mock
 import attrs
 
 from equipoise.log.kafka.log_topics import Topics
-from equipoise.member import link
-from equipoise.member.task_runner import TaskRunner
+from equipoise.member.session import link
+from equipoise.member.tasks.runner import TaskRunner
 from equipoise.testing.simulated.virtual_loops import S_US
 from equipoise.worker import decision_publishing
 from tests.model.trace import Refused

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from equipoise.events.tasks import TaskId, parse_task
 from equipoise.kafka.client import TopicPartition
-from equipoise.member.fencing import FENCE_KEY, TOPIC_KEY, ChangelogFence
+from equipoise.member.copies.fencing import FENCE_KEY, TOPIC_KEY, ChangelogFence
 from equipoise.testing.simulated.kafka.partition_log import StoredRecord
 from tests.simulated.deployment import Deployment, Seat
 

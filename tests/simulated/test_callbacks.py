@@ -17,8 +17,8 @@ import pytest
 
 import equipoise
 from equipoise import Member, MemoryStore, Record, Source, TaskContext
-from equipoise.member.member_http import MemberServer
-from equipoise.member.member_options import MemberOptions
+from equipoise.member.http.server import MemberServer
+from equipoise.member.options import MemberOptions
 from tests.simulated.test_raised import Throwing, ThrowingWriter, assert_others_run_all, async_thrower, put_it, send_it, thrower
 from tests.simulated.test_start import TASKS, NewGroup, group
 
@@ -243,7 +243,7 @@ def callbacks_of(names: Iterable[tuple[str, Any]]) -> set[str]:
 PUBLIC: dict[str, Any] = {name: getattr(equipoise, name) for name in equipoise.__all__}
 _ALL = dict(PUBLIC)
 """What the annotations of these name."""
-for _module in ("equipoise.worker.worker_settings", "equipoise.member.member_options"):
+for _module in ("equipoise.worker.settings", "equipoise.member.options"):
     _ALL |= {name: each for name, each in vars(importlib.import_module(_module)).items() if not name.startswith("_")}
 
 

@@ -17,15 +17,15 @@ from aiokafka.errors import UnsupportedCodecError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.consumer.batches import FetchedBatches
-from equipoise.member.directory import StateDirectory
-from equipoise.member.fencing import TOPIC_KEY
-from equipoise.member.restorer import ChangelogRestorer
-from equipoise.member.stores import RocksStore
-from equipoise.member.throttle import LEAST_RECORDS, Throttle
+from equipoise.member.copies.directory import StateDirectory
+from equipoise.member.copies.fencing import TOPIC_KEY
+from equipoise.member.copies.restorer import ChangelogRestorer
+from equipoise.member.copies.stores import RocksStore
+from equipoise.member.copies.throttle import LEAST_RECORDS, Throttle
+from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch, PartitionLog
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
-from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
-from equipoise.testing.simulated.simulated_connection import SimulatedConnection
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 
 DAY_S = 86_400

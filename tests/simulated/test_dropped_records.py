@@ -8,7 +8,7 @@ import pytest
 
 from equipoise import ErrorPolicy, JsonSerde, Processor, Record, StringSerde, TaskContext
 from equipoise.kafka.client import TopicPartition
-from equipoise.member.member_metrics import MemberCollector
+from equipoise.member.http.metrics import MemberCollector
 from equipoise.streams import count, tumbling
 from equipoise.testing import Group
 

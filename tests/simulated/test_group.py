@@ -13,7 +13,7 @@ from aiokafka.errors import RequestTimedOutError
 from equipoise import ErrorPolicy, JsonSerde, Record, StringSerde, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
-from equipoise.member.member_metrics import MemberCollector
+from equipoise.member.http.metrics import MemberCollector
 from equipoise.testing import Group, SentRecord
 from tests.groups import configured
 

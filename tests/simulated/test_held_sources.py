@@ -6,7 +6,7 @@ import pytest
 
 from equipoise import Record, StringSerde, TaskContext
 from equipoise.kafka.client import TopicPartition
-from equipoise.member.held_sources import HELD_S, HeldSources, ReadTo
+from equipoise.member.tasks.held_sources import HELD_S, HeldSources, ReadTo
 from equipoise.operations.doctor import group_findings
 from equipoise.replay.trouble import Severity, Trouble, troubles
 from equipoise.testing import Group

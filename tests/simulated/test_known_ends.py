@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaError, KafkaTimeoutError
 
 from equipoise.events.errors import GapError, InputError
 from equipoise.events.facts import LogOpened
+from equipoise.folding.log_reading import PartitionReading
 from equipoise.kafka.client import LATEST_S, Record
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.known_ends import batches_before, looks_back
@@ -19,11 +20,10 @@ from equipoise.log.kafka.bases_reading import newest_base
 from equipoise.log.kafka.fact_checks import fill_holes
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.log.kafka.topic_making import KNOWN_S, described_topics
-from equipoise.member.positions import PositionsReader
+from equipoise.member.tasks.positions import PositionsReader
+from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
-from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
-from equipoise.testing.simulated.simulated_connection import SimulatedConnection
-from equipoise.worker.log_reading import PartitionReading
 from tests.simulated.test_kafka import TP, simulate, started_producer
 
 RECORDS = 40

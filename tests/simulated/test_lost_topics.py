@@ -11,7 +11,7 @@ import pytest
 
 from equipoise import ErrorPolicy, Processor, Record, TaskContext
 from equipoise.kafka.client import TopicPartition
-from equipoise.member.positions import PARTITIONS
+from equipoise.member.tasks.positions import PARTITIONS
 from equipoise.replay.trouble import wrong
 from equipoise.testing.group import NAME
 from tests.simulated.deploys import _ends_of_commits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from equipoise.log.kafka.log_opening import open_partitions, read_opening
 from equipoise.log.kafka.log_topics import MUST_BE, Topics
-from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
-from equipoise.testing.simulated.simulated_connection import SimulatedConnection
+from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.virtual_loops import S_US
 from tests.simulated.test_application_topics import simulate
 

@@ -12,7 +12,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import partition_of_key
-from equipoise.member.location import task_of_key
+from equipoise.member.session.location import task_of_key
 from equipoise.testing.simulated.virtual_loops import S_US
 from tests.simulated.test_start import TASKS, NewGroup, group
 

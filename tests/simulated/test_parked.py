@@ -9,8 +9,8 @@ from aiokafka.errors import RequestTimedOutError
 from equipoise import Record, TaskContext
 from equipoise.events.facts import Fact, TaskParked
 from equipoise.log.kafka.envelope import pack_fact
-from equipoise.member import link
-from equipoise.member.sources import ENDS_EVERY_S, SET_ASIDE
+from equipoise.member.session import link
+from equipoise.member.tasks.sources import ENDS_EVERY_S, SET_ASIDE
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from equipoise.testing.simulated.virtual_loops import S_US
 from tests.simulated.test_start import NewGroup, group

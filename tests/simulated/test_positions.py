@@ -12,8 +12,8 @@ from equipoise.events.errors import InputError
 from equipoise.kafka import core_shell
 from equipoise.kafka.client import NO_EPOCH, TopicPartition
 from equipoise.kafka.consumer.shell import WireConsumer
-from equipoise.member.fencing import SOURCE_TOPICS_KEY
-from equipoise.member.positions import PARTITIONS
+from equipoise.member.copies.fencing import SOURCE_TOPICS_KEY
+from equipoise.member.tasks.positions import PARTITIONS
 from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from tests.simulated import deploys

@@ -14,8 +14,8 @@ from equipoise import Member, QueryError, Record, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition, partition_of_key
-from equipoise.member.queries import StateQuestion
-from equipoise.member.query_routes import answered, parameters_of, question_of
+from equipoise.member.http.queries import StateQuestion
+from equipoise.member.http.query_routes import answered, parameters_of, question_of
 from equipoise.streams import StreamJoin, StreamTable, TableJoin, count, sessions, sliding, tumbling
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from tests.simulated.test_owner import asked, settle
@@ -121,7 +121,7 @@ def test_what_cannot_be_asked_is_said(group: NewGroup, of: Any, problem: str) ->
 
 
 def test_pages_of_a_range_make_the_whole(group: NewGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equipoise.member.queries.MOST_ROWS", 3)
+    monkeypatch.setattr("equipoise.member.http.queries.MOST_ROWS", 3)
     members = started(group, "m1", "m2")
     feed(group)
     settle(group, 5)

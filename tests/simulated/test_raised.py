@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from equipoise import ErrorPolicy, Record, TaskContext
-from equipoise.member.raised import ApplicationError, begin_job, is_cancelled, settled
+from equipoise.member.tasks.fatal_errors import ApplicationError, begin_job, is_cancelled, settled
 from tests.simulated.test_start import TASKS, NewGroup, group
 
 __all__ = ["group"]

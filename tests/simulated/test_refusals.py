@@ -14,10 +14,10 @@ from aiokafka import errors
 
 from equipoise import ErrorPolicy, Record, TaskContext
 from equipoise.kafka.consumer.shell import WireConsumer
-from equipoise.kafka.producer.producer_errors import InvalidRecordError
-from equipoise.member.member_http import MemberServer
-from equipoise.member.member_options import MemberOptions
-from equipoise.member.refusals import PATIENCE_S
+from equipoise.kafka.producer.errors import InvalidRecordError
+from equipoise.member.http.server import MemberServer
+from equipoise.member.options import MemberOptions
+from equipoise.member.tasks.refusals import PATIENCE_S
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 from tests.simulated.test_start import NewGroup, group
 from tests.simulated.test_task_runner import BOTH, Bench, simulate

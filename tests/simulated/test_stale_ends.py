@@ -11,8 +11,8 @@ import pytest
 from aiokafka import errors
 
 from equipoise.kafka.client import TopicPartition
+from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.fetch_sessions import Answered, Wanted
-from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 from tests.simulated.deployment import MEMBERS, TOPIC, Deployment
 from tests.simulated.faults import Fault
 from tests.simulated.run import describe, simulate

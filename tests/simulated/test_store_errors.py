@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from equipoise import ErrorPolicy, MemoryStore, Record, TaskContext
-from equipoise.member.stores import DamagedStoreError, StoreError
+from equipoise.member.copies.stores import DamagedStoreError, StoreError
 from tests.simulated.test_start import TASKS, NewGroup, group
 
 __all__ = ["group"]

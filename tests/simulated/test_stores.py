@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from equipoise.member.restorer import ChangelogRestorer
+from equipoise.member.copies.restorer import ChangelogRestorer
 from tests.simulated.run import describe, simulate
 
 APPLY = ChangelogRestorer._apply

@@ -18,24 +18,24 @@ from aiokafka.errors import KafkaError, UnknownError
 from equipoise import ErrorPolicy, Record
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition
-from equipoise.member.commit_schedule import MOST_OF_MEMBER, CommitTicks, Uncommitted
-from equipoise.member.error_policy import ParkedTask
-from equipoise.member.member_options import MemberOptions
-from equipoise.member.offsets import EVERY_S
-from equipoise.member.open_task import LONGEST_WAIT_S, Commit, OpenTask
-from equipoise.member.positions import PARTITIONS, positions_topic
-from equipoise.member.processing import MOST_AT_ONCE, Processor
-from equipoise.member.runner_permit import PERMIT_MS
-from equipoise.member.sizes import BATCH_BYTES
-from equipoise.member.sources import TaskSources
-from equipoise.member.task_clients import MemberClients, TaskClients
-from equipoise.member.task_context import TaskContext
-from equipoise.member.task_runner import TaskRunner
-from equipoise.member.turns import Turns, new_ticks
+from equipoise.member.options import MemberOptions
+from equipoise.member.tasks.clients import MemberClients, TaskClients
+from equipoise.member.tasks.commit_schedule import MOST_OF_MEMBER, CommitTicks, Uncommitted
+from equipoise.member.tasks.context import TaskContext
+from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.loop_turns import Turns, new_ticks
+from equipoise.member.tasks.offsets import EVERY_S
+from equipoise.member.tasks.open_task import LONGEST_WAIT_S, Commit, OpenTask
+from equipoise.member.tasks.positions import PARTITIONS, positions_topic
+from equipoise.member.tasks.processing import MOST_AT_ONCE, Processor
+from equipoise.member.tasks.runner import TaskRunner
+from equipoise.member.tasks.runner_permit import PERMIT_MS
+from equipoise.member.tasks.sizes import BATCH_BYTES
+from equipoise.member.tasks.sources import TaskSources
+from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
-from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
-from equipoise.testing.simulated.simulated_connection import SimulatedConnection
 from equipoise.testing.simulated.virtual_loops import MS_US, S_US, Scheduler, VirtualLoop
 
 TASKS = 2

@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLarg
 
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import Producer, SentBatch, TopicPartition, Unsent
-from equipoise.member.transactions import TransactionPart, Transactions
+from equipoise.member.tasks.transactions import TransactionPart, Transactions
 
 FIRST, SECOND = TaskId(0, 0), TaskId(0, 1)
 OUT, LOG = TopicPartition("out", 0), "log"

@@ -16,10 +16,7 @@ from aiokafka.errors import UnknownError
 
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import Producer, TopicPartition, acknowledged
-from equipoise.member import transactions
-from equipoise.member.commit_schedule import MOST_OF_MEMBER, Uncommitted
-from equipoise.member.error_policy import ParkedTask
-from equipoise.member.fencing import (
+from equipoise.member.copies.fencing import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     FENCE_KEY,
@@ -31,21 +28,24 @@ from equipoise.member.fencing import (
     TakeIf,
     fence_value,
 )
-from equipoise.member.member_options import MemberOptions
-from equipoise.member.origin import Origin
-from equipoise.member.positions import PARTITIONS, positions_topic
-from equipoise.member.processing import Processor
-from equipoise.member.restorer import ChangelogRestorer
-from equipoise.member.stores import MemoryStore
-from equipoise.member.task_clients import TRANSACTION_TIMEOUT_MS, MemberClients, TaskClients
-from equipoise.member.task_context import TaskContext, pack_sources
-from equipoise.member.task_runner import TaskRunner
-from equipoise.member.throttle import Throttle
-from equipoise.member.turns import Turns, new_ticks
+from equipoise.member.copies.origin import Origin
+from equipoise.member.copies.restorer import ChangelogRestorer
+from equipoise.member.copies.stores import MemoryStore
+from equipoise.member.copies.throttle import Throttle
+from equipoise.member.options import MemberOptions
+from equipoise.member.tasks import transactions
+from equipoise.member.tasks.clients import TRANSACTION_TIMEOUT_MS, MemberClients, TaskClients
+from equipoise.member.tasks.commit_schedule import MOST_OF_MEMBER, Uncommitted
+from equipoise.member.tasks.context import TaskContext, pack_sources
+from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.loop_turns import Turns, new_ticks
+from equipoise.member.tasks.positions import PARTITIONS, positions_topic
+from equipoise.member.tasks.processing import Processor
+from equipoise.member.tasks.runner import TaskRunner
+from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
-from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
-from equipoise.testing.simulated.simulated_connection import SimulatedConnection
 from equipoise.testing.simulated.virtual_loops import MS_US, S_US, Scheduler, VirtualLoop
 
 TASKS = 3

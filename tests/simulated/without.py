@@ -21,20 +21,23 @@ from equipoise.events import codec
 from equipoise.events.errors import InputError
 from equipoise.kafka.client import TopicPartition
 from equipoise.log.kafka import envelope
-from equipoise.member import fencing, link, open_task, placing, task_context
-from equipoise.member.copy_checks import CopyChecks
-from equipoise.member.directory import StateDirectory
-from equipoise.member.fencing import SOURCES_KEY
-from equipoise.member.link import Link
-from equipoise.member.member_host import MemberHost
-from equipoise.member.open_task import OpenTask
-from equipoise.member.origin import Origin
-from equipoise.member.placing import SourcePlacing
-from equipoise.member.positions import Positions
-from equipoise.member.sources import SourceReader
-from equipoise.member.task_opening import TaskOpening
-from equipoise.member.task_runner import TaskRunner
-from equipoise.member.writer import TaskWriter
+from equipoise.member.copies import fencing
+from equipoise.member.copies.checks import CopyChecks
+from equipoise.member.copies.directory import StateDirectory
+from equipoise.member.copies.fencing import SOURCES_KEY
+from equipoise.member.copies.origin import Origin
+from equipoise.member.session import link
+from equipoise.member.session.host import MemberHost
+from equipoise.member.session.link import Link
+from equipoise.member.tasks import context as task_context
+from equipoise.member.tasks import open_task, placing
+from equipoise.member.tasks.open_task import OpenTask
+from equipoise.member.tasks.opening import TaskOpening
+from equipoise.member.tasks.placing import SourcePlacing
+from equipoise.member.tasks.positions import Positions
+from equipoise.member.tasks.runner import TaskRunner
+from equipoise.member.tasks.sources import SourceReader
+from equipoise.member.tasks.writer import TaskWriter
 from equipoise.statemachine import transitions
 from equipoise.statemachine.member import MemberSession, MemberSettings
 from equipoise.statemachine.state import GroupState

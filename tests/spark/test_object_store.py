@@ -20,7 +20,7 @@ from equipoise.log import open_log
 from equipoise.log.parquet import objects
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.files import all_parts
-from equipoise.log.parquet.parquet_log import next_offsets
+from equipoise.log.parquet.log import next_offsets
 from equipoise.replay.spark.groups import units_of
 from equipoise.replay.spark.timeline import TABLES
 from equipoise.replay.spark.verify import spark_verify, verify_group

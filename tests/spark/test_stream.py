@@ -24,7 +24,7 @@ from equipoise.replay.spark.timeline import spark_timeline
 from equipoise.replay.spark.verify import spark_verify
 from equipoise.replay.verification import verify
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.json_schemas import check
 from tests.live.swarm import Swarm
 from tests.live.test_bases import led, settings_of, until_deleted

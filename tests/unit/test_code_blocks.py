@@ -30,7 +30,7 @@ from equipoise.hosting.live_settings import read_settings
 from equipoise.lead.broker_seat.ways import CLASS, SETTING, STREAMS_CLASS, STREAMS_SETTING
 from equipoise.replay.spark.timeline import TABLES
 from equipoise.testing import CONTRACT
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.pages import check_place
 from tests.support.scenarios import run_text
 from tests.typed import ROOT, Block, blocks, clone, run

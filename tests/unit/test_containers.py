@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from examples.orders.__main__ import main as orders
 
 yaml: Any = pytest.importorskip("yaml", reason="needs pyyaml, of the extra dev")

@@ -25,7 +25,7 @@ from equipoise.events.settings import GroupSettings
 from equipoise.replay.sizing.autoscaling import Following
 from equipoise.replay.sizing.policy import policy_of
 from equipoise.worker.keda_scaler import question_of
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from examples.orders.__main__ import main as orders
 from tests.prometheus import DEPLOY, promtool, yaml
 from tests.unit.test_containers import COMPOSE, SERVICES

@@ -67,4 +67,4 @@ def test_page_commands_exist(page: Path) -> None:
 @pytest.mark.parametrize("line", ["cannot read its assignment", "another owner has begun", "was replaced by another log", "has replaced log"])
 def test_log_lines_that_operations_quotes_are_logged(line: str) -> None:
     assert line in " ".join((ROOT / "docs" / "operations.md").read_text(encoding="utf-8").split())
-    assert any(line in path.read_text(encoding="utf-8") for path in (ROOT / "equipoise" / "member").glob("*.py"))
+    assert any(line in path.read_text(encoding="utf-8") for path in (ROOT / "equipoise" / "member").rglob("*.py"))

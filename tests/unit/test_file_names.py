@@ -1,34 +1,32 @@
-"""A file's name says what is in it without its folder, so a search for a name finds one file.
+"""A file's name says what is in it within its folder, which it does not repeat.
 
-A command is in the file of its name (`equipoise/cli`), whatever else is called so.
+Siblings may use the same name: `consumer/core.py` and `producer/core.py` are alike.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("assignors", "equipoise", "events", "replay", "statemachine")
-SHARED = {"__init__.py", "__main__.py"}
-DOUBLES = {
-    "assignor.py": "the class of each assignor, in its package",
-    "options.py": "the options of each assignor, in its package",
-    "movements.py": "as in all assignors, and as Kafka Streams has them",
-    "racks.py": "as in all assignors, and as Kafka Streams has them",
-    "standbys.py": "as in all assignors, and as Kafka Streams has them",
+REPEATS = {
+    "equipoise/member/member.py": "`Member`",
+    "equipoise/lead/seat/seat.py": "`Seat`",
+    "equipoise/lead/broker_seat/broker_seat.py": "`BrokerSeat`",
+    "equipoise/member/tasks/open_task.py": "a task that is open, beside those that open and run it",
+    "equipoise/streams/stream_time.py": "stream time is a word of the field",
+    "replay/importers/groups/recorded_group.py": "one group of a recording, among the readers of many",
 }
 
 
-def test_each_file_has_a_name_of_its_own() -> None:
-    found: dict[str, list[str]] = defaultdict(list)
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            name = str(path.relative_to(ROOT))
-            if path.name not in SHARED and not name.startswith("equipoise/cli/") and not any(parent.is_symlink() for parent in path.parents):
-                found[path.name].append(name)
-    assert len(found) > 350
-    doubles = {name: places for name, places in found.items() if len(places) > 1}
-    assert {name: places for name, places in doubles.items() if name not in DOUBLES} == {}
-    assert sorted(doubles) == sorted(DOUBLES), "a name that is no double any more"
-    assert not any(not place.startswith("assignors/") for places in doubles.values() for place in places)
+def repeats(folder: str, name: str) -> bool:
+    """Returns whether a file's name says its folder's again."""
+    word = folder.removesuffix("s")
+    return name in {folder, word} or name.startswith((f"{folder}_", f"{word}_")) or name.endswith((f"_{folder}", f"_{word}"))
+
+
+def test_no_file_repeats_the_name_of_its_folder() -> None:
+    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if not any(each.is_symlink() for each in path.parents)]
+    assert len(files) > 350
+    found = [str(path.relative_to(ROOT)) for path in files if not path.name.startswith("_") and repeats(path.parent.name, path.stem)]
+    assert sorted(found) == sorted(REPEATS)

@@ -19,15 +19,15 @@ from tools.rooms import LINKED
 ROOT = Path(__file__).parents[2]
 PURE = ["events", "statemachine", "statemachine/deep", "assignors"]
 PURE_FILES = [
-    "equipoise/member/commit_schedule.py",
+    "equipoise/member/tasks/commit_schedule.py",
     *(f"equipoise/kafka/consumer/{name}.py" for name in ("batches", "core", "fetch_session", "reading_orders")),
     *(
         f"equipoise/kafka/producer/{name}.py"
         for name in (
             "batch_queues",
-            "producer_core",
-            "producer_errors",
-            "producer_states",
+            "core",
+            "errors",
+            "states",
             "record_batches",
             "sending_orders",
             "transaction_manager",
@@ -135,7 +135,7 @@ NO_HOSTS = {
     "testing": "the simulation itself",
 }
 """Package that imports asyncio and is no host -> why its clocks and threads are its own."""
-REAL_ONLY = {"doctor", "child.py", "console_admission.py", "pages.py"}
+REAL_ONLY = {"doctor", "child.py", "admission.py", "pages.py"}
 """The doctor examines real clusters with requests of its own. The witness' child must stay small,
 and loads neither asyncio nor a client. Pages are drawn on threads, behind a secret key.
 """
@@ -151,7 +151,7 @@ ALLOWED_IN_HOSTS = {
 }
 """They reach no broker and no clock."""
 ADAPTER = {
-    "admin/admin_shell.py",
+    "admin/shell.py",
     "aiokafka_lifecycle.py",
     "aiokafka_metadata.py",
     "aiokafka_structs.py",
@@ -166,7 +166,7 @@ ADAPTER = {
     "group_requests.py",
     "metadata_requests.py",
     "prepared_append.py",
-    "producer/producer_requests.py",
+    "producer/requests.py",
     "producer/record_batches.py",
     "transaction_requests.py",
 }

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from equipoise.member.member_metrics import MemberCollector
-from equipoise.worker.worker_metrics import WorkerMetrics
+from equipoise.member.http.metrics import MemberCollector
+from equipoise.worker.metrics import WorkerMetrics
 from tests.prometheus import DEPLOY, RULES, dashboard, metrics_in, promtool, queries, rules, yaml
 from tests.unit.test_docs import anchors
 from tools.dashboard import render

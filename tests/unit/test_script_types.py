@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from equipoise.replay.incident import incidents
-from equipoise.replay.incident.incident_page import page_data as incident_data
+from equipoise.replay.incident.page import page_data as incident_data
 from equipoise.replay.timelines import build_timeline, page_data
 from tests.changed_groups import changed_group
 from tests.groups import GROUP, Group

@@ -8,8 +8,8 @@ import pytest
 
 from equipoise.kafka.connection import Connection
 from equipoise.lead.seat.generation import SeatSettings
-from equipoise.lead.seat.group_seat import Seat
-from equipoise.lead.seat.seat_log import SeatLog
+from equipoise.lead.seat.log import SeatLog
+from equipoise.lead.seat.seat import Seat
 
 
 @pytest.mark.parametrize("evict", [False, True])

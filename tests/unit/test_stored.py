@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from equipoise.log import open_log
-from equipoise.log.parquet.parquet_log import ArchiveLog
-from equipoise.member.directory import StateDirectory
-from equipoise.member.stores import RocksStore
+from equipoise.log.parquet.log import ArchiveLog
+from equipoise.member.copies.directory import StateDirectory
+from equipoise.member.copies.stores import RocksStore
 from equipoise.replay.timelines import build_timeline
 from equipoise.replay.verification import Verdict, verify
 from tools import stored

@@ -40,14 +40,14 @@ OWNERS = {"_is_closed", "_closing", "_stopping", "is_set"}
 BESIDE = {"to_thread", "run_blocking", "run_in_executor"}
 """They wait for a thread of this process."""
 EXCEPTIONS: Mapping[str, str] = {
-    "member/callbacks:result_of": "a function of the application, which may take as long as it likes; the member ends without it",
-    "member/processing:Processing._handle": "a handler, likewise",
-    "member/embedded_member:Member.wait": "the application waits for the end of its member",
-    "member/link:Link.probe_once": "the reader, which has its own timeouts; without a probe the lease ends, and with it this wait",
-    "member/open_task:TaskCommits.commit": "its turn, which `CommitTicks` gives in every interval",
-    "member/open_task:TaskCommits.over": "a commit, each of whose own waits is bounded; `close` calls it off",
-    "member/restorer:ChangelogRestorer._reached": "a restore takes as long as its changelog is; `put_back` ends it, and reports show how far it is",
-    "member/task_runner:TaskRunner._stay_parked": "an operator, until the task is given back",
+    "member/tasks/callbacks:result_of": "a function of the application, which may take as long as it likes; the member ends without it",
+    "member/tasks/processing:Processing._handle": "a handler, likewise",
+    "member/member:Member.wait": "the application waits for the end of its member",
+    "member/session/link:Link.probe_once": "the reader, which has its own timeouts; without a probe the lease ends, and with it this wait",
+    "member/tasks/open_task:TaskCommits.commit": "its turn, which `CommitTicks` gives in every interval",
+    "member/tasks/open_task:TaskCommits.over": "a commit, each of whose own waits is bounded; `close` calls it off",
+    "member/copies/restorer:ChangelogRestorer._reached": "a restore takes as long as its changelog; `put_back` ends it",
+    "member/tasks/runner:TaskRunner._stay_parked": "an operator, until the task is given back",
     "witness/server:WitnessServer._watch": "the end of the process that connected",
     "witness/supervisor:_Children.ended_with": "the end of the command that it runs",
 }

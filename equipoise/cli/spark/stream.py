@@ -83,7 +83,7 @@ def stream(
 
 
 def _answer_archived(screen: Screen, archive: str) -> int:
-    from equipoise.log.parquet.parquet_log import ArchiveLog
+    from equipoise.log.parquet.log import ArchiveLog
 
     with ArchiveLog(archive, "r") as log:
         offsets = [(partition, log.part(partition).position()) for partition in log.partitions()]
@@ -96,7 +96,7 @@ def _answer_archived(screen: Screen, archive: str) -> int:
 
 def _records(spark: Any, location: str, most_records: int) -> tuple[Any, dict[int, BaseStart]]:
     """The log's records, and where its partitions begin."""
-    from equipoise.log.kafka.kafka_log import SCHEME, Place
+    from equipoise.log.kafka.log import SCHEME, Place
     from equipoise.replay.spark.kafka import records, starts
 
     if not location.startswith(SCHEME):

@@ -1,1 +1,1 @@
-"""The admin client: `broker_choice` decides whom to ask, without I/O and clock; `admin_shell` asks."""
+"""The admin client: `broker_choice` decides whom to ask, without I/O and clock; `shell` asks."""

@@ -1,4 +1,4 @@
-"""Writes records: a core without I/O (`producer_core`, `batch_queues`, `record_batches`,
-`transaction_manager`), and a thin shell over asyncio (`producer_shell`) that sends its requests
+"""Writes records: a core without I/O (`core`, `batch_queues`, `record_batches`,
+`transaction_manager`), and a thin shell over asyncio (`shell`) that sends its requests
 over a wire (`broker_wire`): of real brokers, or of simulated ones.
 """

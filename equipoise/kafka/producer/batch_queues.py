@@ -17,7 +17,7 @@ import attrs
 from aiokafka import errors
 
 from equipoise.kafka.client import TopicPartition, not_sent_behind
-from equipoise.kafka.producer.producer_errors import REFUSED, error_of
+from equipoise.kafka.producer.errors import REFUSED, error_of
 from equipoise.kafka.producer.record_batches import RecordBatch
 from equipoise.kafka.producer.sending_orders import ProduceBatches, ProducerId
 

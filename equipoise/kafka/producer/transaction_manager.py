@@ -14,8 +14,7 @@ import attrs
 from aiokafka import errors
 
 from equipoise.kafka.client import TopicPartition
-from equipoise.kafka.producer.producer_errors import Meaning, error_of, meaning_of
-from equipoise.kafka.producer.producer_states import ENDING, OPEN, ProducerState, check_transition
+from equipoise.kafka.producer.errors import Meaning, error_of, meaning_of
 from equipoise.kafka.producer.sending_orders import (
     NO_PRODUCER_ID,
     AddGroup,
@@ -29,6 +28,7 @@ from equipoise.kafka.producer.sending_orders import (
     ProducerOptions,
     TransactionOrder,
 )
+from equipoise.kafka.producer.states import ENDING, OPEN, ProducerState, check_transition
 
 MARKERS_MS = 2.0
 """How soon to begin a transaction again while the markers of the former one are written, which

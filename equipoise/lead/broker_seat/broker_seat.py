@@ -24,7 +24,7 @@ from equipoise.lead.broker_seat.broker_plan import MARK, MOST_FOLLOWED, newest, 
 from equipoise.lead.broker_seat.described_group import DescribedConsumers, joined_clients, plan_for, subscriptions
 from equipoise.lead.broker_seat.extra_member import CLIENT_ID, JOINED_FIRST, ExtraMember, NoBrokerSeatError, OutOfGroupError, TopicsAsked
 from equipoise.lead.seat.generation import JoinedClient, SeatSettings, answer
-from equipoise.lead.seat.seat_log import SeatLog, assigned_changes
+from equipoise.lead.seat.log import SeatLog, assigned_changes
 
 _LOG = logging.getLogger(__name__)
 

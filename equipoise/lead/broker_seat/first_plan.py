@@ -21,8 +21,8 @@ from equipoise.lead.broker_seat.extra_member import CLIENT_ID, ExtraMember
 from equipoise.lead.broker_seat.streams_seat import FirstRound, StreamsSeat
 from equipoise.lead.broker_seat.ways import Way
 from equipoise.lead.seat.generation import SeatSettings
+from equipoise.lead.seat.log import SeatLog
 from equipoise.lead.seat.names import client_of
-from equipoise.lead.seat.seat_log import SeatLog
 from equipoise.replay.prediction.predict_deal import predict_deal
 from equipoise.replay.simulation.kafka.consumers import ConsumerSettings
 

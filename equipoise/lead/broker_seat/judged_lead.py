@@ -29,7 +29,7 @@ from equipoise.lead.broker_seat.described_streams import active_tasks, is_at_res
 from equipoise.lead.broker_seat.extra_member import CLIENT_ID, ExtraMember
 from equipoise.lead.broker_seat.first_plan import FirstPlan, classic_consumers, has_of
 from equipoise.lead.broker_seat.ways import Way
-from equipoise.lead.seat.seat_log import SeatLog
+from equipoise.lead.seat.log import SeatLog
 from equipoise.replay.prediction.change_wish import ChangeWish
 from equipoise.replay.prediction.described_cost import DescribedCost
 from equipoise.replay.wording import judged_text, planned_text

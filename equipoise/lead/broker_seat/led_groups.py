@@ -29,8 +29,8 @@ from equipoise.lead.broker_seat.seat_queue import PREFIX
 from equipoise.lead.broker_seat.streams_seat import StreamsSeat
 from equipoise.lead.broker_seat.ways import check_way, way_of
 from equipoise.lead.seat.generation import SeatSettings
-from equipoise.lead.seat.group_seat import NotClassicError, Seat
-from equipoise.lead.seat.seat_log import SeatLog
+from equipoise.lead.seat.log import SeatLog
+from equipoise.lead.seat.seat import NotClassicError, Seat
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)

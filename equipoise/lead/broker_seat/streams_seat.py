@@ -34,7 +34,7 @@ from equipoise.lead.broker_seat.broker_plan import MARK, MOST_FOLLOWED, BrokerPl
 from equipoise.lead.broker_seat.described_streams import caught_up_copies, is_at_rest, processes_of, question_of, streams_plan, topics_of_streams
 from equipoise.lead.broker_seat.extra_member import ASSIGNOR, CLIENT_ID, REQUEST_TIMEOUT_MS, ExtraMember, NoBrokerSeatError
 from equipoise.lead.broker_seat.seat_queue import PREFIX, SeatQueue
-from equipoise.lead.seat.seat_log import SeatLog
+from equipoise.lead.seat.log import SeatLog
 from equipoise.statemachine.rejections import rejection_text
 
 _LOG = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from equipoise.lead.broker_seat.extra_member import CLIENT_ID as SEAT_CLIENT_ID
 from equipoise.lead.broker_seat.extra_member import ExtraMember, NoBrokerSeatError, OutOfGroupError
 from equipoise.lead.migrating.cost import MOST_PARTITIONS, SESSION_MS
 from equipoise.lead.migrating.verdict import MigratedGroup
-from equipoise.lead.seat.seat_log import SeatLog
+from equipoise.lead.seat.log import SeatLog
 from equipoise.replay.prediction.change_wish import ChangeWish
 from equipoise.replay.prediction.described_cost import DescribedCost
 from equipoise.replay.prediction.predict_deal import predict_deal

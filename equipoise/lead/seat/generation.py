@@ -13,9 +13,9 @@ from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import AbsentMember, GroupRejoined, PartitionsObserved, RejoinedMember, TasksRevoked
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.embedded_protocol import SeatSubscription, TopicPartition, read_subscription
+from equipoise.lead.seat.log import SeatLog, by_topic
 from equipoise.lead.seat.metadata import SeatTopicMetadata
 from equipoise.lead.seat.names import SeatClient, clients_of, is_static
-from equipoise.lead.seat.seat_log import SeatLog, by_topic
 from equipoise.lead.seat.subscribed_topics import Arrangement, arrange
 
 MOST_HAND_OVERS = 100

@@ -17,7 +17,7 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.records import UnreadRecord
 from equipoise.log import Log
 from equipoise.log.kafka.envelope import StoredDecision
-from equipoise.log.kafka.kafka_log import KafkaLog
+from equipoise.log.kafka.log import KafkaLog
 from equipoise.log.rows import BaseRow, FactRow, Row, note_unread
 
 _FACTS_A_TRANSACTION = 1_000

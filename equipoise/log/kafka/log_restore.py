@@ -24,7 +24,7 @@ from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import admin_client, reaching, reader, writer
 from equipoise.log.kafka.envelope import StoredDecision, decision_value, fact_value
 from equipoise.log.kafka.fact_checks import RESTORED
-from equipoise.log.kafka.kafka_log import KafkaLog, Place
+from equipoise.log.kafka.log import KafkaLog, Place
 from equipoise.log.kafka.log_loop import LogLoop
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.log.kafka.topic_making import check_topics, described_topics, make_topics, new_topics

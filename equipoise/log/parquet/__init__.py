@@ -1,3 +1,3 @@
 """An archive: a Parquet dataset that is a log, partitioned by date. See
-`equipoise.log.parquet.parquet_log`.
+`equipoise.log.parquet.log`.
 """

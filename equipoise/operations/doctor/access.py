@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 
 from equipoise.log.kafka.log_topics import Topics
-from equipoise.member.positions import positions_topic
+from equipoise.member.tasks.positions import positions_topic
 
 ROLES = ("worker", "member", "reader")
 

@@ -16,14 +16,14 @@ from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.group_requests import ConsumerGroupDescribe, StreamsGroupDescribe
 from equipoise.kafka.started_clients import reader
 from equipoise.log.kafka.log_topics import MUST_BE
-from equipoise.member.positions import positions_topic
+from equipoise.member.tasks.positions import positions_topic
 from equipoise.operations.doctor import brokers, directory_findings, group_findings, open_transactions, protocol_findings, topic_findings
 from equipoise.operations.doctor.access import Acl, Application, Need, needs
 from equipoise.operations.doctor.finding import CHECKS, Finding, problem, unknown, warning
 from equipoise.operations.follower import Follower
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import GroupState
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 ANSWER_S = 5.0
 """Longest wait for one broker."""

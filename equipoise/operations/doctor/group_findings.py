@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
-from equipoise.member.task_clients import TRANSACTION_TIMEOUT_MS
+from equipoise.member.tasks.clients import TRANSACTION_TIMEOUT_MS
 from equipoise.operations.doctor.finding import Finding, fine, problem, unknown, warning
 from equipoise.replay.trouble import held_up
 from equipoise.replay.wording import groups_text

@@ -1,4 +1,4 @@
 """Runs members and workers in one process and in virtual time: event loops (`virtual_loops`),
-machines and processes (`simulated_machines`), Kafka (`kafka`), and a coordinator in the place of
+machines and processes (`machines`), Kafka (`kafka`), and a coordinator in the place of
 Faust (`partition_coordinator`).
 """

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import attrs
 
-from equipoise.testing.simulated.simulated_machines import SimulatedProcess
+from equipoise.testing.simulated.machines import SimulatedProcess
 from equipoise.testing.simulated.virtual_loops import MS_US, S_US, Scheduler
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 
 LOOK_US = 300 * MS_US
 

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 import attrs
 
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.settings import WorkerSettings
 from tests.live.streams import assignor_classes
 from tools import brokers
 

@@ -19,8 +19,8 @@ from equipoise.events.decisions import Decision, EventRejected, MemberExpired
 from equipoise.kafka.connection import Connection
 from equipoise.log.kafka.envelope import decision_record, stored_decision
 from equipoise.log.kafka.log_topics import Topics
-from equipoise.member.fencing import AT_LEAST_ONCE, FENCE_KEY, SOURCES_KEY
-from equipoise.member.origin import Origin, read_origin
+from equipoise.member.copies.fencing import AT_LEAST_ONCE, FENCE_KEY, SOURCES_KEY
+from equipoise.member.copies.origin import Origin, read_origin
 from examples.orders.count import MOST_UNCOMMITTED_RECORDS
 from examples.orders.recount import Recount, everything
 

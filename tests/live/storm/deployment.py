@@ -27,9 +27,9 @@ from equipoise.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.log.kafka.log_opening import read_opening
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.log.kafka.topic_making import partition_count
-from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
-from equipoise.member.positions import PARTITIONS, positions_topic
-from equipoise.member.positions import SETTINGS as SETTINGS_OF_POSITIONS
+from equipoise.member.copies.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
+from equipoise.member.tasks.positions import PARTITIONS, positions_topic
+from equipoise.member.tasks.positions import SETTINGS as SETTINGS_OF_POSITIONS
 from tests import faults
 from tests.customers import placed_customers
 from tests.live.builds import THIS_BUILD, run_in, started

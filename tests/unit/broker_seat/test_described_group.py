@@ -18,9 +18,9 @@ from equipoise.lead.broker_seat.broker_seat import CONSUMER, TOGETHER, decide
 from equipoise.lead.broker_seat.described_group import DescribedConsumer, DescribedConsumers, described, plan_for, subscriptions
 from equipoise.lead.broker_seat.extra_member import TopicsAsked
 from equipoise.lead.seat.generation import SeatSettings
+from equipoise.lead.seat.log import SeatLog
 from equipoise.lead.seat.metadata import SeatTopicMetadata
 from equipoise.lead.seat.names import is_static
-from equipoise.lead.seat.seat_log import SeatLog
 from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from tests.support.assignor_model import BrokerMember, BrokerTopic, assign

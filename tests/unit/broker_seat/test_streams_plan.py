@@ -28,8 +28,8 @@ from equipoise.kafka.described_groups import (
 from equipoise.kafka.offsets_topic.record_values import TaskIds, TopicInfo
 from equipoise.lead.broker_seat.broker_plan import write_plan
 from equipoise.lead.broker_seat.described_streams import caught_up_copies, ended_members, question_of, streams_plan, topics_of_streams
+from equipoise.lead.seat.log import SeatLog
 from equipoise.lead.seat.metadata import SeatTopicMetadata
-from equipoise.lead.seat.seat_log import SeatLog
 from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from tests.live.broker_tasks import random_task_groups, task_case, task_problems

@@ -27,15 +27,15 @@ from equipoise.hosting import serving
 from equipoise.hosting.admission import Admission, names_in
 from equipoise.hosting.runtime import DEPLOYED
 from equipoise.hosting.serving import HttpServer
-from equipoise.member.member_http import MemberServer
-from equipoise.member.member_options import MemberOptions
+from equipoise.member.http.server import MemberServer
+from equipoise.member.options import MemberOptions
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.group_sizes import GroupSizes
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.rounds_over_http import Rounds
-from equipoise.worker.worker_http import Server
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.server import Server
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import GROUP, Group
 
 PACKAGE = Path(equipoise.__file__).parent

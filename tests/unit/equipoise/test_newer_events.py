@@ -16,7 +16,7 @@ from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import MemberLeft
 from equipoise.events.records import UnreadRecord
 from equipoise.log import Log, open_log
-from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.log import ArchiveLog
 from equipoise.log.parquet.store import ArchivePartition
 from equipoise.log.rows import DecisionRow, FactRow, Row
 from equipoise.log.stored import StoredLog

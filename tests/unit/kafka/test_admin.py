@@ -10,9 +10,10 @@ import pytest
 from aiokafka import errors
 from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 
-from equipoise.kafka.admin import admin_shell, broker_choice
-from equipoise.kafka.admin.admin_shell import WireAdmin
+from equipoise.kafka.admin import broker_choice
+from equipoise.kafka.admin import shell as admin_shell
 from equipoise.kafka.admin.broker_choice import REACHED_S, ControllerAlone
+from equipoise.kafka.admin.shell import WireAdmin
 from equipoise.kafka.client import NewTopic
 
 AWAY = errors.NodeNotReadyError("away")

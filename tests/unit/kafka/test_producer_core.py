@@ -18,7 +18,6 @@ from aiokafka.protocol.transaction import (
 
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.producer.batch_queues import SEQUENCES
-from equipoise.kafka.producer.producer_states import TRANSITIONS, ProducerState, check_transition
 from equipoise.kafka.producer.sending_orders import (
     AddGroup,
     AddPartitions,
@@ -28,6 +27,7 @@ from equipoise.kafka.producer.sending_orders import (
     InitProducerId,
     ProduceBatches,
 )
+from equipoise.kafka.producer.states import TRANSITIONS, ProducerState, check_transition
 from equipoise.kafka.producer.transaction_manager import MARKERS_MS
 from tests.producing_brokers import GROUP, PLACES, CoreWriter, ProducingBrokers
 

@@ -18,7 +18,7 @@ from equipoise.log import open_log
 from equipoise.log.jsonl import JsonLinesLog, render
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.archive_writing import Writer
-from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.log import ArchiveLog
 from equipoise.log.parquet.store import ArchivePartition
 from equipoise.log.rows import BaseRow, DecisionRow, FactRow, Row
 from equipoise.log.sqlite import SqliteLog

@@ -25,7 +25,7 @@ from equipoise.log.jsonl import JsonLinesLog
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.compact import compact
 from equipoise.log.parquet.files import COLUMNS, all_parts, covering, part_name
-from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.log import ArchiveLog
 from equipoise.log.rows import BaseRow, FactRow
 from equipoise.log.sqlite import SqliteLog
 from tests.unit.log.logs_under_test import fill, put, read_all, rows_of
@@ -132,7 +132,7 @@ def test_read_group_needs_no_pandas(path: Path) -> None:
     ticks(str(path), 1, 2, 3)
     ticks(str(path), 4, group="h")
     code = (
-        "import sys\nfrom equipoise.log.parquet.parquet_log import ArchiveLog\n"
+        "import sys\nfrom equipoise.log.parquet.log import ArchiveLog\n"
         f"with ArchiveLog({str(path)!r}, 'r') as log:\n    print(len(list(log.read())), len(list(log.read(group='h'))), 'pandas' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

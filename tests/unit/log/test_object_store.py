@@ -29,7 +29,7 @@ from equipoise.log.parquet import objects
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.compact import compact
 from equipoise.log.parquet.files import all_parts, covering
-from equipoise.log.parquet.parquet_log import ArchiveLog, next_offsets
+from equipoise.log.parquet.log import ArchiveLog, next_offsets
 from equipoise.log.sqlite import SqliteLog
 from tests.object_store import BUCKET, ObjectStoreServer, serving
 from tests.unit.log.logs_under_test import fill

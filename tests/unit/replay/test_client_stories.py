@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from equipoise.replay.importers.evidence.evidence_files import read_evidence
+from equipoise.replay.importers.evidence.files import read_evidence
 from equipoise.replay.incident import Cause, GroupHistory, Rebalance, incidents
 from equipoise.replay.incident.from_logs import histories_of
 from equipoise.replay.incident.rebalance_loops import loop_of

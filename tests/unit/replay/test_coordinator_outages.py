@@ -9,7 +9,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from equipoise.replay.importers.evidence.evidence_files import read_evidence
+from equipoise.replay.importers.evidence.files import read_evidence
 from equipoise.replay.incident import Cause, GroupHistory, Rebalance
 from equipoise.replay.incident.coordinator_outages import Outage, with_outages
 from equipoise.replay.incident.from_logs import histories_of

@@ -18,7 +18,7 @@ from bench.many_groups import ManyGroups, make
 from equipoise.events.decisions import EventRejected
 from equipoise.events.records import DecisionRecord, Entry
 from equipoise.log import open_log
-from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.log import ArchiveLog
 from equipoise.log.rows import FactRow, Row
 from equipoise.replay.spark.cuts import Ends, PiecesPlan, WrongState, chained, pieces_plan
 from equipoise.replay.spark.groups import left, units_of, unpacked

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from equipoise.assign import assign
 from equipoise.cli import main
-from equipoise.replay.importers.evidence.evidence_files import Evidence, ReadFile, read_file
+from equipoise.replay.importers.evidence.files import Evidence, ReadFile, read_file
 from equipoise.replay.importers.evidence.tables import partitions_of, read_tables
 from equipoise.replay.incident import Cause
 from equipoise.replay.incident.from_logs import histories_of

@@ -15,7 +15,7 @@ from equipoise.kafka.offsets_topic.form import write_value
 from equipoise.kafka.offsets_topic.record_keys import RawRecord
 from equipoise.kafka.offsets_topic.record_writing import key_of
 from equipoise.replay.importers.evidence.dumped import read_dumped
-from equipoise.replay.importers.evidence.evidence_files import read_evidence
+from equipoise.replay.importers.evidence.files import read_evidence
 from equipoise.replay.importers.groups.observed import GroupKind
 from equipoise.replay.incident import Cause
 from equipoise.replay.incident.from_logs import histories_of

@@ -12,7 +12,7 @@ from equipoise.events.errors import FieldError, InputError
 from equipoise.log import open_log
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.files import all_parts
-from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.log import ArchiveLog
 from equipoise.replay.verification import verify
 from equipoise.testing.many_groups import Fleet, check_location, make_fleet
 

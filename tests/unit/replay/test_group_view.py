@@ -15,7 +15,7 @@ from equipoise.replay.group_view import show, view_of
 from equipoise.replay.simulation.simulated_cluster import MemorySink
 from equipoise.replay.wording import span_text
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.worker.worker_metrics import WorkerMetrics
+from equipoise.worker.metrics import WorkerMetrics
 from tests.groups import Group
 from tests.unit.replay.lived import JOINED_MS, TOPOLOGY, configured, decided, lived
 

@@ -26,7 +26,7 @@ from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummar
 from equipoise.replay.incident import Cause, GroupHistory, Incident, at_once, gaps, history_of, incidents, rebalances
 from equipoise.replay.incident.causes import FOLLOWS, Rebalance
 from equipoise.replay.incident.coordinator_history import read_history, with_sinks
-from equipoise.replay.incident.incident_page import render_incidents
+from equipoise.replay.incident.page import render_incidents
 from equipoise.replay.simulation import MemorySink
 from tests.json_schemas import check
 from tests.observed_groups import BOTH, group, history, member

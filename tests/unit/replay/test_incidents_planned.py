@@ -15,8 +15,8 @@ from equipoise.events.decisions import ChangeJudged
 from equipoise.events.facts import ChangePlanned, ExpectedCost
 from equipoise.log import is_log, open_log
 from equipoise.replay.incident.causes import Cause
-from equipoise.replay.incident.incident_values import Incident
 from equipoise.replay.incident.incidents import incidents
+from equipoise.replay.incident.values import Incident
 from equipoise.replay.known_changes import KnownChange
 from tests.changed_groups import changed_group, write_changed
 from tests.observed_groups import BOTH, group, history, member

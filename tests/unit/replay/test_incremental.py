@@ -19,7 +19,7 @@ from equipoise.events.facts import ProbingTick
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.compact import compact
 from equipoise.log.parquet.files import all_parts
-from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.log import ArchiveLog
 from equipoise.log.rows import Row
 from equipoise.replay.spark.groups import Unit, left, units_of, unpacked
 from equipoise.replay.spark.incremental import IncrementalPlan, plan_of

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.replay.importers.evidence import evidence_files
-from equipoise.replay.importers.evidence.evidence_files import Evidence, read_evidence
+from equipoise.replay.importers.evidence import files as evidence_files
+from equipoise.replay.importers.evidence.files import Evidence, read_evidence
 from equipoise.replay.importers.evidence.lines import CHUNK_BYTES
 
 UNPACKED_BYTES = 96 << 20

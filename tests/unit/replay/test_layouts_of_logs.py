@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from equipoise.replay.importers.evidence.evidence_files import read_evidence
+from equipoise.replay.importers.evidence.files import read_evidence
 from equipoise.replay.incident.from_logs import histories_of
 from equipoise.replay.incident.rebalances import rebalances
 from tests.group_logs import unpack

@@ -17,7 +17,7 @@ from equipoise.events.errors import GapError, InputError, RepeatError
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.archive_writing import Writer
 from equipoise.log.parquet.files import all_parts
-from equipoise.log.parquet.parquet_log import ArchiveLog
+from equipoise.log.parquet.log import ArchiveLog
 from equipoise.replay.spark.groups import _places_of, files_of, units_of
 from equipoise.replay.spark.pieces import pieces_of
 from equipoise.replay.spark.verify import verify_group

@@ -11,7 +11,7 @@ from equipoise.replay.explanation import explain
 from equipoise.replay.history import Condition
 from equipoise.replay.timelines import build_timeline
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.worker.worker_metrics import WorkerMetrics
+from equipoise.worker.metrics import WorkerMetrics
 from tests.groups import HEARTBEAT_MS, MARGIN_MS, SESSION_MS, Group, joined
 
 TASKS = 6

@@ -26,7 +26,7 @@ from equipoise.replay.importers.kafka_streams.importer import import_history
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.timelines import Timeline, build_timeline, changes_owner, render_page, timeline_document
 from equipoise.replay.timelines.build import MOST_POINTS, _add_point, _imbalance
-from equipoise.replay.timelines.timeline_page import page_data
+from equipoise.replay.timelines.page import page_data
 from equipoise.statemachine import leader
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.round_problem import build_problem
@@ -324,7 +324,7 @@ def test_page_escapes_names() -> None:
 
 
 def test_page_of_many_tasks_draws_the_changed(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equipoise.replay.timelines.timeline_page.MOST_ROWS", 5)
+    monkeypatch.setattr("equipoise.replay.timelines.page.MOST_ROWS", 5)
     data = page_data(timeline)
     assert len(data["tasks"]) == 5
     assert "10 tasks that changed least are not drawn" in data["note"]

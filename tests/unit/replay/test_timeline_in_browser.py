@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import expect
 
 from equipoise.replay.incident import incidents
-from equipoise.replay.incident.incident_page import render_incidents
+from equipoise.replay.incident.page import render_incidents
 from equipoise.replay.timelines import Timeline, build_timeline, render_page
 from tests.live.console import browser, page_at
 from tests.live.test_console import HOSTILE, check_axe

@@ -18,8 +18,8 @@ from equipoise.events.facts import MemberJoined
 from equipoise.replay.drawing.colours import CAUSE_COLOURS, member_colour
 from equipoise.replay.history import Condition
 from equipoise.replay.timelines import Timeline, build_timeline, render_page, render_picture
-from equipoise.replay.timelines.timeline_page import page_data
-from equipoise.replay.timelines.timeline_picture import _LEFT, _RIGHT
+from equipoise.replay.timelines.page import page_data
+from equipoise.replay.timelines.picture import _LEFT, _RIGHT
 from equipoise.statemachine.step_context import CAUSES
 from tests.unit.replay.lived import TOPOLOGY, configured, decided, lived
 

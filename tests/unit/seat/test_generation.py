@@ -15,12 +15,12 @@ from equipoise.events.errors import InputError
 from equipoise.hosting.runtime import DEPLOYED, Runtime
 from equipoise.kafka.embedded_protocol import SeatSubscription, TopicPartition
 from equipoise.lead.seat.generation import Answer, JoinedClient, SeatSettings, answer, without_doubles
+from equipoise.lead.seat.log import SeatLog, assigned_changes
 from equipoise.lead.seat.metadata import SeatTopicMetadata
 from equipoise.lead.seat.names import client_of
-from equipoise.lead.seat.seat_log import SeatLog, assigned_changes
 from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
-from equipoise.testing.simulated.simulated_machines import Machine, SimulatedProcess
+from equipoise.testing.simulated.machines import Machine, SimulatedProcess
 from equipoise.testing.simulated.virtual_loops import MS_US, Scheduler
 
 PARTITIONS = 6

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from equipoise.cli.lead import configuration
 from equipoise.kafka.embedded_protocol import SeatSubscription
 from equipoise.lead.seat.generation import JoinedClient, SeatSettings, answer, without_doubles
+from equipoise.lead.seat.log import SeatLog
 from equipoise.lead.seat.metadata import SeatTopicMetadata
 from equipoise.lead.seat.names import client_of
-from equipoise.lead.seat.seat_log import SeatLog
 from tests.unit.seat.test_generation import Held
 
 PARTITIONS = 7

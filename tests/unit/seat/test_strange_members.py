@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from equipoise.cli.lead import configuration
 from equipoise.kafka.embedded_protocol import read_assignment, write_assignment
 from equipoise.lead.seat.generation import SeatSettings, answer, read_members
+from equipoise.lead.seat.log import SeatLog
 from equipoise.lead.seat.metadata import SeatTopicMetadata
 from equipoise.lead.seat.names import MOST_KEY_CHARS, clients_of, is_static
-from equipoise.lead.seat.seat_log import SeatLog
 from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from tests.unit.seat.test_seat_protocol import text

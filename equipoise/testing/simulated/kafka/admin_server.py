@@ -13,8 +13,8 @@ from equipoise.kafka.metadata_requests import METADATA_V11, NOT_TOLD
 from equipoise.testing.simulated.kafka.cluster_state import Reply, TopicDescription
 
 if TYPE_CHECKING:
+    from equipoise.testing.simulated.kafka.cluster import Cluster
     from equipoise.testing.simulated.kafka.cluster_state import SimulatedBroker
-    from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 
 METADATA, CREATE_TOPICS, DELETE_RECORDS, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 19, 21, 32, 33
 

@@ -60,7 +60,7 @@ def noted(offset: int, note: str) -> NotedOffset:
 
 
 class Coordinated(Protocol):
-    """The cluster of coordinators, as they see it (`simulated_kafka`)."""
+    """The cluster of coordinators, as they see it (`cluster`)."""
 
     brokers: list[SimulatedBroker]
     passing: PassingErrors

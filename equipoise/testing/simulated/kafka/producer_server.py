@@ -17,16 +17,16 @@ from aiokafka.protocol.transaction import (
 from aiokafka.record.memory_records import MemoryRecords
 
 from equipoise.kafka.client import TopicPartition
-from equipoise.kafka.producer.producer_errors import UnknownTopicIdError
-from equipoise.kafka.producer.producer_requests import PRODUCE_V13
+from equipoise.kafka.producer.errors import UnknownTopicIdError
+from equipoise.kafka.producer.requests import PRODUCE_V13
 from equipoise.kafka.producer.sending_orders import Coordinates
 from equipoise.testing.simulated.kafka.cluster_state import Reply
 from equipoise.testing.simulated.kafka.coordinators import GROUP, TRANSACTION, noted
 from equipoise.testing.simulated.kafka.partition_log import Batch
 
 if TYPE_CHECKING:
+    from equipoise.testing.simulated.kafka.cluster import Cluster
     from equipoise.testing.simulated.kafka.cluster_state import SimulatedBroker
-    from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 
 PRODUCE, FIND_COORDINATOR, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, TXN_OFFSET_COMMIT = 0, 10, 22, 24, 25, 26, 28
 

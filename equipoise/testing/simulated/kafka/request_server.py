@@ -16,8 +16,8 @@ from equipoise.testing.simulated.kafka.cluster_state import Reply
 from equipoise.testing.simulated.kafka.coordinators import noted
 
 if TYPE_CHECKING:
+    from equipoise.testing.simulated.kafka.cluster import Cluster
     from equipoise.testing.simulated.kafka.cluster_state import SimulatedBroker
-    from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
 
 FETCH, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, EPOCH_ENDS = 1, 2, 8, 9, 23
 

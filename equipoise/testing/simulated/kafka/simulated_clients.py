@@ -9,7 +9,7 @@ from equipoise.kafka.client import BrokerFailures
 from equipoise.kafka.consumer.shell import WireConsumer
 from equipoise.kafka.throttling import Throttling
 from equipoise.kafka.wire_clients import WireClients
-from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.simulated_wire import SimulatedWire
 
 

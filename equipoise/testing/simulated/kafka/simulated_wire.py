@@ -14,7 +14,7 @@ from equipoise.kafka.client import CLOSE_S, NO_EPOCH, TopicPartition
 from equipoise.kafka.throttling import Throttling
 from equipoise.testing.simulated.kafka import request_server
 from equipoise.testing.simulated.kafka.broker_network import BrokerConnection, Handler
-from equipoise.testing.simulated.kafka.simulated_kafka import Cluster
+from equipoise.testing.simulated.kafka.cluster import Cluster
 
 METADATA_MAX_AGE_US = 300_000_000
 _METADATA = "Metadata"

@@ -8,11 +8,11 @@ import pytest
 
 from equipoise import ErrorPolicy, Processor, Record, TaskContext
 from equipoise.events.tasks import TaskId
-from equipoise.member.processing import Processing
-from equipoise.member.serdes import BytesSerde
-from equipoise.member.stores import MemoryStore
-from equipoise.member.task_context import State
-from equipoise.member.timers import Timers
+from equipoise.member.copies.stores import MemoryStore
+from equipoise.member.tasks.context import State
+from equipoise.member.tasks.processing import Processing
+from equipoise.member.tasks.serdes import BytesSerde
+from equipoise.member.tasks.timers import Timers
 
 RECORDS = 500
 CALLS = 18

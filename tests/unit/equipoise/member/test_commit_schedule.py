@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.member.commit_schedule import (
+from equipoise.member.tasks.commit_schedule import (
     ALONE_S,
     AT_LEAST_ONCE,
     BEHIND_S,
@@ -514,7 +514,7 @@ def test_transaction_that_cannot_be_is_an_error(state: TransactionState) -> None
 
 @pytest.mark.parametrize(("most", "together"), [(50_000, [3]), (17, [2, 1]), (6, [1, 1, 1]), (5, [1, 1, 1])])
 def test_commits_with_many_records_are_made_one_after_the_other(most: int, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equipoise.member.commit_schedule.MOST_OF_TRANSACTION", most)
+    monkeypatch.setattr("equipoise.member.tasks.commit_schedule.MOST_OF_TRANSACTION", most)
     waiting, taken = [Part(name, 6) for name in "abc"], []
     while waiting:
         found = transaction().taken(waiting, [], 0.0)

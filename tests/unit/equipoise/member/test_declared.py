@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from equipoise import JsonSerde, MemoryStore, State, StringSerde, TaskContext, TaskId
-from equipoise.member.declared import misfit, used_by
+from equipoise.member.tasks.declared import misfit, used_by
 from equipoise.streams import FixedWindows, StreamTable, TableJoin, count, tumbling
 
 MINUTES = tumbling("minutes", count(), size_ms=60_000)

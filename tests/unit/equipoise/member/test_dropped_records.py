@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from equipoise import ErrorPolicy, JsonSerde, Record, StringSerde, TaskContext
-from equipoise.member.drops import DropReason, Drops
+from equipoise.member.tasks.drops import DropReason, Drops
 from equipoise.streams import Reminders, StreamJoin, StreamTable, TableJoin, count, hopping, sessions, sliding, tumbling
 from equipoise.streams.stream_time import stream_time_ms
 from equipoise.streams.windows import AnyWindows

@@ -8,8 +8,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
-from equipoise.member import ends as module
-from equipoise.member.ends import ChangelogEnds
+from equipoise.member.copies import changelog_ends as module
+from equipoise.member.copies.changelog_ends import ChangelogEnds
 
 ONE, OTHER = TopicPartition("log", 0), TopicPartition("log", 1)
 

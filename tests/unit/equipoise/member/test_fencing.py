@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.events.errors import InputError
-from equipoise.member.fencing import (
+from equipoise.member.copies.fencing import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     FENCE_KEY,
@@ -24,8 +24,8 @@ from equipoise.member.fencing import (
     claim,
     fence_value,
 )
-from equipoise.member.origin import EPOCH_HEADER, LOG_HEADER, ORIGIN_HEADER, Origin, read_origin
-from equipoise.member.stores import PROGRESS_KEY, MemoryStore, OpenStore, RocksStore
+from equipoise.member.copies.origin import EPOCH_HEADER, LOG_HEADER, ORIGIN_HEADER, Origin, read_origin
+from equipoise.member.copies.stores import PROGRESS_KEY, MemoryStore, OpenStore, RocksStore
 
 BOTH_STORES = pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from equipoise import MemoryStore
 from equipoise.events.tasks import TaskId
-from equipoise.member.changes import Changes
-from equipoise.member.gaps import FEW_KEYS, MOST_GAPS, Gaps
-from equipoise.member.task_context import State, TaskContext
+from equipoise.member.tasks.changes import Changes
+from equipoise.member.tasks.context import State, TaskContext
+from equipoise.member.tasks.gaps import FEW_KEYS, MOST_GAPS, Gaps
 
 KEYS = st.binary(max_size=1)
 
@@ -45,7 +45,7 @@ class CountingChanges(Changes):
 def test_expiry_from_the_front_passes_over_each_deleted_key_once(
     rounds: int, commit_every: int | None, from_begin: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("equipoise.member.task_context.Changes", CountingChanges)
+    monkeypatch.setattr("equipoise.member.tasks.context.Changes", CountingChanges)
     CountingChanges.steps = 0
     store = CountingStore()
     state = State(store)

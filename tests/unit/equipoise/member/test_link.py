@@ -21,8 +21,8 @@ from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import TaskId
 from equipoise.hosting.runtime import DEPLOYED
 from equipoise.kafka.connection import Connection
-from equipoise.member.link import Link
-from equipoise.member.member_options import MemberOptions
+from equipoise.member.options import MemberOptions
+from equipoise.member.session.link import Link
 from equipoise.statemachine.member import Reception
 
 KIND, VERSION, PAYLOAD = codec.encode(MemberAssigned(member_id="m1", incarnation=1, assignment_epoch=1))

@@ -20,11 +20,11 @@ from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.hosting.runtime import DeployedRuntime, LoopThread
 from equipoise.kafka.aiokafka_log import LOGGERS
-from equipoise.member.beat import LoopBeat
-from equipoise.member.failures import SECONDS
-from equipoise.member.figures import Done, MemberFigures
-from equipoise.member.member_http import MemberServer
-from equipoise.member.member_options import MemberOptions
+from equipoise.member.http.measurements import Done, MemberFigures
+from equipoise.member.http.server import MemberServer
+from equipoise.member.options import MemberOptions
+from equipoise.member.session.loop_watch import LoopBeat
+from equipoise.member.tasks.failures import SECONDS
 from equipoise.statemachine.member import MemberSession, MemberSettings
 
 FIGURES = MemberFigures(
@@ -151,7 +151,7 @@ async def test_member_is_unhealthy_when_its_loop_does_not_run(caplog: pytest.Log
         go_on.set()
         await stuck.run(asyncio.sleep(0))
         assert await asked(http, "/health") == (200, "")
-    assert [each.getMessage() for each in caplog.records if each.name == "equipoise.member.member_http"] == [
+    assert [each.getMessage() for each in caplog.records if each.name == "equipoise.member.http.server"] == [
         "group orders: member m1: the member's thread has not run for 11 s",
         "group orders: member m1: the member's thread runs again",
     ]

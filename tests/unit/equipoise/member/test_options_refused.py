@@ -13,8 +13,8 @@ import pytest
 from equipoise import JsonSerde, Member, MemberOptions, MemoryStore, Processor, Record, TaskContext
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId
-from equipoise.member.task_context import State
-from equipoise.member.timers import Timers
+from equipoise.member.tasks.context import State
+from equipoise.member.tasks.timers import Timers
 from equipoise.testing import TaskDriver
 
 SERDES = ["key_serde", "value_serde", "state_key_serde", "state_serde"]

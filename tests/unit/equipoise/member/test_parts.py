@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition, Unsent, partition_of_key
-from equipoise.member.fencing import FENCE_KEY, SOURCES_KEY
-from equipoise.member.member_options import MemberKeywords, MemberOptions
-from equipoise.member.sent_records import Outputs
-from equipoise.member.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
-from equipoise.member.stores import MemoryStore
-from equipoise.member.task_context import State, TaskContext, pack_sources, read_sources, unpack_sources
-from equipoise.member.throttle import BURST_S, Throttle
-from equipoise.member.timers import Timers
+from equipoise.member.copies.fencing import FENCE_KEY, SOURCES_KEY
+from equipoise.member.copies.stores import MemoryStore
+from equipoise.member.copies.throttle import BURST_S, Throttle
+from equipoise.member.options import MemberKeywords, MemberOptions
+from equipoise.member.tasks.context import State, TaskContext, pack_sources, read_sources, unpack_sources
+from equipoise.member.tasks.sent_records import Outputs
+from equipoise.member.tasks.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
+from equipoise.member.tasks.timers import Timers
 
 KEYS = st.binary(max_size=1)
 CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=2)), max_size=12)

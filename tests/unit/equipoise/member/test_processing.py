@@ -10,14 +10,14 @@ import pytest
 from equipoise import ErrorPolicy, JsonSerde, Processor, Record, StringSerde, TaskContext
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId
-from equipoise.kafka.producer.producer_errors import InvalidRecordError
-from equipoise.member.error_policy import LONGEST_BACKOFF_S, ParkedTask
-from equipoise.member.failures import AGAIN_S, Failures
-from equipoise.member.processing import Processing
-from equipoise.member.sizes import OversizedError
-from equipoise.member.stores import MemoryStore
-from equipoise.member.task_context import State
-from equipoise.member.timers import Timers
+from equipoise.kafka.producer.errors import InvalidRecordError
+from equipoise.member.copies.stores import MemoryStore
+from equipoise.member.tasks.context import State
+from equipoise.member.tasks.error_policy import LONGEST_BACKOFF_S, ParkedTask
+from equipoise.member.tasks.failures import AGAIN_S, Failures
+from equipoise.member.tasks.processing import Processing
+from equipoise.member.tasks.sizes import OversizedError
+from equipoise.member.tasks.timers import Timers
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 
 SENT = Batch(-1, -1, -1, False, [], 0)

@@ -11,8 +11,8 @@ import pytest
 from equipoise import ErrorPolicy, Member, Processor
 from equipoise.events.errors import InputError
 from equipoise.kafka.client import Record, TopicPartition
-from equipoise.member.origin import Origin
-from equipoise.member.positions import Position, Positions, position_record, positions_topic
+from equipoise.member.copies.origin import Origin
+from equipoise.member.tasks.positions import Position, Positions, position_record, positions_topic
 
 SOURCE = TopicPartition("t", 3)
 

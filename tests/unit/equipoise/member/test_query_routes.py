@@ -15,11 +15,11 @@ from equipoise import Connection, Member, QueryError
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId
 from equipoise.hosting.runtime import DeployedRuntime
-from equipoise.member.location import CopyLocation, KeyLocation
-from equipoise.member.member_http import MemberServer
-from equipoise.member.member_options import MemberOptions
-from equipoise.member.queries import StateQuestion, StateRows
-from equipoise.member.query_routes import PATH, QueryRoutes
+from equipoise.member.http.queries import StateQuestion, StateRows
+from equipoise.member.http.query_routes import PATH, QueryRoutes
+from equipoise.member.http.server import MemberServer
+from equipoise.member.options import MemberOptions
+from equipoise.member.session.location import CopyLocation, KeyLocation
 
 TASK = TaskId(0, 3)
 QUESTION = StateQuestion(task=TASK, topic="views", key=b"\x00k\xff")

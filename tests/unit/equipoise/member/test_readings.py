@@ -11,11 +11,11 @@ import pytest
 from equipoise import ErrorPolicy, Processor, Record, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
-from equipoise.member.processing import Processing
-from equipoise.member.serdes import BytesSerde
-from equipoise.member.stores import RocksStore
-from equipoise.member.task_context import State
-from equipoise.member.timers import Timers
+from equipoise.member.copies.stores import RocksStore
+from equipoise.member.tasks.context import State
+from equipoise.member.tasks.processing import Processing
+from equipoise.member.tasks.serdes import BytesSerde
+from equipoise.member.tasks.timers import Timers
 
 READS: list[Callable[[State], Iterator[Any]]] = [State.items, State.range, lambda state: state.prefix(b"k")]
 

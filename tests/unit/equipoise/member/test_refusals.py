@@ -12,11 +12,11 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition, batch_bytes
-from equipoise.kafka.producer.producer_errors import InvalidRecordError
-from equipoise.member.refusals import PATIENCE_S, SORTED, ForGood, TaskRefusals, blame_record, name_topic, refused_by, sentence
-from equipoise.member.sizes import OversizedError
-from equipoise.member.stores import MemoryStore
-from equipoise.member.task_context import State, TaskContext
+from equipoise.kafka.producer.errors import InvalidRecordError
+from equipoise.member.copies.stores import MemoryStore
+from equipoise.member.tasks.context import State, TaskContext
+from equipoise.member.tasks.refusals import PATIENCE_S, SORTED, ForGood, TaskRefusals, blame_record, name_topic, refused_by, sentence
+from equipoise.member.tasks.sizes import OversizedError
 
 PLACE = TopicPartition("in", 0)
 KAFKA: set[Any] = {each for each in vars(aiokafka.errors).values() if inspect.isclass(each) and issubclass(each, Exception)}

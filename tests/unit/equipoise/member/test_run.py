@@ -11,7 +11,7 @@ import pytest
 
 from equipoise import Connection, Member, Record, SupersededError, TaskContext
 from equipoise.events.errors import FieldError
-from equipoise.member.member_options import MemberKeywords, RestartIntent
+from equipoise.member.options import MemberKeywords, RestartIntent
 
 
 def handle(record: Record, context: TaskContext) -> None: ...

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from equipoise import JsonSerde, Source, StringSerde
 from equipoise.events.errors import FieldError
 from equipoise.kafka.client import ConsumedRecord, Record, TopicPartition
-from equipoise.member.processing import Processor
-from equipoise.member.source_order import LOOK_AGAIN_S, SourceOrder, in_order
+from equipoise.member.tasks.processing import Processor
+from equipoise.member.tasks.source_order import LOOK_AGAIN_S, SourceOrder, in_order
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 TIMES = st.lists(st.integers(0, 20), max_size=30)

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
-from equipoise.member.directory import StateDirectory
-from equipoise.member.stores import PROGRESS_KEY, DamagedStoreError, MemoryStore, OpenStore, RocksMemory, RocksStore, StateStore
+from equipoise.member.copies.directory import StateDirectory
+from equipoise.member.copies.stores import PROGRESS_KEY, DamagedStoreError, MemoryStore, OpenStore, RocksMemory, RocksStore, StateStore
 
 BOTH = pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
 
@@ -137,7 +137,7 @@ def test_rocks_stores_share_their_memory(tmp_path: Path, write_buffer_bytes: int
 _WRITER = """
 import os, sys
 from pathlib import Path
-from equipoise.member.stores import RocksStore
+from equipoise.member.copies.stores import RocksStore
 store = RocksStore(Path(sys.argv[1]))
 number = store.position
 while True:
@@ -219,7 +219,7 @@ def test_damaged_incarnation_file_proves_nothing(tmp_path: Path, text: str) -> N
 
 _HOLDER = """
 import sys, time
-from equipoise.member.directory import StateDirectory
+from equipoise.member.copies.directory import StateDirectory
 directory = StateDirectory(sys.argv[1], "g", "m")
 directory.begin(41)
 print("held", flush=True)

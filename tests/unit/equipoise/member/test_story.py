@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from equipoise.events.tasks import LagSentinel, TaskId, ranges
-from equipoise.member.story import IDLE_S, LAGS_WITHIN_S, Story
+from equipoise.member.session.task_log import IDLE_S, LAGS_WITHIN_S, Story
 
 WHO = "group g: member m1"
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from equipoise.member.turns import MOST_RECORDS, Turns
+from equipoise.member.tasks.loop_turns import MOST_RECORDS, Turns
 
 
 async def longest_between_looks(tasks: int, records: int) -> int:
@@ -103,7 +103,7 @@ async def test_task_that_is_stopped_while_it_gives_way_goes_on() -> None:
 
 async def test_task_that_opens_goes_first_for_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that opens waits for brokers that do not answer: the others go on."""
-    monkeypatch.setattr("equipoise.member.turns.MOST_HURRY_S", 0.01)
+    monkeypatch.setattr("equipoise.member.tasks.loop_turns.MOST_HURRY_S", 0.01)
     turns = Turns()
     turns.hurry("opens")
     async with asyncio.timeout(5):
@@ -113,7 +113,7 @@ async def test_task_that_opens_goes_first_for_a_second_at_most(monkeypatch: pyte
 async def test_task_goes_on_while_one_after_the_other_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns()
     turns.hurry("first")  # for a second
-    monkeypatch.setattr("equipoise.member.turns.MOST_HURRY_S", 0.01)
+    monkeypatch.setattr("equipoise.member.tasks.loop_turns.MOST_HURRY_S", 0.01)
     async with asyncio.timeout(0.9):
         await turns.give_way("busy")
     turns.hurried("first")

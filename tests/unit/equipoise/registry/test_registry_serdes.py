@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from equipoise import BytesSerde, ErrorPolicy, Record, TaskContext
 from equipoise.events.errors import FieldError, InputError
-from equipoise.member.serdes import SerdeUnavailableError
+from equipoise.member.tasks.serdes import SerdeUnavailableError
 from equipoise.registry import AvroSerde, JsonSchemaSerde, ProtobufSerde, RegistryError, SchemaRegistry
 from equipoise.registry.protobuf_files import names_at
-from equipoise.registry.registry_wire import packed_path, unpacked_path
+from equipoise.registry.wire import packed_path, unpacked_path
 from equipoise.testing import TaskDriver
 from tests.schema_registry import RegistryServer, serving
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from equipoise import ErrorPolicy, JsonSerde, MemoryStore, Record, State, StringSerde, TaskContext, TaskId
-from equipoise.member.task_context import KeptError
+from equipoise.member.tasks.context import KeptError
 from equipoise.streams import Reminders, StreamJoin, StreamTable, count, hopping, sessions, sliding, total, tumbling
 from equipoise.testing import TaskDriver
 

@@ -25,8 +25,8 @@ from equipoise.statemachine.state import Lost
 from equipoise.worker import group_metrics
 from equipoise.worker.group_metrics import MOST_VALUES, OTHERS, escaped
 from equipoise.worker.group_readings import LAGGING_RECORDS, GroupCondition, read
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.named_groups import HELD_S, KEPT_S
-from equipoise.worker.worker_metrics import WorkerMetrics
 from tests.groups import Group, configured
 from tests.prometheus import RULES, promtool
 

@@ -20,10 +20,10 @@ from equipoise.replay.sizing.policy import FollowingPolicy
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.group_sizes import FRESH_S, GroupSizes, NoAnswerError
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.rounds_over_http import Rounds
-from equipoise.worker.worker_http import Server
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.server import Server
+from equipoise.worker.settings import WorkerSettings
 from tests.unit.replay.test_prediction import lived
 from tests.unit.replay.test_size import Known
 

@@ -14,11 +14,11 @@ from equipoise.folding.checkpoints import find
 from equipoise.folding.log_reading import StartedLead
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.worker.decision_marks import DecisionMarks
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.session_sender import SessionSender
+from equipoise.worker.settings import WorkerSettings
 from equipoise.worker.takeover_session import TakeoverSession
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
 
 
 class Ended:

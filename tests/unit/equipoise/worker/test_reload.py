@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from equipoise.worker.app import Worker
-from equipoise.worker.worker_settings import RELOADED, WorkerSettings
+from equipoise.worker.settings import RELOADED, WorkerSettings
 
 BEFORE = WorkerSettings()
 AFTER = attrs.evolve(

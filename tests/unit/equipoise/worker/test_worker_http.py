@@ -15,10 +15,10 @@ from equipoise.hosting.runtime import DEPLOYED
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.group_sizes import GroupSizes
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.rounds_over_http import Rounds
-from equipoise.worker.worker_http import ENDPOINTS, Server
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.server import ENDPOINTS, Server
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import Group
 
 

@@ -30,8 +30,8 @@ from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.published import OTHER_FORM, UnreadIdentity, identity_of
 from equipoise.statemachine.snapshots import FORM
-from equipoise.worker.worker_metrics import WorkerMetrics
-from equipoise.worker.worker_settings import WorkerSettings
+from equipoise.worker.metrics import WorkerMetrics
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import LOG_OPENED, configured
 
 Pair = tuple[bytes, bytes | None]

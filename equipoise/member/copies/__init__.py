@@ -1,0 +1,1 @@
+"""Copies of state: stores, kept up to date with their changelogs, and which records count."""

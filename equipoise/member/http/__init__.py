@@ -1,0 +1,1 @@
+"""The HTTP port of a member: health, metrics, and questions about state."""

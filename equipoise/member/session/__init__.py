@@ -1,0 +1,1 @@
+"""A member and its leader: facts out, decisions in, and the orders that follow from them."""

@@ -1,0 +1,65 @@
+"""Says in the log which tasks of a member are parked (docs/protocol.md#m10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+
+from equipoise.events.facts import Fact, TaskParked
+from equipoise.events.tasks import TaskId
+from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.runner_factory import SharedSession
+
+
+class ParkedReports:
+    """Reports parked tasks until the brokers have acknowledged that. `send` queues a fact. Belongs
+    to the member's own loop.
+    """
+
+    def __init__(self, shared: SharedSession, send: Callable[[Fact], None]) -> None:
+        self._shared, self._send = shared, send
+        self._unsaid: dict[TaskId, tuple[int, ParkedTask]] = {}
+        """Task -> token and why it is parked, until TaskParked is acknowledged."""
+        self._blocked: dict[TaskId, int] = {}
+        """Task of which was said that the application's loop does not run -> token."""
+
+    def park(self, token: int, parked: ParkedTask) -> None:
+        """Reports a task that is parked under this grant."""
+        self._unsaid[parked.task] = token, parked
+        self.say()
+
+    def say(self) -> None:
+        """Says which tasks are parked, as far as that is not acknowledged."""
+        with self._shared.lock:
+            session = self._shared.session
+            tokens = {task: grant.token for task, grant in session.grants.items()}
+        self._unsaid = {task: said for task, said in sorted(self._unsaid.items()) if tokens.get(task) == said[0]}
+        for task, (token, parked) in self._unsaid.items():
+            self._send(
+                TaskParked(
+                    member_id=session.member_id,
+                    incarnation=session.incarnation,
+                    task=task,
+                    token=token,
+                    topic=parked.topic,
+                    partition=max(0, parked.partition),
+                    offset=max(0, parked.offset),
+                    error=parked.error,
+                )
+            )
+
+    def acknowledged(self, fact: TaskParked) -> None:
+        """Notes that the brokers have appended it."""
+        said = self._unsaid.get(fact.task)
+        if said is not None and (said[0], said[1].error) == (fact.token, fact.error):
+            del self._unsaid[fact.task]
+
+    def note_blocked(self, why: str, parked: Callable[[], Container[TaskId]]) -> None:
+        """Takes note whether the application's loop runs. `why`: it does not, so that no task is
+        handled; "": it does. `parked`: returns the tasks that are parked anyway.
+        """
+        with self._shared.lock:
+            tokens = {task: grant.token for task, grant in self._shared.session.grants.items()} if why or self._blocked else {}
+        for task, token in tokens.items():
+            if task not in parked() and bool(why) != (self._blocked.get(task) == token):
+                self._unsaid[task] = token, ParkedTask(task=task, topic="", partition=-1, offset=-1, error=why)
+        self._blocked = tokens if why else {}

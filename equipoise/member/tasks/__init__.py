@@ -1,0 +1,1 @@
+"""Granted tasks: opened, given their records, committed, and closed."""

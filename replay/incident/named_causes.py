@@ -1,0 +1,71 @@
+"""Causes of rebalances and members, as one line of a log names them: for `BrokerStory` and
+`ClientStory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from equipoise.replay.importers.evidence.files import client_of
+from equipoise.replay.importers.evidence.reasons import Why
+from equipoise.replay.importers.groups.observed import ClusterMember
+from equipoise.replay.incident.causes import Cause
+from equipoise.replay.incident.rebalances import name_of
+
+SOON_MS = 3_000
+"""Lines of one rebalance follow each other within this time."""
+MOST_PLACES = 6
+THREAD_DIED = "its thread died of an exception"
+"""Begins the detail of a member that was lost by that."""
+CAUSES = {
+    Why.ADDED: Cause.JOINED,
+    Why.LEFT: Cause.LEFT,
+    Why.EXPIRED: Cause.EXPIRED,
+    Why.POLL_TIMEOUT: Cause.POLL_TIMEOUT,
+    Why.STATIC: Cause.STATIC_BACK,
+    Why.UPDATED: Cause.ASKED,
+    Why.LEADER: Cause.ASKED,
+    Why.NOT_SYNCED: Cause.LATE,
+    Why.METADATA: Cause.PARTITIONS,
+    Why.FOLLOW_UP: Cause.FOLLOW_UP,
+    Why.PROBING: Cause.PROBING,
+    Why.SUBSCRIBED: Cause.SUBSCRIBED,
+    Why.UNKNOWN: Cause.UNSEEN,
+}
+"""Reason that a broker or a client gives -> cause."""
+STRENGTH = (
+    Cause.TWICE,
+    Cause.POLL_TIMEOUT,
+    Cause.EXPIRED,
+    Cause.TOO_SLOW,
+    Cause.RESTARTED,
+    Cause.LEFT,
+    Cause.COORDINATOR,
+    Cause.STATIC_BACK,
+    Cause.LATE,
+    Cause.BACK,
+    Cause.JOINED,
+    Cause.TOPOLOGY,
+    Cause.SUBSCRIBED,
+    Cause.PARTITIONS,
+    Cause.CONNECTORS,
+    Cause.FIRST,
+    Cause.ASKED,
+    Cause.PROBING,
+    Cause.FOLLOW_UP,
+    Cause.UNSEEN,
+)
+"""Of several causes of one rebalance the first of these."""
+
+
+def observed(name: str, instance: str, client: str) -> ClusterMember:
+    """A member by what a line says of it."""
+    found = client or client_of(name)
+    if instance and found == instance:
+        found = ""
+    return ClusterMember(member_id=name, instance_id=instance or None, client_id=found)
+
+
+def names(members: Iterable[ClusterMember]) -> tuple[str, ...]:
+    """Names of members, each once."""
+    return tuple(sorted({name_of(member) for member in members}))
