@@ -60,8 +60,8 @@ NAMES = {
         "home": "previous owner",
         "guest": "displaced",
     },
-    "equipoise/testing/reference_model": {"books": "reference model", "account": "member record", "heading": "hand-overs in progress"},
-    "equipoise/testing/scenarios": {"stage": "single-group harness", "play": "context", "mirror": "shadow replica", "said": "ParsedDirective"},
+    "tests/support/reference_model": {"books": "reference model", "account": "member record", "heading": "hand-overs in progress"},
+    "tests/support/scenarios": {"stage": "single-group harness", "play": "context", "mirror": "shadow replica", "said": "ParsedDirective"},
     "statemachine": {"lay": "unfence", "arrive": "complete_handover", "heading": "hand-overs in progress"},
     "replay": {"front": "pareto_front"},
 }
