@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tools.rooms import LINKED
+from tools.packages import LINKED
 
 ROOT = Path(__file__).parents[2]
 PURE = ["events", "statemachine", "statemachine/deep", "assignors"]

@@ -144,7 +144,7 @@ def test_operations_page_has_every_metric_and_halt_code() -> None:
     assert told == {name for name in names if not name.endswith("_created")}
     root = Path(__file__).parents[4]
     sources = [root / "statemachine" / f"{name}.py" for name in ("machine", "partition", "published")]
-    sources.append(root / "equipoise" / "worker" / "log_reading.py")
+    sources.append(root / "equipoise" / "folding" / "log_reading.py")
     codes = {code for path in sources for code in re.findall(r'(?:offset, |PublishedProblem\()"([a-z_]+)"', path.read_text(encoding="utf-8"))}
     assert codes >= {"assignor_missing", "solver_missing", "published_differs", "published_gap", "event_unknown", "defect"}
     assert [code for code in sorted(codes) if f"`{code}`" not in page] == []

@@ -1,10 +1,9 @@
-"""``python -m tools.rooms``: counts the rooms of the product, the arrows between them, circles, lines,
-and how much the import of a member reaches.
+"""``python -m tools.packages``: counts the packages of the product, the arrows between them, circles,
+lines, and how much the import of a member reaches.
 
-A room is a package of `equipoise`; of `equipoise.replay` each package, and its modules as one. An
-arrow is a pair of rooms of which one imports the other, once or often, for types too. Faces are no
-rooms: they hand on the public names of others. So are the private modules at the top, on which all
-stand.
+A package is one of `equipoise`; of `equipoise.replay` each, and its modules as one. An arrow is a
+pair of packages of which one imports the other, once or often, for types too. Faces count as none:
+they hand on the public names of others. So do the private modules at the top, on which all stand.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ def graph(*, types: bool = True) -> grimp.ImportGraph:
     return grimp.build_graph(PACKAGE, exclude_type_checking_imports=not types, cache_dir=None)
 
 
-def room_of(module: str) -> str | None:
-    """Returns the room of a module; None: it is in none."""
+def package_of(module: str) -> str | None:
+    """Returns the package of a module; None: it is in none."""
     parts = module.split(".")
     if module in FACES or len(parts) < 2 or parts[1].startswith("_"):
         return None
@@ -38,8 +37,8 @@ def room_of(module: str) -> str | None:
 
 
 def arrows(imports: grimp.ImportGraph) -> set[tuple[str, str]]:
-    """Pairs of rooms: the first imports the second."""
-    found = ((room_of(module), room_of(other)) for module in imports.modules for other in imports.find_modules_directly_imported_by(module))
+    """Pairs of packages: the first imports the second."""
+    found = ((package_of(module), package_of(other)) for module in imports.modules for other in imports.find_modules_directly_imported_by(module))
     return {(one, other) for one, other in found if one is not None and other is not None and one != other}
 
 
@@ -92,11 +91,11 @@ def reached_lines(imports: grimp.ImportGraph, module: str) -> int:
 def main() -> None:
     imports = graph()
     pairs = arrows(imports)
-    rooms = sorted({room for module in imports.modules if (room := room_of(module)) is not None})
-    for room in rooms:
-        print(f"{room:22} -> {', '.join(sorted(other for one, other in pairs if one == room))}")
-    print(f"{len(rooms)} rooms, {len(pairs)} arrows")
-    print(f"circles of rooms: {circles(pairs)}; of files: {file_circles(imports)}")
+    names = sorted({name for module in imports.modules if (name := package_of(module)) is not None})
+    for name in names:
+        print(f"{name:22} -> {', '.join(sorted(other for one, other in pairs if one == name))}")
+    print(f"{len(names)} packages, {len(pairs)} arrows")
+    print(f"circles of packages: {circles(pairs)}; of files: {file_circles(imports)}")
     print(f"equipoise.member reaches {reached_lines(graph(types=False), 'equipoise.member'):,} lines")
     product = [module for module in imports.modules if not module.startswith("equipoise.testing")]
     print(f"{sum(map(lines_of, product)):,} lines, {len(product)} files; with equipoise.testing {sum(map(lines_of, imports.modules)):,} lines")

@@ -1,29 +1,29 @@
-"""The house stays small between its rooms: `python -m tools.rooms` draws what is counted here."""
+"""Few packages know each other: `python -m tools.packages` draws what is counted here."""
 
 from __future__ import annotations
 
 import pytest
 
-from tools import rooms
+from tools import packages
 
 MOST_ARROWS = 190
 MOST_REACHED_LINES = 50_000
 """By `import equipoise.member`: an application has no worker, no forecast and no Spark."""
 
 
-def test_rooms_have_few_arrows_between_them_and_no_circle() -> None:
-    pairs = rooms.arrows(rooms.graph())
+def test_packages_have_few_arrows_between_them_and_no_circle() -> None:
+    pairs = packages.arrows(packages.graph())
     assert ("worker", "log") in pairs
     assert len(pairs) <= MOST_ARROWS
-    assert rooms.circles(pairs) == []
+    assert packages.circles(pairs) == []
 
 
 def test_no_file_is_in_a_circle() -> None:
-    assert rooms.file_circles(rooms.graph()) == []
+    assert packages.file_circles(packages.graph()) == []
 
 
 def test_member_reaches_no_more_than_a_member_needs() -> None:
-    assert rooms.reached_lines(rooms.graph(types=False), "equipoise.member") <= MOST_REACHED_LINES
+    assert packages.reached_lines(packages.graph(types=False), "equipoise.member") <= MOST_REACHED_LINES
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_member_reaches_no_more_than_a_member_needs() -> None:
     ],
 )
 def test_circle_is_found(pairs: set[tuple[str, str]], found: list[list[str]]) -> None:
-    assert rooms.circles(pairs) == found
+    assert packages.circles(pairs) == found
