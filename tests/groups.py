@@ -37,7 +37,6 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.state import GroupState
 from equipoise.statemachine.watched_change import ChangeObserver
-from equipoise.testing.reference_model.step_checker import StepChecker
 from tests.support.reference_model.step_checker import StepChecker
 
 GROUP = "orders"

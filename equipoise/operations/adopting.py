@@ -12,7 +12,6 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ChangePlanned, ExpectedCost
-from equipoise.events.facts import ChangeMeasured, ChangePlanned, ExpectedCost
 from equipoise.hosting.live_settings import LiveSettings
 from equipoise.hosting.runtime import DEPLOYED
 from equipoise.kafka.client import TopicPartition

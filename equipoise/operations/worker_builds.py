@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from equipoise.events import codec
 from equipoise.events.errors import InputError
-from equipoise.events.facts import Fact
 from equipoise.hosting.live_settings import LiveSettings
 from equipoise.kafka.consumer_groups import ConsumerGroup, repeated
 from equipoise.worker.faust_group import CLIENT_ID, group_name

@@ -18,7 +18,6 @@ from aiokafka import errors
 from equipoise.events.decisions import ChangeJudged
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import ChangePlanned
-from equipoise.events.facts import ChangeMeasured, ChangePlanned
 from equipoise.hosting.runtime import Runtime
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup
@@ -33,9 +32,6 @@ from equipoise.lead.seat.log import SeatLog
 from equipoise.replay.prediction.change_wish import ChangeWish
 from equipoise.replay.prediction.described_cost import DescribedCost
 from equipoise.replay.wording import judged_text, planned_text
-from equipoise.runtime import Runtime
-from equipoise.seat.group_client import COOPERATIVE, GroupClient
-from equipoise.seat.seat_log import SeatLog
 from equipoise.statemachine.watched_change import measured
 
 _LOG = logging.getLogger(__name__)

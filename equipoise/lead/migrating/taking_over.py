@@ -13,7 +13,6 @@ from aiokafka import errors
 from equipoise.events.decisions import ChangeJudged
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ChangePlanned
-from equipoise.events.facts import ChangeMeasured
 from equipoise.hosting.runtime import DEPLOYED, Runtime
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup, repeated
@@ -29,9 +28,6 @@ from equipoise.replay.prediction.described_cost import DescribedCost
 from equipoise.replay.prediction.predict_deal import predict_deal
 from equipoise.replay.simulation.kafka.consumers import ConsumerSettings
 from equipoise.replay.wording import counted, judged_text
-from equipoise.runtime import DEPLOYED, Runtime
-from equipoise.seat.seat_log import SeatLog
-from equipoise.seat.seat_protocol import TopicPartition
 from equipoise.statemachine.watched_change import measured
 
 CLIENT_ID = "equipoise-migrate"
