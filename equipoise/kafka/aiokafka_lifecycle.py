@@ -29,35 +29,41 @@ _ENDING: set[asyncio.Task[None]] = set()
 """Keeps tasks alive: a task without a reference may be collected before its end."""
 
 
-async def start_client(client: AIOKafkaClient, close: Callable[[], Awaitable[None]]) -> None:
+async def start_client(client: AIOKafkaClient, close: Callable[[], Awaitable[None]], within_s: float) -> None:
     """Starts a client. Closes it if the start fails or is cancelled. A cancelled start is finished
-    first, if brokers answer within a second.
+    first, if brokers answer within a second. `within_s`: the timeout of its requests.
     """
-    starting = asyncio.ensure_future(_bootstrap(client))
+    beginning = _Bootstrap(client, within_s)
+    starting = asyncio.ensure_future(_bootstrap(beginning))
     try:
         await asyncio.shield(starting)
     except BaseException:
-        ending = asyncio.ensure_future(_call_off(client, starting, close))
+        ending = asyncio.ensure_future(_call_off(client, beginning, starting, close))
         _ENDING.add(ending)
         ending.add_done_callback(_ENDING.discard)
         await asyncio.shield(ending)  # which goes on should this be called off once more
         raise
 
 
-async def _bootstrap(client: AIOKafkaClient) -> None:
-    await _Bootstrap(client)
+async def _bootstrap(beginning: _Bootstrap) -> None:
+    await beginning
 
 
-@attrs.frozen
+@attrs.define
 class _Bootstrap:
     """aiokafka closes the connection over which it asks for brokers when the answer takes too long,
     and forgets it when it is cancelled. It hears of a cancellation as of an answer that takes too
-    long; the next broker is not asked.
+    long; the next broker is not asked. Its own timeouts are cancellations, too, which no sooner than
+    `within_s` come: it hears of these, and asks the next broker.
     """
 
     client: AIOKafkaClient
+    within_s: float
+    is_called_off: bool = False
 
     def __await__(self) -> Generator[Any, None, None]:
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
         steps = self.client.bootstrap().__await__()
         failed: BaseException | None = None
         with contextlib.suppress(StopIteration):
@@ -67,6 +73,9 @@ class _Bootstrap:
                 try:
                     yield wait
                 except asyncio.CancelledError as error:
+                    if not self.is_called_off and now_s() - began_s >= self.within_s:
+                        failed = error
+                        continue
                     with contextlib.suppress(StopIteration, KafkaConnectionError):
                         steps.throw(TimeoutError("the start is called off"))
                         steps.throw(error)
@@ -75,8 +84,9 @@ class _Bootstrap:
                     failed = error
 
 
-async def _call_off(client: AIOKafkaClient, starting: asyncio.Future[None], close: Callable[[], Awaitable[None]]) -> None:
+async def _call_off(client: AIOKafkaClient, beginning: _Bootstrap, starting: asyncio.Future[None], close: Callable[[], Awaitable[None]]) -> None:
     await asyncio.wait((starting,), timeout=_WHOLE_START_S)
+    beginning.is_called_off = True
     starting.cancel()
     await close()
     await wait_for_end(client, [starting])

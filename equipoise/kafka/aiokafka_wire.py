@@ -28,13 +28,14 @@ class AiokafkaWire:
         self.client = AIOKafkaClient(**options)
         forbid_topic_creation(self.client)
         self._throttling = throttling
-        self._waits = BoundedWaits(options.get("request_timeout_ms", 40_000) / 1_000)
+        self._within_s = options.get("request_timeout_ms", 40_000) / 1_000
+        self._waits = BoundedWaits(self._within_s)
         self._asked: asyncio.Future[Any] | None = None
         self._unawaited: set[asyncio.Future[Any]] = set()
         """Requests that nobody waits for any more."""
 
     async def start(self) -> None:
-        await start_client(self.client, self.stop)
+        await start_client(self.client, self.stop, self._within_s)
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         self._waits.end()

@@ -116,6 +116,26 @@ async def test_start_asks_the_next_broker_when_one_refuses(broker: SilentBroker)
     await asyncio.to_thread(assert_all_closed, broker)
 
 
+async def test_start_asks_the_next_broker_when_one_is_silent(broker: SilentBroker) -> None:
+    broker.tells_brokers = True
+    with SilentBroker() as silent:
+        threading.Thread(target=silent.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        for _ in range(4):  # aiokafka chooses whom it asks first
+            wire = AiokafkaWire({"bootstrap_servers": [silent.address, broker.address], "request_timeout_ms": 200}, Throttling())
+            await wire.start()
+            await wire.stop()
+        silent.shutdown()
+        await asyncio.to_thread(assert_all_closed, silent)
+    await asyncio.to_thread(assert_all_closed, broker)
+
+
+async def test_start_fails_when_every_broker_is_silent(broker: SilentBroker) -> None:
+    wire = AiokafkaWire({"bootstrap_servers": broker.address, "request_timeout_ms": 200}, Throttling())
+    with pytest.raises(KafkaConnectionError, match="Unable to bootstrap"):
+        await wire.start()
+    await asyncio.to_thread(assert_all_closed, broker)
+
+
 async def test_connection_that_hangs_is_closed_when_its_requests_are_called_off(broker: SilentBroker) -> None:
     """Those who asked had less patience than the client, and asked over it again and again."""
     broker.tells_brokers = True
