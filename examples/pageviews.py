@@ -34,7 +34,7 @@ def count_views(record: Record, context: TaskContext) -> None:
 
 
 PROCESSORS = [
-    Processor(enrich, sources=["clicks", Source("users", bootstrap=True)], state="pv-users", outputs=["pv-views", "pv-sessions"]),
+    Processor(enrich, sources=["clicks", Source("users", table=True)], state="pv-users", outputs=["pv-views", "pv-sessions"]),
     Processor(count_views, sources="pv-views", state="pv-minutes", outputs="pv-counts"),
 ]
 OPTIONS: Any = {"key_serde": StringSerde(), "value_serde": JsonSerde(), "guarantee": "exactly_once", "on_error": ErrorPolicy.dead_letter("pv-dead")}

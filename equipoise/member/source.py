@@ -20,13 +20,13 @@ def _serde(instance: object, attribute: attrs.Attribute[Any], value: object) -> 
 class Source:
     """A topic that a processor reads. A plain name stands for `Source(name)`.
 
-    `bootstrap`: whenever a task begins to run somewhere, it reads this source to the end that it
+    `table`: whenever a task begins to run somewhere, it reads this source to the end that it
     has at that moment before the first record of the others, such as a table with which these are
     joined. `key_serde`, `value_serde`: of its records; None: the member's.
     """
 
     topic: str
-    bootstrap: bool = attrs.field(default=False, kw_only=True, validator=fields.boolean)
+    table: bool = attrs.field(default=False, kw_only=True, validator=fields.boolean)
     key_serde: Serde | None = attrs.field(default=None, kw_only=True, validator=_serde)
     value_serde: Serde | None = attrs.field(default=None, kw_only=True, validator=_serde)
 

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 class StreamTable(Kept, Generic[T]):
     """The newest value of each key of a topic, in the task's state. Read the topic with
-    `Source(topic, bootstrap=True)`, so that it is there before what is joined with it::
+    `Source(topic, table=True)`, so that it is there before what is joined with it::
 
         users: StreamTable[dict[str, str]] = StreamTable("users")
 

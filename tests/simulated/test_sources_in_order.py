@@ -13,7 +13,7 @@ from equipoise import JsonSerde, Record, Source, StringSerde, TaskContext
 from equipoise.testing import Group, TaskDriver
 
 COUNTRIES = ["SE", "NO", "DE"]
-USERS = Source("users", bootstrap=True, value_serde=StringSerde())
+USERS = Source("users", table=True, value_serde=StringSerde())
 SERDES: Any = {"key_serde": StringSerde(), "value_serde": JsonSerde(), "state_serde": JsonSerde()}
 
 

@@ -24,12 +24,12 @@ class SourceOrder:
     """The order of one task's sources, under one grant. `clock`: seconds, rising."""
 
     def __init__(self, sources: Sequence[Source], max_idle_s: float, clock: Callable[[], float]) -> None:
-        self._bootstrap = {each.topic for each in sources if each.bootstrap}
+        self._tables = {each.topic for each in sources if each.table}
         self._max_idle_s, self._clock = max_idle_s, clock
-        self._booting: list[TopicPartition] = []
+        self._tables_behind: list[TopicPartition] = []
         """Those that are to be read to their ends before the others."""
         self._highest_ms: dict[TopicPartition, int] = {}
-        """Partition -> highest timestamp that was taken, but for what was taken while booting."""
+        """Partition -> highest timestamp that was taken since no table was behind."""
         self._empty_since_s: dict[TopicPartition, float] = {}
         self._ends: Mapping[TopicPartition, int] | None = None
         self.look_again_s: float | None = None
@@ -41,7 +41,7 @@ class SourceOrder:
 
     def begin(self, partitions: Sequence[TopicPartition]) -> None:
         """The task is placed again."""
-        self._booting = [tp for tp in partitions if tp.topic in self._bootstrap]
+        self._tables_behind = [tp for tp in partitions if tp.topic in self._tables]
         self._empty_since_s, self._ends, self.look_again_s = {}, None, None
 
     def ends_are(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -62,9 +62,9 @@ class SourceOrder:
         ends, self.look_again_s = self._ends, None
         if ends is None:
             return []  # the answer wakes the task
-        if self._booting:
-            self._booting = [tp for tp in self._booting if tp in aside or (read_to(tp) or 0) < ends[tp]]
-        partitions = self._booting or partitions
+        if self._tables_behind:
+            self._tables_behind = [tp for tp in self._tables_behind if tp in aside or (read_to(tp) or 0) < ends[tp]]
+        partitions = self._tables_behind or partitions
         at, runs = dict.fromkeys(partitions, 0), []
         while most:
             heads = []
@@ -115,7 +115,7 @@ class SourceOrder:
         return False
 
     def _note(self, tp: TopicPartition, run: Sequence[ConsumedRecord]) -> None:
-        if self._booting:
+        if self._tables_behind:
             return
         times_ms = [each.timestamp_ms for each in run]
         highest_ms = self._highest_ms

@@ -25,9 +25,9 @@ def records(tp: TopicPartition, times_ms: Sequence[int]) -> list[ConsumedRecord]
 class Taking:
     """A task with the sources a and b. `ends`: of the partitions, when it is placed."""
 
-    def __init__(self, *, bootstrap: bool = False, max_idle_s: float = 0.0, ends: tuple[int, int] | None = (0, 0)) -> None:
+    def __init__(self, *, table: bool = False, max_idle_s: float = 0.0, ends: tuple[int, int] | None = (0, 0)) -> None:
         self.now_s = 0.0
-        self.order = SourceOrder([Source("a"), Source("b", bootstrap=bootstrap)], max_idle_s, lambda: self.now_s)
+        self.order = SourceOrder([Source("a"), Source("b", table=table)], max_idle_s, lambda: self.now_s)
         self.order.begin([A, B])
         if ends is not None:
             self.order.ends_are(dict(zip((A, B), ends, strict=True)))
@@ -92,8 +92,8 @@ def test_task_waits_for_an_empty_source_and_what_comes_later_still_is_counted() 
     assert taking.order.out_of_order == 2
 
 
-def test_bootstrapped_source_is_read_to_its_end_first_whenever_the_task_is_placed() -> None:
-    taking = Taking(bootstrap=True, ends=(2, 2))
+def test_table_is_read_to_its_end_first_whenever_the_task_is_placed() -> None:
+    taking = Taking(table=True, ends=(2, 2))
     taking.fetched(A, 1, 2)
     assert taking.take() == []
     taking.fetched(B, 50)
@@ -135,4 +135,4 @@ def test_source_says_what_is_wrong_with_it() -> None:
         Source("users", value_serde=JsonSerde)  # type: ignore[arg-type]  # that is the mistake
     processor = Processor(lambda record, context: None, sources=["clicks", Source("users", key_serde=StringSerde())])
     assert processor.sources == ("clicks", "users")
-    assert [each.bootstrap for each in processor.inputs] == [False, False]
+    assert [each.table for each in processor.inputs] == [False, False]
