@@ -34,7 +34,7 @@ async def start_client(client: AIOKafkaClient, close: Callable[[], Awaitable[Non
     first, if brokers answer within a second. `within_s`: the timeout of its requests.
     """
     beginning = _Bootstrap(client, within_s)
-    starting = asyncio.ensure_future(_bootstrap(beginning))
+    starting = asyncio.ensure_future(beginning)
     try:
         await asyncio.shield(starting)
     except BaseException:
@@ -43,10 +43,6 @@ async def start_client(client: AIOKafkaClient, close: Callable[[], Awaitable[Non
         ending.add_done_callback(_ENDING.discard)
         await asyncio.shield(ending)  # which goes on should this be called off once more
         raise
-
-
-async def _bootstrap(beginning: _Bootstrap) -> None:
-    await beginning
 
 
 @attrs.define
