@@ -11,7 +11,8 @@ from equipoise.replay.importers.evidence.reasons import Why, classify, of_client
 from equipoise.replay.importers.evidence.statements import Said, Statement
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident.causes import Cause, Rebalance
-from equipoise.replay.incident.named_causes import CAUSES, MOST_PLACES, SOON_MS, STRENGTH, names, observed
+from equipoise.replay.incident.coordinator_history import ObservedState
+from equipoise.replay.incident.named_causes import CAUSES, MOST_PLACES, SOON_MS, NamedCause, names, observed, strongest
 from equipoise.replay.incident.rebalances import name_of
 from equipoise.replay.wording import span_text
 
@@ -34,7 +35,7 @@ class _Open:
 
     begin_ms: int
     number: int = -1
-    causes: list[tuple[Cause, ClusterMember | None, str]] = attrs.field(factory=list)
+    causes: list[NamedCause] = attrs.field(factory=list)
     joined: dict[str, ClusterMember] = attrs.field(factory=dict)
     gone: dict[str, ClusterMember] = attrs.field(factory=dict)
     places: list[str] = attrs.field(factory=list)
@@ -48,10 +49,19 @@ class _Open:
             self.places.append(place)
 
 
+@attrs.frozen
+class _Recent:
+    """A reason that a line gave, for the rebalance that is open or begins soon."""
+
+    at_ms: int
+    place: str
+    reason: NamedCause
+
+
 @attrs.define(kw_only=True)
 class BrokerStory:
-    """Folds what brokers say of one group, in order of time. `found`: its rebalances. `groups`: the
-    group as far as is known after each, with the time.
+    """Folds what brokers say of one group, in order of time. `found`: its rebalances. `states`: the
+    group as far as is known after each.
     """
 
     group: str
@@ -60,16 +70,16 @@ class BrokerStory:
     clients: dict[str, str] = attrs.field(factory=dict)
     """Member id -> client id, of members of KIP-848, whose ids do not begin with it."""
     found: list[Rebalance] = attrs.field(factory=list)
-    groups: list[tuple[int, ObservedGroup]] = attrs.field(factory=list)
+    states: list[ObservedState] = attrs.field(factory=list)
     members: dict[str, ClusterMember] = attrs.field(factory=dict)
-    counts: list[int] = attrs.field(factory=list)
     _open: _Open | None = None
-    _recent: list[tuple[int, Cause, ClusterMember | None, str, str]] = attrs.field(factory=list)
-    _last_gone: dict[tuple[str, str], tuple[int, str]] = attrs.field(factory=dict)
+    _recent: list[_Recent] = attrs.field(factory=list)
+    _gone_ms: dict[str, int] = attrs.field(factory=dict)
+    """Process -> when it was gone last."""
     _replaced: dict[str, list[int]] = attrs.field(factory=dict)
     _number: int = -1
     _is_new: bool = True
-    _unloaded: tuple[int, str] | None = None
+    _unloaded: Statement | None = None
     _last_ms: int = -1
     """Of what was folded before."""
     starts: Sequence[Sequence[BrokerStart]] = ()
@@ -97,7 +107,7 @@ class BrokerStory:
                 self._close(each.at_ms)
             case Said.ADDED:
                 member = self._member(detail.member, detail.instance, detail.client)
-                self._recently(each, self._joined_as(member, each.at_ms), member)
+                self._recently(each, NamedCause(self._joined_as(member, each.at_ms), member=member))
             case Said.LEFT:
                 why = of_client(detail.text)
                 cause = Cause.POLL_TIMEOUT if why is Why.POLL_TIMEOUT else Cause.LEFT
@@ -111,8 +121,6 @@ class BrokerStory:
                 self._late(each)
             case Said.STATIC_BACK:
                 self._replace(each)
-            case Said.STATIC_AWAY:
-                pass
             case Said.FENCED:
                 self._fence(each)
             case Said.EPOCH:
@@ -122,13 +130,13 @@ class BrokerStory:
                     self._open.stabilized_ms = each.at_ms
                     self._open.note(each.place)
             case Said.SUBSCRIBED:
-                self._recently(each, Cause.SUBSCRIBED, self._member(detail.member, "", detail.client))
+                self._recently(each, NamedCause(Cause.SUBSCRIBED, member=self._member(detail.member, "", detail.client)))
             case Said.METADATA:
-                self._recently(each, Cause.PARTITIONS, None)
+                self._recently(each, NamedCause(Cause.PARTITIONS))
             case Said.TOPOLOGY:
-                self._recently(each, Cause.TOPOLOGY, None)
+                self._recently(each, NamedCause(Cause.TOPOLOGY))
             case Said.UNLOADED:
-                self._unloaded = each.at_ms, each.place
+                self._unloaded = each
             case Said.LOADED:
                 self._loaded(each)
             case _:
@@ -154,24 +162,23 @@ class BrokerStory:
         if why is Why.LEADER:
             detail = "the leader joined again" + (f": {client}" if client and client != "not provided" else "")
         if why is Why.UNKNOWN and not each.detail.text:
-            recent = [one for one in self._recent if each.at_ms - one[0] <= SOON_MS]
-            if not recent:
-                detail = "brokers before Kafka 2.2 do not log a reason"
+            recent = [one for one in self._recent if each.at_ms - one.at_ms <= SOON_MS]
+            detail = detail if recent else "brokers before Kafka 2.2 do not log a reason"
         if cause in (Cause.LEFT, Cause.POLL_TIMEOUT, Cause.EXPIRED) and known is not None:
-            self._forget(known, each.at_ms, cause)
+            self._forget(known, each.at_ms)
             self._open.gone[known.member_id] = known
         if cause is Cause.JOINED and known is not None:
             self._open.joined[known.member_id] = known
             cause = self._joined_as(known, each.at_ms)
         if cause is Cause.STATIC_BACK and known is not None:
             self.members.setdefault(known.member_id, known)
-        self._open.causes.append((cause, known, detail))
+        self._open.causes.append(NamedCause(cause, detail, known))
         self._open.note(each.place)
         self._take_recent(each.at_ms)
 
     def _joined_as(self, member: ClusterMember, at_ms: int) -> Cause:
-        gone = self._last_gone.get(_key(member))
-        return Cause.BACK if gone is not None and 0 <= at_ms - gone[0] <= _BACK_WITHIN_MS else Cause.JOINED
+        gone_ms = self._gone_ms.get(_process(member))
+        return Cause.BACK if gone_ms is not None and 0 <= at_ms - gone_ms <= _BACK_WITHIN_MS else Cause.JOINED
 
     def _current(self, each: Statement, number: int) -> _Open:
         if self._open is not None and 0 <= self._open.number < number:
@@ -182,38 +189,39 @@ class BrokerStory:
         self._open.note(each.place)
         return self._open
 
-    def _recently(self, each: Statement, cause: Cause, member: ClusterMember | None, detail: str = "") -> None:
-        """Something that a rebalance explains, which is open or begins now."""
-        if cause in (Cause.JOINED, Cause.BACK) and member is not None:
-            self.members.setdefault(member.member_id, member)
-        self._recent = [one for one in self._recent if each.at_ms - one[0] <= SOON_MS]
-        self._recent.append((each.at_ms, cause, member, each.place, detail))
+    def _recently(self, each: Statement, reason: NamedCause) -> None:
+        """Something that explains a rebalance, which is open or begins now."""
+        if reason.cause in (Cause.JOINED, Cause.BACK) and reason.member is not None:
+            self.members.setdefault(reason.member.member_id, reason.member)
+        self._recent = [one for one in self._recent if each.at_ms - one.at_ms <= SOON_MS]
+        self._recent.append(_Recent(each.at_ms, each.place, reason))
         if self._open is not None and self._open.stabilized_ms < 0:
             self._take_recent(each.at_ms)
 
     def _take_recent(self, at_ms: int) -> None:
         assert self._open is not None
-        for when, cause, member, place, detail in self._recent:
-            if at_ms - when > SOON_MS:
+        for each in self._recent:
+            if at_ms - each.at_ms > SOON_MS:
                 continue
-            self._open.note(place)
+            self._open.note(each.place)
+            cause, member = each.reason.cause, each.reason.member
             if member is not None and cause in (Cause.JOINED, Cause.BACK):
                 self._open.joined[member.member_id] = member
             if member is not None and cause in (Cause.LEFT, Cause.EXPIRED, Cause.POLL_TIMEOUT, Cause.TOO_SLOW):
                 self._open.gone[member.member_id] = member
-            self._open.causes.append((cause, member, detail))
+            self._open.causes.append(each.reason)
         self._recent = []
 
     def _remove(self, each: Statement, cause: Cause, name: str, instance: str, detail: str) -> None:
         member = self._member(name, instance, each.detail.client)
         if each.detail.state.startswith("/"):
             member = attrs.evolve(member, host=each.detail.state)
-        self._forget(member, each.at_ms, cause)
-        self._recently(each, cause, member, detail)
+        self._forget(member, each.at_ms)
+        self._recently(each, NamedCause(cause, detail, member))
 
-    def _forget(self, member: ClusterMember, at_ms: int, cause: Cause) -> None:
+    def _forget(self, member: ClusterMember, at_ms: int) -> None:
         self.members.pop(member.member_id, None)
-        self._last_gone[_key(member)] = at_ms, member.member_id
+        self._gone_ms[_process(member)] = at_ms
 
     def _late(self, each: Statement) -> None:
         current = self._current(each, number=self._number)
@@ -221,13 +229,12 @@ class BrokerStory:
             member = self._member(name, "", "")
             current.gone[name] = member
             current.late.append(member)
-            self._forget(member, each.at_ms, Cause.POLL_TIMEOUT)
+            self._forget(member, each.at_ms)
 
     def _replace(self, each: Statement) -> None:
         detail = each.detail
         member = self._member(detail.member, detail.instance, "") if detail.member else None
-        if detail.other in self.members:
-            self.members.pop(detail.other)
+        self.members.pop(detail.other, None)
         if member is not None:
             self.members[member.member_id] = member
         times = self._replaced.setdefault(detail.instance, [])
@@ -237,32 +244,26 @@ class BrokerStory:
         known = member or ClusterMember(member_id=detail.other, instance_id=detail.instance)
         cause = Cause.TWICE if often else Cause.STATIC_BACK
         if self._open is not None:
-            self._recently(each, cause, known)
-            return
+            self._recently(each, NamedCause(cause, member=known))
+        else:
+            self._at_once(each, cause, known)
+
+    def _fence(self, each: Statement) -> None:
+        """A second process with an instance id: it was refused, or the one before it was."""
+        known = ClusterMember(member_id=each.detail.member, instance_id=each.detail.instance or None)
+        self._at_once(each, Cause.TWICE, known, "the broker refused one of them")
+
+    def _at_once(self, each: Statement, cause: Cause, member: ClusterMember, detail: str = "") -> None:
+        """Something about a member that begins no rebalance."""
         self.found.append(
             Rebalance(
                 number=max(self._number, 0),
                 begin_ms=each.at_ms,
                 end_ms=each.at_ms,
                 cause=cause,
-                members=(name_of(known),),
+                members=(name_of(member),),
                 places=(each.place,),
-            )
-        )
-
-    def _fence(self, each: Statement) -> None:
-        """A second process with an instance id: it was refused, or the one before it was."""
-        known = ClusterMember(member_id=each.detail.member, instance_id=each.detail.instance or None)
-        number = max(self._number, 0)
-        self.found.append(
-            Rebalance(
-                number=number,
-                begin_ms=each.at_ms,
-                end_ms=each.at_ms,
-                cause=Cause.TWICE,
-                members=(name_of(known),),
-                places=(each.place,),
-                detail="the broker refused one of them",
+                detail=detail,
             )
         )
 
@@ -276,19 +277,20 @@ class BrokerStory:
             self.kind = GroupKind.STREAMS if each.detail.kind == "streams" else GroupKind.CONSUMER
 
     def _loaded(self, each: Statement) -> None:
-        begin_ms, place = self._unloaded or (each.at_ms, each.place)
+        first = self._unloaded or each
+        begin_ms, place = first.at_ms, first.place
         start = self._start_before(each)
         detail = ""
         if start is not None:
             detail = _began_again(start, each.at_ms)
-            if self._unloaded is None or self._unloaded[0] >= start.at_ms:
+            if self._unloaded is None or self._unloaded.at_ms >= start.at_ms:
                 begin_ms, place = start.stopped_ms if start.stopped_ms >= 0 else start.at_ms, start.place
         self._unloaded = None
         is_cut = self._open is not None and start is not None and self._open.begin_ms < start.at_ms
         if self._open is not None and (is_cut or self._open.stabilized_ms >= 0 or self.kind is not GroupKind.CLASSIC_CONSUMER):
             self._close(max(self._open.stabilized_ms, self._open.begin_ms))  # of KIP-848 nothing says that it is over
         if self._open is not None and self._open.begin_ms <= each.at_ms:
-            self._open.causes.append((Cause.COORDINATOR, None, ""))
+            self._open.causes.append(NamedCause(Cause.COORDINATOR))
             self._open.note(each.place)
             return
         self.found.append(
@@ -328,7 +330,6 @@ class BrokerStory:
         cause, members, detail = self._cause_of(current, at_ms, is_over=is_over)
         number = current.number if current.number >= 0 else max(0, self._number)
         self._is_new = False
-        self.counts.append(current.count)
         self.found.append(
             Rebalance(
                 number=number,
@@ -343,14 +344,10 @@ class BrokerStory:
                 is_static=bool(current.gone) and all(member.instance_id is not None for member in current.gone.values()),
             )
         )
-        if len(self.groups) >= _MOST_STATES:
-            self.groups.pop()
-        self.groups.append(
-            (
-                max(at_ms, current.begin_ms),
-                ObservedGroup(name=self.group, kind=self.kind, epoch=number, assignment_epoch=number, members=dict(self.members)),
-            )
-        )
+        if len(self.states) >= _MOST_STATES:
+            self.states.pop()
+        group = ObservedGroup(name=self.group, kind=self.kind, epoch=number, assignment_epoch=number, members=dict(self.members))
+        self.states.append(ObservedState(at_ms=max(at_ms, current.begin_ms), group=group))
 
     def _cause_of(self, current: _Open, at_ms: int, *, is_over: bool) -> tuple[Cause, list[ClusterMember], str]:
         waited_ms = (current.stabilized_ms if current.stabilized_ms >= 0 else at_ms) - current.begin_ms
@@ -371,11 +368,11 @@ class BrokerStory:
             if self._is_new and current.number == 1:
                 return Cause.FIRST, list(current.joined.values()), ""
             return (Cause.UNSEEN, [], "the line before it is not in the file" if not current.has_begin else "")
-        cause = min((one for one, _, _ in causes), key=STRENGTH.index)
-        members = [member for one, member, _ in causes if one is cause and member is not None]
-        detail = next((text for one, _, text in causes if one is cause and text), "")
-        gone = list(current.gone.values())
-        if cause in (Cause.LEFT, Cause.EXPIRED) and (again := [one for one in gone if _key(one) in {_key(each) for each in current.joined.values()}]):
+        reason = strongest(causes)
+        cause, detail = reason.cause, reason.detail
+        members = [each.member for each in causes if each.cause is cause and each.member is not None]
+        joined = set(map(_process, current.joined.values()))
+        if cause in (Cause.LEFT, Cause.EXPIRED) and (again := [one for one in current.gone.values() if _process(one) in joined]):
             return (Cause.RESTARTED if cause is Cause.LEFT else cause), again, detail
         if cause is Cause.JOINED and (current.number == 1 or (self._is_new and self._number <= 0)):
             return Cause.FIRST, members, ""
@@ -393,10 +390,10 @@ def _began_again(start: BrokerStart, loaded_ms: int) -> str:
     return f"the broker was started, and had the group {span_text(loaded_ms - start.at_ms)} later"
 
 
-def _began(causes: Sequence[tuple[Cause, ClusterMember | None, str]]) -> str:
-    cause, member, _ = causes[0]
+def _began(causes: Sequence[NamedCause]) -> str:
+    cause, member = causes[0].cause, causes[0].member
     return cause.value if member is None else f"{cause.value} ({name_of(member)})"
 
 
-def _key(member: ClusterMember) -> tuple[str, str]:
-    return (member.instance_id or member.client_id or member.member_id, "")
+def _process(member: ClusterMember) -> str:
+    return member.instance_id or member.client_id or member.member_id

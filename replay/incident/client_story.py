@@ -11,11 +11,11 @@ import attrs
 from equipoise.replay.importers.evidence.reasons import Why, of_client
 from equipoise.replay.importers.evidence.statements import BEGINS, Said, Statement
 from equipoise.replay.incident.causes import Cause, Rebalance
-from equipoise.replay.incident.client_process import ClientProcess, Departure
+from equipoise.replay.incident.client_process import PUT_OUT, ClientProcess, DealtWork, Delay, Departure, EmptyState, GivenUp, Noted, Reconciled
 from equipoise.replay.incident.client_texts import WHERE, connect_work, delay_of, exception_of, read_dealt
+from equipoise.replay.incident.coordinator_history import Stop
 from equipoise.replay.incident.coordinator_outages import LONG_MS, Outage
-from equipoise.replay.incident.named_causes import CAUSES, MOST_PLACES, SOON_MS, STRENGTH, THREAD_DIED
-from equipoise.replay.incident.rebalances import name_of
+from equipoise.replay.incident.named_causes import CAUSES, MOST_PLACES, SOON_MS, THREAD_DIED, NamedCause
 from equipoise.replay.wording import span_text
 
 _STOOD_STILL_MS = 2_000
@@ -53,35 +53,35 @@ class ClientStory:
     outages: list[Outage] = attrs.field(factory=list)
     asked_ms: dict[tuple[str, int], int] = attrs.field(factory=dict)
     """Client and generation of the classic protocol -> when it asked to join."""
-    stops: list[tuple[str, int, int, str]] = attrs.field(factory=list)
-    """Partition, from and until when none of these clients had it, and the line of its return."""
-    given_up: dict[str, tuple[int, int]] = attrs.field(factory=dict)
-    """Partition -> when it was given up last, and in which generation, until somebody has it."""
+    stops: list[Stop] = attrs.field(factory=list)
+    """In which none of these clients had the partition."""
+    given_up: dict[str, GivenUp] = attrs.field(factory=dict)
+    """Partition -> when it was given up last, until somebody has it."""
     owners: dict[str, str] = attrs.field(factory=dict)
     """What a client was given -> its name."""
-    coordinators: dict[str, str] = attrs.field(factory=dict)
-    """Address of a coordinator -> where it is said."""
+    coordinators: list[str] = attrs.field(factory=list)
+    """Addresses of coordinators, in the order in which they are named."""
     by_file: dict[str, str] = attrs.field(factory=dict)
     """File -> the client that it named last."""
-    clients: dict[str, str] = attrs.field(factory=dict)
-    settings: dict[str, tuple[str, str]] = attrs.field(factory=dict)
-    states: list[tuple[int, str, str, str]] = attrs.field(factory=list)
-    """Of Kafka Streams: time, who, what, place."""
-    dealt: list[tuple[int, int, dict[str, tuple[str, ...]], str]] = attrs.field(factory=list)
+    settings: dict[str, Noted] = attrs.field(factory=dict)
+    restored: list[Noted] = attrs.field(factory=list)
+    """Of Kafka Streams: whose tasks took how long to restore."""
+    failed: list[Noted] = attrs.field(factory=list)
+    """Of Kafka Streams and Connect: what failed, and its state."""
+    dealt: list[DealtWork] = attrs.field(factory=list)
     processes: dict[str, ClientProcess] = attrs.field(factory=dict)
-    slow: list[tuple[int, int, str, str]] = attrs.field(factory=list)
-    """Of KIP-848: when a client began to reconcile, how long it took, who, place."""
-    without_state: list[tuple[int, str, str]] = attrs.field(factory=list)
-    """Of Kafka Streams: when a process found its state directory empty, the file, and the line."""
-    connect: list[tuple[int, str, tuple[str, ...], int, int, str]] = attrs.field(factory=list)
-    """Of Kafka Connect: time, worker, its work, the delay, the generation, the line."""
+    slow: list[Reconciled] = attrs.field(factory=list)
+    without_state: list[EmptyState] = attrs.field(factory=list)
+    delays: dict[int, Delay] = attrs.field(factory=dict)
+    """Of Kafka Connect: generation -> its delay."""
+    is_connect: bool = False
 
     def take(self, each: Statement, file_name: str) -> None:
         """Folds one statement of a client."""
         said, detail = each.said, each.detail
         if said is Said.NO_STATE:  # its client is named by lines behind; the first process of a log may be new
             if file_name in self.by_file:
-                self.without_state.append((each.at_ms, file_name, each.place))
+                self.without_state.append(EmptyState(each.at_ms, file_name, each.place))
             return
         if said is Said.DIED:
             self._died(each, file_name)
@@ -100,7 +100,6 @@ class ClientStory:
             if process.member not in ("", detail.member) and process.has_joined and not process.is_back and process.is_unseen:
                 self._restarted(process, each)
             process.member = detail.member
-            self.clients[detail.member] = name
         self._fold(process, each)
         if each.said in _OF_A_MEMBER and (each.said is not Said.REVOKED or detail.work):
             process.heard_ms = each.at_ms
@@ -114,12 +113,12 @@ class ClientStory:
         begins = each.said in (Said.JOINING, Said.JOINED, Said.FOUND) and "leaving the group" not in each.detail.text
         if begins and process.left_ms >= 0 and process.has_left:
             self._end(process)
-            process.is_back, process.works, process.left_ms = True, set(), -1
+            process.end()
         if each.said is Said.FOUND and process.coordinator and process.away_ms < 0 and not process.has_epochs and not process.is_out:
-            process.began_ms, process.causes, process.places = -1, [], []  # only a process that begins looks for a coordinator that it had
+            process.end_round()  # only a process that begins looks for a coordinator that it had
         reached_ms = max(process.began_ms, process.away.end_ms if process.away is not None else -1)
         if process.away_ms < 0 <= process.began_ms and each.at_ms - reached_ms > _REACHED_WITHIN_MS and process.is_only_away:
-            process.began_ms, process.causes, process.places = -1, [], []
+            process.end_round()
 
     def _died(self, each: Statement, file_name: str) -> None:
         """A thread of Kafka Streams is gone; its process may begin another in its place."""
@@ -133,10 +132,10 @@ class ClientStory:
         at = f", at {where[1]}-{where[2]} offset {where[3]}" if where is not None else ""
         self._depart(process, each, Cause.EXPIRED, f"{THREAD_DIED}{': ' if why else ''}{why}{at}")
         self._end(process)
-        process.is_back, process.works, process.left_ms = True, set(), -1
+        process.end()
 
     def _fold(self, process: ClientProcess, each: Statement) -> None:
-        said, detail, name = each.said, each.detail, process.name
+        said, detail = each.said, each.detail
         match said:
             case Said.POLL_TIMEOUT:
                 self._depart(process, each, Cause.POLL_TIMEOUT, f"its max.poll.interval.ms is {span_text(each.number)}" if each.number > 999 else "")
@@ -167,16 +166,17 @@ class ClientStory:
                     self._begin(process, each, Cause.COORDINATOR, f"it is {address} now")
                 process.coordinator = address or process.coordinator
                 process.is_fresh = process.is_fresh or (not process.has_joined and process.began_ms < 0)
-                self.coordinators.setdefault(address, each.place)
+                self.coordinators += [address] if address not in self.coordinators else []
             case Said.DEALT:
-                self.dealt.append((each.at_ms, each.number, read_dealt(detail.text), each.place))
+                self.dealt.append(DealtWork(each.at_ms, each.number, read_dealt(detail.text), each.place))
             case Said.TRANSITION:
                 self._reconciled(process, each)
-            case Said.STATE | Said.RESTORED | Said.FOLLOW_UP:
-                took = f"its tasks took {span_text(each.number)} to restore" if said is Said.RESTORED else detail.state or detail.text
-                self.states.append((each.at_ms, name, took, each.place))
+            case Said.RESTORED:
+                self.restored.append(Noted(process.name, f"its tasks took {span_text(each.number)} to restore", each.place))
+            case Said.STATE if detail.state in ("ERROR", "PENDING_ERROR"):
+                self.failed.append(Noted(process.name, detail.state, each.place))
             case Said.SETTING:
-                self.settings.setdefault(detail.state, (detail.text, each.place))
+                self.settings.setdefault(detail.state, Noted(detail.state, detail.text, each.place))
             case Said.WORKER:
                 self._worker(process, each)
             case Said.TOPICS:
@@ -184,9 +184,9 @@ class ClientStory:
             case Said.CHANGED:
                 self._begin(process, each, Cause.CONNECTORS, f"{detail.text} {detail.state}".strip())
             case Said.FAILED:
-                self.states.append((each.at_ms, detail.text, "FAILED", each.place))
+                self.failed.append(Noted(detail.text, "FAILED", each.place))
             case Said.COMMIT_FAILED:
-                if process.left_ms >= 0 and each.at_ms - process.left_ms < SOON_MS and process.causes and process.causes[-1][0] is Cause.LEFT:
+                if process.left_ms >= 0 and each.at_ms - process.left_ms < SOON_MS and process.causes and process.causes[-1].cause is Cause.LEFT:
                     self._was_poll_timeout(process, each)
                 elif _PUT_OUT.search(detail.text):
                     self._depart(process, each, Cause.EXPIRED, "its coordinator had put it out of the group")
@@ -197,7 +197,7 @@ class ClientStory:
         """Its coordinator cannot be reached. A client that was out before looks for it, too."""
         if process.away_ms >= 0 and not process.coordinator and each.at_ms - process.until_ms > _SAYS_AGAIN_MS:
             self._reached(process, None)
-            process.began_ms, process.causes, process.places = -1, [], []
+            process.end_round()
         self._begin(process, each, Cause.COORDINATOR, each.detail.text)
         if not process.is_only_away:
             return
@@ -240,7 +240,7 @@ class ClientStory:
         if process.away_ms >= 0:
             process.until_ms = each.at_ms if was_away else process.until_ms
             self._reached(process, None)
-            process.began_ms, process.causes, process.places = -1, [], []
+            process.end_round()
         if was_away:
             return
         last_heard = attrs.evolve(each, at_ms=each.at_ms - each.number)
@@ -265,10 +265,10 @@ class ClientStory:
         """A client that leaves and then fails to commit did not close: it was out by its poll
         interval, which aiokafka does without a word.
         """
-        process.causes[-1] = (Cause.POLL_TIMEOUT, "it left the group while it still had work")
+        process.causes[-1] = NamedCause(Cause.POLL_TIMEOUT, "it left the group while it still had work")
         last = self.departures[-1] if self.departures else None
         if last is not None and last.client == process.shown:
-            self.departures[-1] = attrs.evolve(last, cause=Cause.POLL_TIMEOUT, detail=process.causes[-1][1])
+            self.departures[-1] = attrs.evolve(last, cause=Cause.POLL_TIMEOUT, detail=process.causes[-1].detail)
 
     def _stood_still(self, process: ClientProcess, each: Statement) -> None:
         """Its coordinator had put it out before it noticed that it had not polled: heartbeats were
@@ -279,52 +279,38 @@ class ClientStory:
             return
         detail = "it sent no heartbeat either: the whole process stood still, or was cut off"
         process.has_stood = True
-        process.causes = [(Cause.EXPIRED, detail) if cause is Cause.POLL_TIMEOUT else (cause, text) for cause, text in process.causes]
+        process.causes = [NamedCause(Cause.EXPIRED, detail) if one.cause is Cause.POLL_TIMEOUT else one for one in process.causes]
         self.departures[-1] = attrs.evolve(last, cause=Cause.EXPIRED, detail=detail)
 
     def _depart(self, process: ClientProcess, each: Statement, cause: Cause, detail: str) -> None:
         if each.said is Said.UNKNOWN_MEMBER and 0 <= each.at_ms - process.left_ms <= _STOOD_STILL_MS:
             self._stood_still(process, each)
         if cause is Cause.EXPIRED and self._was_away(process, each.at_ms):
-            self.departures.append(self._departure(process, each, cause, "it could not reach its coordinator"))
+            self._departed(process, each, cause, "it could not reach its coordinator")
             self._begin(process, each, Cause.COORDINATOR, "")
             return
         if cause in (Cause.LEFT, Cause.POLL_TIMEOUT) and process.began_ms >= 0 and process.is_only_away:
-            process.began_ms, process.causes, process.places = -1, [], []
+            process.end_round()
         if min(process.left_ms, process.began_ms) >= 0 and 0 < each.number <= each.at_ms - process.left_ms:
             self._end(process)  # it had joined again, or its time would not be over again
-        if (cause is Cause.LEFT and any(one is Cause.LEFT for one, _ in process.causes)) or (process.has_stood and each.said is Said.POLL_TIMEOUT):
+        if (cause is Cause.LEFT and process.has(Cause.LEFT)) or (process.has_stood and each.said is Said.POLL_TIMEOUT):
             return
-        stronger = [one for one, _ in process.causes if one in (Cause.POLL_TIMEOUT, Cause.TWICE, Cause.EXPIRED)]
+        stronger = [one.cause for one in process.causes if one.cause in PUT_OUT]
         if process.began_ms >= 0 and stronger and each.at_ms - process.began_ms < 600_000:
-            process.places.append(each.place) if len(process.places) < MOST_PLACES else None
+            process.note(each.place)
             if cause is Cause.POLL_TIMEOUT and stronger[0] is not Cause.POLL_TIMEOUT:
-                process.causes.append((cause, detail))
-                self.departures.append(self._departure(process, each, cause, detail))
+                process.causes.append(NamedCause(cause, detail))
+                self._departed(process, each, cause, detail)
             return
         self._begin(process, each, cause, detail)
         process.left_ms = each.at_ms
-        self.departures.append(self._departure(process, each, cause, detail))
+        self._departed(process, each, cause, detail)
 
-    def _departure(self, process: ClientProcess, each: Statement, cause: Cause, detail: str) -> Departure:
-        return Departure(
-            at_ms=each.at_ms,
-            cause=cause,
-            client=process.shown,
-            member=process.member,
-            place=each.place,
-            detail=detail,
-            number=process.number,
-            heard_ms=process.heard_ms,
-        )
+    def _departed(self, process: ClientProcess, each: Statement, cause: Cause, detail: str) -> None:
+        self.departures.append(process.departure(each.at_ms, each.place, NamedCause(cause, detail)))
 
     def _begin(self, process: ClientProcess, each: Statement, cause: Cause, detail: str) -> None:
-        if process.began_ms < 0:
-            process.began_ms, process.causes, process.places = each.at_ms, [], []
-        if (cause, detail) not in process.causes[-1:]:
-            process.causes.append((cause, detail))
-        if len(process.places) < MOST_PLACES:
-            process.places.append(each.place)
+        process.begin(each.at_ms, each.place, NamedCause(cause, detail))
 
     def _join(self, process: ClientProcess, each: Statement) -> None:
         text = each.detail.text.strip("'")
@@ -350,8 +336,7 @@ class ClientStory:
 
     def _restarted(self, process: ClientProcess, each: Statement) -> None:
         """A process that begins again, and had not left: it was killed, or its log breaks off."""
-        detail = "its log breaks off, and it had not left"
-        self.departures.append(self._departure(process, each, Cause.EXPIRED, detail))
+        self._departed(process, each, Cause.EXPIRED, "its log breaks off, and it had not left")
         self._begin(process, each, Cause.BACK, "")
 
     def _joined(self, process: ClientProcess, each: Statement) -> None:
@@ -373,72 +358,25 @@ class ClientStory:
             return
         if len(process.places) < MOST_PLACES + 1 and each.place not in process.places:
             process.places.append(each.place)
-        cause = min((one for one, _ in process.causes), key=STRENGTH.index)
-        detail = next((text for one, text in process.causes if one is cause and text), "")
-        is_first = not process.has_joined and cause is Cause.JOINED
-        if cause is Cause.EXPIRED and process.has_joined and process.number == process.before >= 0 and not process.has_epochs:
-            cause, detail = Cause.TWICE, "it was put out and is back in the same generation: another process has its group.instance.id"
+        self.found.append((process, process.rebalance(each.at_ms, is_over=True)))
         process.before = process.number
-        member = process.observed
-        self.found.append(
-            (
-                process,
-                Rebalance(
-                    number=max(0, process.number),
-                    begin_ms=process.began_ms,
-                    end_ms=max(each.at_ms, process.began_ms),
-                    cause=cause,
-                    members=() if cause in (Cause.UNSEEN, Cause.COORDINATOR, Cause.PARTITIONS, Cause.CONNECTORS) else (name_of(member),),
-                    detail=detail,
-                    places=tuple(dict.fromkeys(process.places)),
-                    joined=(name_of(member),) if is_first else (),
-                ),
-            )
-        )
-        process.began_ms, process.causes, process.places, process.has_joined, process.left_ms = -1, [], [], True, -1
+        process.end_round()
+        process.has_joined, process.left_ms = True, -1
 
     def finish(self) -> None:
         """Ends rounds that were not over at the end: clients that left, or never got in again."""
         for process in self.processes.values():
             self._reached(process, None)
             if process.lost and process.lost >= process.works and process.began_ms < 0:
-                self.departures.append(
-                    Departure(
-                        at_ms=process.lost_ms,
-                        cause=Cause.GONE,
-                        client=process.shown,
-                        member=process.member,
-                        place=process.lost_place,
-                        detail="what it had went to others, and its log ends without a word of leaving",
-                        number=process.number,
-                        heard_ms=process.heard_ms,
-                    )
-                )
+                gone = NamedCause(Cause.GONE, "what it had went to others, and its log ends without a word of leaving")
+                self.departures.append(process.departure(process.lost_ms, process.lost_place, gone))
             self._end(process)
 
     def _end(self, process: ClientProcess) -> None:
         """Ends a round without an assignment: its client left, or never got in again."""
-        causes = [one for one, _ in process.causes]
-        if process.began_ms >= 0 and not process.is_only_away and any(one not in (Cause.UNSEEN, Cause.JOINED) for one in causes):
-            cause = min(causes, key=STRENGTH.index)
-            member = process.observed
-            detail = next((text for one, text in process.causes if one is cause and text), "")
-            self.found.append(
-                (
-                    process,
-                    Rebalance(
-                        number=max(0, process.number),
-                        begin_ms=process.began_ms,
-                        end_ms=process.began_ms,
-                        cause=cause,
-                        members=(name_of(member),),
-                        gone=(name_of(member),) if cause in (Cause.LEFT, Cause.POLL_TIMEOUT, Cause.EXPIRED, Cause.TWICE) else (),
-                        detail=detail,
-                        places=tuple(dict.fromkeys(process.places)),
-                    ),
-                )
-            )
-        process.began_ms, process.causes, process.places = -1, [], []
+        if process.began_ms >= 0 and not process.is_only_away and not process.has_only(Cause.UNSEEN, Cause.JOINED):
+            self.found.append((process, process.rebalance(process.began_ms, is_over=False)))
+        process.end_round()
 
     def _given(self, process: ClientProcess, each: Statement) -> None:
         work = set(each.detail.work)
@@ -446,8 +384,8 @@ class ClientStory:
         self._taken_over(process, work, each)
         for partition in sorted(work):
             gave = self.given_up.pop(partition, None)
-            if gave is not None and gave[1] + 1 >= process.number and each.at_ms > gave[0]:
-                self.stops.append((partition, gave[0], each.at_ms, each.place))
+            if gave is not None and gave.number + 1 >= process.number and each.at_ms > gave.at_ms:
+                self.stops.append(Stop(partition, gave.at_ms, each.at_ms))
         self._over(process, each)
 
     def _taken_over(self, process: ClientProcess, work: set[str], each: Statement) -> None:
@@ -467,7 +405,7 @@ class ClientStory:
             process.is_fresh = process.is_fresh or (not process.has_joined and process.began_ms < 0)
             return
         for partition in work:
-            self.given_up[partition] = each.at_ms, process.number
+            self.given_up[partition] = GivenUp(each.at_ms, process.number)
         process.works -= work
         if each.said is Said.LOST and process.began_ms < 0:
             self._depart(process, each, Cause.EXPIRED, "it had lost its membership")
@@ -486,15 +424,16 @@ class ClientStory:
         elif state == "STABLE":
             process.number = max(process.number, each.number)
             if process.reconciling_ms >= 0:
-                self.slow.append((process.reconciling_ms, each.at_ms - process.reconciling_ms, process.name, each.place))
+                self.slow.append(Reconciled(process.reconciling_ms, each.at_ms - process.reconciling_ms, process.name, each.place))
                 process.reconciling_ms = -1
             self._over(process, each)
 
     def _worker(self, process: ClientProcess, each: Statement) -> None:
-        work = connect_work(each.detail.text)
         delay_ms = max(each.detail.count, delay_of(each.detail.text))
-        self.connect.append((each.at_ms, process.name, work, delay_ms, each.number, each.place))
+        self.is_connect = True
+        if delay_ms > 0:
+            self.delays[each.number] = Delay(delay_ms, each.place)
         process.number = each.number
-        process.works = set(work)
+        process.works = set(connect_work(each.detail.text))
         self._taken_over(process, process.works, each)
         self._over(process, each)

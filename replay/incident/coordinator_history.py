@@ -28,6 +28,15 @@ class ObservedState:
     group: ObservedGroup
 
 
+@attrs.frozen
+class Stop:
+    """A span in which no client whose log is there had a partition."""
+
+    partition: str
+    from_ms: int
+    until_ms: int
+
+
 @attrs.frozen(kw_only=True)
 class GroupHistory:
     """`states`: in order of time, each different from the one before. `commits`: partition
@@ -39,8 +48,7 @@ class GroupHistory:
     say that a client lives, and not that it works. `sinks`: of a group of Kafka Connect, connector
     -> the group in which it reads.
     `has_records`: the states were stored by the coordinator; else they are what logs and tables
-    tell. `told`: rebalances that logs tell. `stops`: partition, from and until when no client whose
-    log is there had it, and the line of its return. `notes`: what else files say, with its place.
+    tell. `told`: rebalances that logs tell. `notes`: what else files say, with its place.
     `missing`: what these files cannot tell, and which would. `language`: the client whose logs they
     are, as ``librdkafka``; "": they are none.
     """
@@ -56,7 +64,7 @@ class GroupHistory:
     repeats: Mapping[str, Sequence[int]] = attrs.field(factory=dict)
     has_records: bool = True
     told: Sequence[Rebalance] = ()
-    stops: Sequence[tuple[str, int, int, str]] = ()
+    stops: Sequence[Stop] = ()
     notes: Sequence[str] = ()
     missing: Sequence[str] = ()
     language: str = ""

@@ -5,7 +5,7 @@ report serves both.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -16,6 +16,7 @@ from equipoise.replay.importers.evidence.tool_documents import BurrowStatus
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup
 from equipoise.replay.incident.broker_story import BrokerStory
 from equipoise.replay.incident.causes import Cause, Rebalance
+from equipoise.replay.incident.client_process import Reconciled
 from equipoise.replay.incident.client_story import ClientStory
 from equipoise.replay.incident.clock_shifts import clock_shifts
 from equipoise.replay.incident.coordinator_history import GroupHistory, ObservedState, read_history
@@ -30,6 +31,7 @@ _CLOCK_MS = 2_000
 _NEAR_MS = 5_000
 _STARTS_WITHIN_MS = 120_000
 """From the first line of a process to its first rebalance."""
+_SLOW_MS = 5_000
 _MOST_NOTES = 8
 
 
@@ -118,8 +120,9 @@ def _history(evidence: Evidence, group: str, nameless: list[Statement], recorded
     broker.finish(last_ms)
     clients.finish()
     kind = _kind(broker, clients, kinds)
-    told = with_outages(merged_rebalances(broker.found, clients), clients.outages)
-    told = with_undecided(told, kind, {process.shown for process in clients.processes.values()})
+    told = list(broker.found)
+    for step, _ in STEPS:
+        told = step(told, broker, clients, kind)
     return with_looks(_made(evidence, group, kind, told, broker, clients, statements, recorded), evidence, group, has_said=bool(statements))
 
 
@@ -147,7 +150,7 @@ def _in_order(evidence: Evidence, said: Iterable[Statement] | object, nameless: 
 
 
 def _kind(broker: BrokerStory, clients: ClientStory, kinds: Counter[str]) -> GroupKind:
-    if kinds["connect"] or clients.connect:
+    if kinds["connect"] or clients.is_connect:
         return GroupKind.CONNECT
     if broker.kind is not GroupKind.CLASSIC_CONSUMER:
         return GroupKind.STREAMS if kinds["streams"] else broker.kind
@@ -170,11 +173,6 @@ def _made(
     statements: Sequence[Statement],
     recorded: GroupHistory | None,
 ) -> GroupHistory:
-    told = _of_connect(told, clients) if clients.connect else told
-    told = [_slow_named(each, clients) for each in told] if clients.slow else told
-    told = _without_state(told, clients) if clients.without_state else told
-    if told and told[0].cause is Cause.JOINED and told[0].number <= 1 and told[0].number >= 0 and not broker.found:
-        told[0] = attrs.evolve(told[0], cause=Cause.FIRST)
     notes = _notes(evidence, clients)
     has_broker = any(each.said.is_of_broker for each in statements)
     missing = _missing(has_broker=has_broker, clients=clients, kind=kind, has_records=recorded is not None)
@@ -189,10 +187,10 @@ def _made(
             missing=missing if not recorded.states else (),
         )
     states: list[ObservedState] = []
-    for at_ms, each in broker.groups or _client_groups(group, kind, clients):
-        if states and states[-1].at_ms >= at_ms:
+    for each in broker.states or _client_states(group, kind, clients):
+        if states and states[-1].at_ms >= each.at_ms:
             states.pop()
-        states.append(ObservedState(at_ms=at_ms, group=attrs.evolve(each, kind=kind)))
+        states.append(attrs.evolve(each, group=attrs.evolve(each.group, kind=kind)))
     if not states and (told or notes or statements):
         at_ms = told[0].begin_ms if told else statements[0].at_ms if statements else 0
         states.append(ObservedState(at_ms=at_ms, group=ObservedGroup(name=group, kind=kind)))
@@ -226,25 +224,42 @@ def _language(evidence: Evidence, statements: Sequence[Statement]) -> str:
     return ""
 
 
-def _client_groups(group: str, kind: GroupKind, clients: ClientStory) -> list[tuple[int, ObservedGroup]]:
+def _client_states(group: str, kind: GroupKind, clients: ClientStory) -> list[ObservedState]:
     """The group as its leader dealt it."""
     found = []
-    for at_ms, number, dealt, _ in sorted(clients.dealt, key=lambda each: each[0]):
-        members = {name: attrs.evolve(observed(name, "", ""), active=frozenset(work)) for name, work in dealt.items()}
-        found.append((at_ms, ObservedGroup(name=group, kind=kind, epoch=number, assignment_epoch=number, members=members)))
+    for each in sorted(clients.dealt, key=lambda each: each.at_ms):
+        members = {name: attrs.evolve(observed(name, "", ""), active=frozenset(work)) for name, work in each.work.items()}
+        observed_group = ObservedGroup(name=group, kind=kind, epoch=each.number, assignment_epoch=each.number, members=members)
+        found.append(ObservedState(at_ms=each.at_ms, group=observed_group))
     return found
 
 
-def _of_connect(told: list[Rebalance], clients: ClientStory) -> list[Rebalance]:
+# -- what is made of the brokers' rebalances, step by step
+
+Step = Callable[[Sequence[Rebalance], BrokerStory, ClientStory, GroupKind], list[Rebalance]]
+
+
+def _merged(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
+    return merged_rebalances(told, clients)
+
+
+def _in_outages(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
+    return with_outages(told, clients.outages)
+
+
+def _undecided(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
+    return with_undecided(told, kind, {process.shown for process in clients.processes.values()})
+
+
+def _of_connect(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
     """Workers of Kafka Connect: a delay says that work was lost, and its end gives it out."""
-    delays = {number: (delay_ms, place) for _, _, _, delay_ms, number, place in clients.connect if delay_ms > 0}
     found: list[Rebalance] = []
     waiting = False
     for each in told:
-        delay = delays.get(each.number)
+        delay = clients.delays.get(each.number)
         if delay is not None and not waiting and each.cause in (Cause.UNSEEN, Cause.JOINED, Cause.GONE, Cause.ASKED):
-            detail = f"work was lost, and waits for up to {span_text(delay[0])} (scheduled.rebalance.max.delay.ms) whether it is back or not"
-            each = attrs.evolve(each, detail=detail, places=merged_places(each.places, (delay[1],)))
+            detail = f"work was lost, and waits for up to {span_text(delay.ms)} (scheduled.rebalance.max.delay.ms) whether it is back or not"
+            each = attrs.evolve(each, detail=detail, places=merged_places(each.places, (delay.place,)))
             if each.cause in (Cause.UNSEEN, Cause.JOINED):
                 each = attrs.evolve(each, cause=Cause.GONE, members=(), joined=())
             waiting = True
@@ -255,33 +270,58 @@ def _of_connect(told: list[Rebalance], clients: ClientStory) -> list[Rebalance]:
     return found
 
 
-def _without_state(told: Sequence[Rebalance], clients: ClientStory) -> list[Rebalance]:
+def _without_state(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
     """Names processes of Kafka Streams that are back with an empty state directory, in the first
     rebalance after they began.
     """
     found = list(told)
-    for at_ms, file, place in clients.without_state:
-        process = clients.processes.get(clients.by_file.get(file, ""))
+    for empty in clients.without_state:
+        process = clients.processes.get(clients.by_file.get(empty.file, ""))
         for index, each in enumerate(found):
-            is_soon = at_ms - _CLOCK_MS <= each.end_ms and each.begin_ms <= at_ms + _STARTS_WITHIN_MS
+            is_soon = empty.at_ms - _CLOCK_MS <= each.end_ms and each.begin_ms <= empty.at_ms + _STARTS_WITHIN_MS
             is_back = process is not None and each.cause in (Cause.BACK, Cause.RESTARTED) and process.shown in each.members
             if process is None or not is_soon or not (is_back or process.shown in each.joined):
                 continue
-            empty = "its state directory was empty, so it restores all of its tasks"
-            detail = empty if is_back else each.detail or f"{process.shown} joined: {empty}"
-            found[index] = attrs.evolve(each, detail=detail, lost_state=(process.shown,), places=merged_places(each.places, (place,)))
+            why = "its state directory was empty, so it restores all of its tasks"
+            detail = why if is_back else each.detail or f"{process.shown} joined: {why}"
+            found[index] = attrs.evolve(each, detail=detail, lost_state=(process.shown,), places=merged_places(each.places, (empty.place,)))
             break
     return found
 
 
-def _slow_named(each: Rebalance, clients: ClientStory) -> Rebalance:
-    """Names the member of KIP-848 that took long to give up what it had."""
-    slow = [one for one in clients.slow if one[1] >= 5_000 and each.begin_ms - _CLOCK_MS <= one[0] <= each.end_ms + _CLOCK_MS + one[1]]
-    if not slow or each.cause in (Cause.POLL_TIMEOUT, Cause.EXPIRED, Cause.TOO_SLOW):
+def _slow_named(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
+    """Names the members of KIP-848 that took long to give up what they had."""
+    return [_slow(each, [one for one in clients.slow if one.took_ms >= _SLOW_MS]) for each in told]
+
+
+def _slow(each: Rebalance, slow: Sequence[Reconciled]) -> Rebalance:
+    near = [one for one in slow if each.begin_ms - _CLOCK_MS <= one.begin_ms <= each.end_ms + _CLOCK_MS + one.took_ms]
+    if not near or each.cause in (Cause.POLL_TIMEOUT, Cause.EXPIRED, Cause.TOO_SLOW):
         return each
-    begin_ms, took_ms, name, place = max(slow, key=lambda one: one[1])
-    detail = f"{name} took {span_text(took_ms)} to give up and take over its work"
-    return attrs.evolve(each, end_ms=max(each.end_ms, begin_ms + took_ms), detail=detail, places=merged_places(each.places, (place,)))
+    one = max(near, key=lambda one: one.took_ms)
+    detail = f"{one.who} took {span_text(one.took_ms)} to give up and take over its work"
+    return attrs.evolve(each, end_ms=max(each.end_ms, one.begin_ms + one.took_ms), detail=detail, places=merged_places(each.places, (one.place,)))
+
+
+def _first(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
+    """The first member of a group whose broker says nothing began it."""
+    begins = bool(told) and not broker.found and told[0].cause is Cause.JOINED and 0 <= told[0].number <= 1
+    return [attrs.evolve(told[0], cause=Cause.FIRST), *told[1:]] if begins else list(told)
+
+
+STEPS: tuple[tuple[Step, str], ...] = (
+    (_merged, "the brokers' rebalances are the frame, into which what clients say is put"),
+    (_in_outages, "it moves beginnings and adds rebalances, and the next step goes by their order"),
+    (_undecided, "a detail says that a departure is explained, and the steps below add some that explain none"),
+    (_of_connect, "of Kafka Connect's workers alone"),
+    (_slow_named, "of members of KIP-848 alone"),
+    (_without_state, "of Kafka Streams alone; none of these three sees what another one does"),
+    (_first, "the steps above know the first member as one that joined"),
+)
+"""Each step, and why it comes where it does. What needs the whole list comes later: a recording's
+own rebalances (`rebalances.with_told`), tables (`from_tables.with_looks`), and loops
+(`rebalance_loops.with_loops`).
+"""
 
 
 def _notes(evidence: Evidence, clients: ClientStory) -> list[str]:
@@ -290,11 +330,9 @@ def _notes(evidence: Evidence, clients: ClientStory) -> list[str]:
         for file in evidence.files
         if file.shift_ms
     ]
-    found += [f"{name} = {value} ({place})" for name, (value, place) in sorted(clients.settings.items()) if name in _TOLD_SETTINGS]
-    restored = [(took, who, place) for _, who, took, place in clients.states if took.startswith("its tasks took")]
-    found += [f"{who}: {took} ({place})" for took, who, place in restored[-3:]]
-    failed = [(at_ms, who, what, place) for at_ms, who, what, place in clients.states if what in ("ERROR", "PENDING_ERROR", "FAILED")]
-    found += [f"{who} went to {what} ({place})" for _, who, what, place in failed[:3]]
+    found += [f"{name} = {each.value} ({each.place})" for name, each in sorted(clients.settings.items()) if name in _TOLD_SETTINGS]
+    found += [f"{each.what}: {each.value} ({each.place})" for each in clients.restored[-3:]]
+    found += [f"{each.what} went to {each.value} ({each.place})" for each in clients.failed[:3]]
     return found[:_MOST_NOTES]
 
 

@@ -10,7 +10,7 @@ import attrs
 
 from equipoise.replay.incident.broker_story import LATE_MS
 from equipoise.replay.incident.causes import Cause, Rebalance
-from equipoise.replay.incident.client_process import Departure
+from equipoise.replay.incident.client_process import DealtWork, Departure
 from equipoise.replay.incident.client_story import ClientStory
 from equipoise.replay.incident.coordinator_outages import LONG_MS
 from equipoise.replay.incident.named_causes import STRENGTH, names, observed
@@ -166,8 +166,7 @@ def _combined(clients: ClientStory) -> list[Rebalance]:
             by_number[each.number] = len(clusters)
             clusters.append([each])
             in_cluster.append({process.name})
-    members_of = {number: frozenset(dealt) for _, number, dealt, _ in clients.dealt}
-    places_of = {number: place for _, number, _, place in clients.dealt}
+    dealt = {each.number: each for each in clients.dealt}
     departed: dict[int, list[Departure]] = {}
     for left in clients.departures:
         departed.setdefault(left.number, []).append(left)
@@ -190,8 +189,8 @@ def _combined(clients: ClientStory) -> list[Rebalance]:
                     places=merged_places((cause.place,), one.places),
                     begin_ms=min(one.begin_ms, cause.at_ms),
                 )
-            elif one.number - 1 in members_of and one.number in members_of:
-                one = _by_dealt(one, members_of[one.number - 1], members_of[one.number], places_of[one.number])
+            elif one.number - 1 in dealt and one.number in dealt:
+                one = _by_dealt(one, dealt[one.number - 1], dealt[one.number])
         made.append(one)
     # a client that was out is in again: what put it out is told by the others already
     told = [one for one, cluster in zip(made, clusters, strict=True) if not (cluster[0].gone and set(cluster[0].places) & taken)]
@@ -227,12 +226,13 @@ def _may_begin(one: Rebalance, left: Departure) -> bool:
     return left.cause is not Cause.LEFT or one.begin_ms - _TOLD_WITHIN_MS <= left.at_ms <= one.end_ms + _CLOCK_MS
 
 
-def _by_dealt(one: Rebalance, before: frozenset[str], after: frozenset[str], place: str) -> Rebalance:
+def _by_dealt(one: Rebalance, before: DealtWork, after: DealtWork) -> Rebalance:
     """Returns who is in the leader's assignment, and was not in the one before, or the other way
     round.
     """
-    gone, joined = ([observed(name, "", "") for name in sorted(each)] for each in (before - after, after - before))
-    places = merged_places(one.places, (place,))
+    both = (before.work.keys() - after.work.keys(), after.work.keys() - before.work.keys())
+    gone, joined = ([observed(name, "", "") for name in sorted(each)] for each in both)
+    places = merged_places(one.places, (after.place,))
     if gone and not joined:
         return attrs.evolve(one, cause=Cause.GONE, members=names(gone), gone=names(gone), places=places)
     if joined and not gone:

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import attrs
 
 from equipoise.replay.importers.evidence.files import client_of
 from equipoise.replay.importers.evidence.reasons import Why
@@ -32,7 +34,7 @@ CAUSES = {
     Why.SUBSCRIBED: Cause.SUBSCRIBED,
     Why.UNKNOWN: Cause.UNSEEN,
 }
-"""Reason that a broker or a client gives -> cause."""
+"""NamedCause that a broker or a client gives -> cause."""
 STRENGTH = (
     Cause.TWICE,
     Cause.POLL_TIMEOUT,
@@ -56,6 +58,21 @@ STRENGTH = (
     Cause.UNSEEN,
 )
 """Of several causes of one rebalance the first of these."""
+
+
+@attrs.frozen
+class NamedCause:
+    """A cause of a rebalance, as one line names it. `member`: the one that it is about."""
+
+    cause: Cause
+    detail: str = ""
+    member: ClusterMember | None = None
+
+
+def strongest(reasons: Sequence[NamedCause]) -> NamedCause:
+    """Returns the first of STRENGTH, with the first detail that is told of it."""
+    cause = min((each.cause for each in reasons), key=STRENGTH.index)
+    return NamedCause(cause, next((each.detail for each in reasons if each.cause is cause and each.detail), ""))
 
 
 def observed(name: str, instance: str, client: str) -> ClusterMember:

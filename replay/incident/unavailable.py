@@ -62,7 +62,6 @@ def gaps(history: GroupHistory) -> list[Gap]:
                 came, behind = end - committed, max(0, end - then)
                 is_long = 2 * behind >= came or (history.has_every_commit and after_ms - before_ms >= _TIMES_SELDOM * usual)
                 found.append(Gap(partition, before_ms, after_ms, unavailable_ms, came, behind, is_long))
-    for partition, from_ms, until_ms, _ in history.stops:
-        if until_ms - from_ms >= LEAST_MS:
-            found.append(Gap(partition, from_ms, until_ms, until_ms - from_ms, came=0, behind=0, is_long=False))
+    stops = [stop for stop in history.stops if stop.until_ms - stop.from_ms >= LEAST_MS]
+    found += [Gap(each.partition, each.from_ms, each.until_ms, each.until_ms - each.from_ms, came=0, behind=0, is_long=False) for each in stops]
     return sorted(found, key=lambda gap: (gap.from_ms, gap.partition))

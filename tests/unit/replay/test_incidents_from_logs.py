@@ -212,6 +212,21 @@ def test_coordinator_that_is_loaded_long_after_an_epoch_is_another_event(tmp_pat
     assert [(each.cause, each.took_ms) for each in found] == [(LEFT, 0), (Cause.COORDINATOR, 0)]
 
 
+def test_member_that_was_slow_does_not_explain_who_left(tmp_path: Path) -> None:
+    """A step names the slow member, and must not come before the one that says what is open."""
+    line = "[2026-03-01 10:00:{:02},000] INFO [GroupCoordinator id=0] [GroupId g] {} (org.apache.kafka.coordinator.group.GroupMetadataManager)\n"
+    server = line.format(0, "Member JbCMnaCaTiK8DVpyQkQDUQ left the consumer group.") + line.format(
+        0, "Bumped group epoch to 7 with metadata hash 0."
+    )
+    who = "INFO [Consumer clientId=m1, groupId=g] Member j-g6mj9uSVuBBJTqfMYy9w with epoch 7 transitioned from {} to {}."
+    states = ((1, "STABLE", "RECONCILING"), (9, "RECONCILING", "STABLE"))
+    (tmp_path / "server.log").write_text(server)
+    (tmp_path / "m1.log").write_text("".join(f"2026-03-01 10:00:0{second},000 {who.format(*change)}\n" for second, *change in states))
+    (left,) = rebalances(histories(tmp_path / "server.log", tmp_path / "m1.log")["g"])
+    assert (left.cause, left.detail) == (LEFT, "m1 took 8.0 s to give up and take over its work")
+    assert "these files cannot tell whether it was closed" in left.untold
+
+
 def test_departure_that_comes_after_a_rebalance_did_not_begin_it(tmp_path: Path) -> None:
     who = "INFO org.apache.kafka.clients.consumer.internals.ConsumerCoordinator - [Consumer clientId={}, groupId=g]"
 
