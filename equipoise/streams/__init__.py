@@ -14,6 +14,9 @@ They hold nothing but what they were made with. All else is in the task's state:
 with it, moves with it, and what a failed record has changed is taken back. `equipoise.State` does
 not show it.
 
+`sum`, `min` and `max` are the aggregates, as in `streams.sum(cents)` after ``from equipoise import
+streams``.
+
 - `stream_time`: the highest timestamp; `kept`: what all have in common
 - `windows`: tumbling and hopping ones; `moving_windows`: sessions and sliding ones; `aggregates`
 - `tables`, `joins`: joins; `reminders`: timers
@@ -21,7 +24,7 @@ not show it.
 
 from __future__ import annotations
 
-from equipoise.streams.aggregates import Aggregate, aggregate, count, largest, reduced, smallest, total
+from equipoise.streams.aggregates import Aggregate, aggregate, count, max, min, reduce, sum
 from equipoise.streams.joins import JoinedPair, StreamJoin
 from equipoise.streams.moving_windows import SessionWindows, SlidingWindows, sessions, sliding
 from equipoise.streams.reminders import Reminders
@@ -45,12 +48,12 @@ __all__ = [
     "aggregate",
     "count",
     "hopping",
-    "largest",
-    "reduced",
+    "max",
+    "min",
+    "reduce",
     "sessions",
     "sliding",
-    "smallest",
     "stream_time_ms",
-    "total",
+    "sum",
     "tumbling",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -52,7 +53,7 @@ def count() -> Aggregate[Any, int, int]:
     return Aggregate(int, lambda kept, value: kept + 1, lambda one, other: one + other, _same)
 
 
-def total(of: Callable[[V], N]) -> Aggregate[V, N, N]:
+def sum(of: Callable[[V], N]) -> Aggregate[V, N, N]:
     """The sum of `of(value)`."""
     zero: Any = 0
     return Aggregate(lambda: zero, lambda kept, value: kept + of(value), lambda one, other: one + other, _same)
@@ -62,19 +63,19 @@ def _first_or(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda kept, value: value if kept is None else kept if value is None else choose(kept, value)
 
 
-def smallest(of: Callable[[V], R]) -> Aggregate[V, R | None, R]:
+def min(of: Callable[[V], R]) -> Aggregate[V, R | None, R]:
     """The least `of(value)`."""
-    choose = _first_or(min)
+    choose = _first_or(builtins.min)
     return Aggregate(lambda: None, lambda kept, value: choose(kept, of(value)), choose, _some)
 
 
-def largest(of: Callable[[V], R]) -> Aggregate[V, R | None, R]:
+def max(of: Callable[[V], R]) -> Aggregate[V, R | None, R]:
     """The greatest `of(value)`."""
-    choose = _first_or(max)
+    choose = _first_or(builtins.max)
     return Aggregate(lambda: None, lambda kept, value: choose(kept, of(value)), choose, _some)
 
 
-def reduced(by: Callable[[V, V], V]) -> Aggregate[V, V | None, V]:
+def reduce(by: Callable[[V, V], V]) -> Aggregate[V, V | None, V]:
     """The first value, and then `by(kept, value)`."""
     choose = _first_or(by)
     return Aggregate(lambda: None, choose, choose, _some)

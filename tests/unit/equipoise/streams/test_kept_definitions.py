@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from equipoise import ErrorPolicy, JsonSerde, MemoryStore, Record, State, StringSerde, TaskContext, TaskId
+from equipoise import ErrorPolicy, JsonSerde, MemoryStore, Record, State, StringSerde, TaskContext, TaskId, streams
 from equipoise.member.tasks.context import KeptError
-from equipoise.streams import Reminders, StreamJoin, StreamTable, count, hopping, sessions, sliding, total, tumbling
+from equipoise.streams import Reminders, StreamJoin, StreamTable, count, hopping, sessions, sliding, tumbling
 from equipoise.testing import TaskDriver
 
 DATA = Path(__file__).parents[3] / "data"
@@ -131,7 +131,7 @@ async def _parked(policy: ErrorPolicy) -> None:
 
 def test_name_that_is_used_twice_is_refused_with_both_kinds() -> None:
     context = _context(MemoryStore())
-    views, cents = tumbling("per-minute", count(), size_ms=60_000), tumbling("per-minute", total(int), size_ms=60_000)
+    views, cents = tumbling("per-minute", count(), size_ms=60_000), tumbling("per-minute", streams.sum(int), size_ms=60_000)
     views.add(context, "k", 1, BASE)
     with pytest.raises(KeptError, match="'per-minute' is used twice"):
         cents.add(context, "k", 1, BASE)

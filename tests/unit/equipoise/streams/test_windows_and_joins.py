@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise import JsonSerde, MemoryStore, Record, State, StringSerde, TaskContext, TaskId
+from equipoise import JsonSerde, MemoryStore, Record, State, StringSerde, TaskContext, TaskId, streams
 from equipoise.events.errors import FieldError, InputError
 from equipoise.streams import (
     Aggregate,
@@ -26,13 +26,9 @@ from equipoise.streams import (
     aggregate,
     count,
     hopping,
-    largest,
-    reduced,
     sessions,
     sliding,
-    smallest,
     stream_time_ms,
-    total,
     tumbling,
 )
 from equipoise.streams.windows import AnyWindows
@@ -335,7 +331,7 @@ def test_windows_of_a_function_that_makes_aggregates_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [(count(), 3), (total(int), 9), (smallest(int), 1), (largest(int), 5), (reduced(lambda kept, value: kept * 10 + value), 153)],
+    [(count(), 3), (streams.sum(int), 9), (streams.min(int), 1), (streams.max(int), 5), (streams.reduce(lambda kept, value: kept * 10 + value), 153)],
 )
 def test_aggregates(kind: Aggregate[int, Any, int], expected: int) -> None:
     found, _ = results_of(tumbling("w", kind, size_ms=10, emit="close"), [("a", 1, 1), ("a", 2, 5), ("a", 3, 3)], ["go on"])
