@@ -21,31 +21,31 @@ N = TypeVar("N", int, float)
 
 @attrs.frozen
 class Aggregate(Generic[V, A, R]):
-    """An aggregate of your own. `begin()`: of no value. `add(kept, value)`. `merge(kept, kept)`: of
+    """An aggregate of your own. `init()`: of no value. `add(kept, value)`. `merge(kept, kept)`: of
     two windows that become one, which sessions and sliding windows need. `result(kept)`.
 
-    `add` and `merge` may change their first argument, and return it. Raises InputError when `begin`
+    `add` and `merge` may change their first argument, and return it. Raises InputError when `init`
     returns one list, or another thing that can change, for all windows.
     """
 
-    begin: Callable[[], A]
+    init: Callable[[], A]
     add: Callable[[A, V], A]
     merge: Callable[[A, A], A]
     result: Callable[[A], R]
 
     def __attrs_post_init__(self) -> None:
-        first = self.begin()
-        if first.__hash__ is None and self.begin() is first:
-            raise InputError(f"Aggregate.begin: it returns one {type(first).__name__} for all windows; return a new one, as in lambda: []")
+        first = self.init()
+        if first.__hash__ is None and self.init() is first:
+            raise InputError(f"Aggregate.init: it returns one {type(first).__name__} for all windows; return a new one, as in lambda: []")
 
 
 def _same(kept: A) -> A:
     return kept
 
 
-def aggregate(begin: Callable[[], A], add: Callable[[A, V], A], merge: Callable[[A, A], A]) -> Aggregate[V, A, A]:
+def aggregate(init: Callable[[], A], add: Callable[[A, V], A], merge: Callable[[A, A], A]) -> Aggregate[V, A, A]:
     """An aggregate whose result is what it keeps."""
-    return Aggregate(begin, add, merge, _same)
+    return Aggregate(init, add, merge, _same)
 
 
 def count() -> Aggregate[Any, int, int]:

@@ -57,7 +57,7 @@ class SessionWindows(AnyWindows[V, A, R]):
                 others.append(each)
         if end < first_open_ms:
             return None
-        content = kept.add(kept.begin() if content is None else content, value)
+        content = kept.add(kept.init() if content is None else content, value)
         state.put_own(place, self._pack([*others, (start, end, content)] if others else [(start, end, content)]))
         is_new = True
         for _, its_end in joined:
@@ -165,7 +165,7 @@ class SlidingWindows(AnyWindows[V, A, R]):
         if at_ms < max(now_ms - self._grace_ms, self._from_ms(state)):
             return None
         kept, size_ms, raw_key = self._aggregate, self._size_ms, state.key_bytes(key)
-        of_key, before, results, is_new = self._of_key(raw_key), kept.begin(), [], True
+        of_key, before, results, is_new = self._of_key(raw_key), kept.init(), [], True
         ends: list[tuple[int, A, A]] = []
         for place, raw in state.range_own(of_key + packed(at_ms - size_ms), of_key + packed(at_ms + size_ms + 1)):
             end = int.from_bytes(place[-TIME_BYTES:])
@@ -177,7 +177,7 @@ class SlidingWindows(AnyWindows[V, A, R]):
                 own, is_new = kept.add(own, value), False
             ends.append((end, own, kept.add(whole, value)))
         if is_new:
-            ends.insert(0, (at_ms, kept.add(kept.begin(), value), kept.add(before, value)))
+            ends.insert(0, (at_ms, kept.add(kept.init(), value), kept.add(before, value)))
             state.put_own(self._by_time + packed(at_ms) + raw_key, b"1")
             marks = self._marks(state)
             if not marks:

@@ -190,7 +190,7 @@ class FixedWindows(AnyWindows[V, A, R]):
             is_late = False
             place = self._by_time + start.to_bytes(TIME_BYTES) + raw_key
             before = state.get_own(place)
-            after = kept.add(kept.begin() if before is None else self._unpack(before), value)
+            after = kept.add(kept.init() if before is None else self._unpack(before), value)
             state.put_own(place, self._pack(after))
             if emits:
                 results.append(_new_result(WindowResult, (key, start, start + size_ms, kept.result(after), False, ())))

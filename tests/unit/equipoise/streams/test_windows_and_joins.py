@@ -318,7 +318,7 @@ async def test_reminders_by_the_clock_set_before_start_are_refused() -> None:
 
 def test_aggregate_with_one_list_for_all_windows_is_refused() -> None:
     shared: list[int] = []
-    with pytest.raises(InputError, match=r"Aggregate.begin: it returns one list for all windows; return a new one"):
+    with pytest.raises(InputError, match=r"Aggregate.init: it returns one list for all windows; return a new one"):
         aggregate(lambda: shared, lambda kept, value: [*kept, value], lambda kept, other: kept + other)
     aggregate(list, lambda kept, value: [*kept, value], lambda kept, other: kept + other)
 
@@ -336,8 +336,8 @@ def test_windows_of_a_function_that_makes_aggregates_are_refused() -> None:
 def test_aggregates(kind: Aggregate[int, Any, int], expected: int) -> None:
     found, _ = results_of(tumbling("w", kind, size_ms=10, emit="close"), [("a", 1, 1), ("a", 2, 5), ("a", 3, 3)], ["go on"])
     assert [each.value for each in found] == [expected]
-    one, other = kind.add(kind.begin(), 1), kind.add(kind.begin(), 5)
-    assert kind.result(kind.merge(kind.begin(), one)) == kind.result(one)
+    one, other = kind.add(kind.init(), 1), kind.add(kind.init(), 5)
+    assert kind.result(kind.merge(kind.init(), one)) == kind.result(one)
     assert kind.result(kind.merge(one, other)) == kind.result(kind.add(one, 5))
 
 
