@@ -142,7 +142,7 @@ def run() -> list[Row]:
     """The longest commits and calls, and what a range costs."""
     rows: list[Row] = []
     collect_seldom()  # as a member
-    changing, closing = tumbling("w", count(), size_ms=1_000), sessions("s", count(), gap_ms=1_000, emit="close")
+    changing, closing = tumbling("w", count(), size_ms=1_000), sessions("s", count(), gap_ms=1_000, emit="final")
     for name, windows, entries in (
         ("tumbling windows", changing, _windows_of(changing)),
         ("sessions, sent when they close", closing, _sessions_of(closing)),

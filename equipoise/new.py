@@ -23,7 +23,7 @@ from typing import Any
 from equipoise import ErrorPolicy, JsonSerde, Member, Processor, Record, StringSerde, TaskContext
 from equipoise.streams import count, tumbling
 
-per_minute = tumbling("per-minute", count(), size_ms=60_000, grace_ms=10_000, emit="close")
+per_minute = tumbling("per-minute", count(), size_ms=60_000, grace_ms=10_000, emit="final")
 
 
 def handle(record: Record, context: TaskContext) -> None:

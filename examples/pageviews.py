@@ -14,7 +14,7 @@ users: StreamTable[dict[str, str]] = StreamTable("users")
 last_pages: Aggregate[Click, list[str], list[str]] = aggregate(
     list, lambda pages, click: [*pages, click["page"]][-5:], lambda one, other: [*one, *other][-5:]
 )
-visits = sessions("visits", last_pages, gap_ms=30_000, grace_ms=5_000, emit="close")
+visits = sessions("visits", last_pages, gap_ms=30_000, grace_ms=5_000, emit="final")
 views = tumbling("views", count(), size_ms=60_000, grace_ms=86_400_000)  # its records come from several tasks: one may be behind
 
 

@@ -31,7 +31,7 @@ class SessionWindows(AnyWindows[V, A, R]):
         *,
         gap_ms: int,
         grace_ms: int = 0,
-        emit: str = "change",
+        emit: str = "update",
         on_late: OnLate | None = None,
         state: str | None = None,
         serde: Serde | None = None,
@@ -70,7 +70,7 @@ class SessionWindows(AnyWindows[V, A, R]):
             marks = self._marks(state)
             if not marks or end < marks[0]:
                 self._set_marks(state, end)
-        if not self._emits_changes:
+        if not self._emits_updates:
             return []
         return [WindowResult(key, start, end, kept.result(content), replaces=tuple(each for each in joined if each != (start, end)))]
 
@@ -90,7 +90,7 @@ class SessionWindows(AnyWindows[V, A, R]):
             for each in () if raw is None else self._unpack(raw):
                 if each[1] != end:
                     others.append(each)
-                elif not self._emits_changes:
+                elif not self._emits_updates:
                     results.append(WindowResult(state.key_of(raw_key), each[0], end, self._aggregate.result(each[2]), is_closed=True))
             state.put_own(place, self._pack(others) if others else None)
             state.put_own(index, None)
@@ -126,7 +126,7 @@ def sessions(
     *,
     gap_ms: int,
     grace_ms: int = 0,
-    emit: str = "change",
+    emit: str = "update",
     on_late: OnLate | None = None,
     state: str | None = None,
     serde: Serde | None = None,
@@ -149,7 +149,7 @@ class SlidingWindows(AnyWindows[V, A, R]):
         *,
         size_ms: int,
         grace_ms: int = 0,
-        emit: str = "change",
+        emit: str = "update",
         on_late: OnLate | None = None,
         state: str | None = None,
         serde: Serde | None = None,
@@ -186,7 +186,7 @@ class SlidingWindows(AnyWindows[V, A, R]):
                 self._set_marks(state, min(marks[0], at_ms), min(marks[1], at_ms))
         for end, own, whole in ends:
             state.put_own(of_key + packed(end), self._pack([own, whole]))
-            if self._emits_changes:
+            if self._emits_updates:
                 results.append(WindowResult(key, max(0, end - size_ms), end, kept.result(whole)))
         return results
 
@@ -197,7 +197,7 @@ class SlidingWindows(AnyWindows[V, A, R]):
         closed_to, kept_from = marks
         bound_ms, at = max(now_ms - self._grace_ms, self._from_ms(state)), len(self._by_time)
         results: list[WindowResult[R]] = []
-        if self._emits_changes:
+        if self._emits_updates:
             closed_to = max(closed_to, bound_ms)
         elif closed_to < bound_ms:
             end_ms = closed_to
@@ -260,7 +260,7 @@ def sliding(
     *,
     size_ms: int,
     grace_ms: int = 0,
-    emit: str = "change",
+    emit: str = "update",
     on_late: OnLate | None = None,
     state: str | None = None,
     serde: Serde | None = None,

@@ -14,7 +14,7 @@ from equipoise.streams.aggregates import A, Aggregate, R, V
 from equipoise.streams.kept import Kept, OnLate, _packed, _unpacked, check_ms
 from equipoise.streams.stream_time import LATEST, TIME_BYTES, advance, packed, time_of
 
-EMITS = ("change", "close")
+EMITS = ("update", "final")
 _new_result: Any = tuple.__new__
 """In half of the time that the class takes."""
 MOST_CLOSED = 1_000
@@ -44,8 +44,8 @@ class WindowResult(NamedTuple, Generic[R]):
 
 class AnyWindows(Kept, Generic[V, A, R]):
     """Windows of any kind. `name`: unique in the state. `grace_ms`: how much later than
-    later ones a record may come. `emit`: "change": `add` returns each window that it changes, again
-    and again. "close": only those that stream time has passed, each once. `on_late` gets records
+    later ones a record may come. `emit`: "update": `add` returns each window that it changes, again
+    and again. "final": only those that stream time has passed, each once. `on_late` gets records
     that come later still, which are counted.
     """
 
@@ -57,7 +57,7 @@ class AnyWindows(Kept, Generic[V, A, R]):
         aggregate: Aggregate[V, A, R],
         *,
         grace_ms: int = 0,
-        emit: str = "change",
+        emit: str = "update",
         on_late: OnLate | None = None,
         state: str | None = None,
         serde: Serde | None = None,
@@ -67,9 +67,9 @@ class AnyWindows(Kept, Generic[V, A, R]):
             raise InputError(f"{type(self).__name__}.aggregate: {aggregate!r:.60} is no Aggregate; call what makes one, as in count()")
         check_ms(f"{type(self).__name__}.grace_ms", grace_ms, 0)
         if emit not in EMITS:
-            raise InputError(f"{type(self).__name__}.emit: {emit!r} is neither 'change' nor 'close'")
-        self._aggregate, self._grace_ms, self._emits_changes = aggregate, grace_ms, emit == "change"
-        self._most = MOST_DROPPED if self._emits_changes else MOST_CLOSED
+            raise InputError(f"{type(self).__name__}.emit: {emit!r} is neither 'update' nor 'final'")
+        self._aggregate, self._grace_ms, self._emits_updates = aggregate, grace_ms, emit == "update"
+        self._most = MOST_DROPPED if self._emits_updates else MOST_CLOSED
 
     def add(self, context: TaskContext, key: Any, value: V, at_ms: int) -> list[WindowResult[R]]:
         """Adds a value with this timestamp. Returns what `emit` says, in a fixed order: windows
@@ -85,7 +85,7 @@ class AnyWindows(Kept, Generic[V, A, R]):
             self._note_late(context, state, key, value, at_ms)
             results = []
         closed = self._close(state, now_ms, self._most)
-        return results if self._emits_changes else closed
+        return results if self._emits_updates else closed
 
     def close(self, context: TaskContext) -> list[WindowResult[R]]:
         """Closes all that stream time has passed, after `advance`. Returns it, if `emit` says so."""
@@ -119,7 +119,7 @@ class FixedWindows(AnyWindows[V, A, R]):
         every_ms: int | None = None,
         grace_ms: int = 0,
         retention_ms: int = 0,
-        emit: str = "change",
+        emit: str = "update",
         on_late: OnLate | None = None,
         state: str | None = None,
         serde: Serde | None = None,
@@ -158,7 +158,7 @@ class FixedWindows(AnyWindows[V, A, R]):
             if newer != marks:
                 self._set_marks(state, *(marks := newer))
         from_ms = super()._go_on(state, had)
-        return from_ms if had is not None else marks[1] if self._emits_changes else marks[0]
+        return from_ms if had is not None else marks[1] if self._emits_updates else marks[0]
 
     def _former_marks(self, state: State) -> list[int]:
         former: tuple[int, ...] = state.get_often(self._former_mark, _unpacked) or ()
@@ -183,7 +183,7 @@ class FixedWindows(AnyWindows[V, A, R]):
         if met is None or met[0] is not self._token:
             met = self._meet(state)
         first_ms = met[1]
-        raw_key, emits, results = state.key_bytes(key), self._emits_changes, []
+        raw_key, emits, results = state.key_bytes(key), self._emits_updates, []
         start = at_ms - at_ms % every_ms
         is_late = True
         while start > at_ms - size_ms and start >= first_ms and start + self._open_ms > now_ms:
@@ -213,7 +213,7 @@ class FixedWindows(AnyWindows[V, A, R]):
         is_kept = ((now_ms - self._kept_ms) // every_ms + 1) * every_ms
         was_open, was_kept = marks = self._marks(state) or (0, 0)
         results: list[WindowResult[R]] = []
-        if self._emits_changes:
+        if self._emits_updates:
             was_open = max(is_open, was_open)
         elif is_open > was_open:
             closed, was_open = self._passed(state, self._closed_to, was_open, is_open, most)
@@ -227,7 +227,7 @@ class FixedWindows(AnyWindows[V, A, R]):
         if (was_open, was_kept) != marks:
             self._set_marks(state, was_open, was_kept)
         due_ms = was_kept + self._kept_ms
-        state.due_ms[self._mark] = due_ms if self._emits_changes else min(due_ms, was_open + self._open_ms)
+        state.due_ms[self._mark] = due_ms if self._emits_updates else min(due_ms, was_open + self._open_ms)
         return results
 
     def _passed(self, state: State, cursor: bytes, begin: int, end: int, most: int | None) -> tuple[list[tuple[bytes, bytes]], int]:
@@ -305,7 +305,7 @@ def tumbling(
     size_ms: int,
     grace_ms: int = 0,
     retention_ms: int = 0,
-    emit: str = "change",
+    emit: str = "update",
     on_late: OnLate | None = None,
     state: str | None = None,
     serde: Serde | None = None,
@@ -324,7 +324,7 @@ def hopping(
     every_ms: int,
     grace_ms: int = 0,
     retention_ms: int = 0,
-    emit: str = "change",
+    emit: str = "update",
     on_late: OnLate | None = None,
     state: str | None = None,
     serde: Serde | None = None,

@@ -21,7 +21,7 @@ ONCE = "This is logged once, equipoise_member_dropped_records_total counts the o
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_record_of_2100_makes_no_later_ones_late(guarantee: str, clock_ms: int, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever the member's own clock says."""
-    views = tumbling("minutes", count(), size_ms=MINUTE_MS, emit="close")
+    views = tumbling("minutes", count(), size_ms=MINUTE_MS, emit="final")
 
     def handle(record: Record, context: TaskContext) -> None:
         for each in views.add(context, record.key, record.value, record.timestamp_ms):
@@ -50,7 +50,7 @@ def test_record_of_2100_makes_no_later_ones_late(guarantee: str, clock_ms: int, 
 
 
 def test_windows_of_times_to_come_move_with_them_where_that_is_meant() -> None:
-    bookings = tumbling("days", count(), size_ms=24 * 60 * MINUTE_MS, emit="close")
+    bookings = tumbling("days", count(), size_ms=24 * 60 * MINUTE_MS, emit="final")
 
     def handle(record: Record, context: TaskContext) -> None:
         for each in bookings.add(context, record.key, record.value, record.value):

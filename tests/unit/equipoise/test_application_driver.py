@@ -14,7 +14,7 @@ from examples.pageviews import OPTIONS, PROCESSORS
 
 SERDES: dict[str, Any] = {"key_serde": StringSerde(), "value_serde": JsonSerde()}
 MINUTE_MS = 60_000
-views = tumbling("views", count(), size_ms=MINUTE_MS, emit="close")
+views = tumbling("views", count(), size_ms=MINUTE_MS, emit="final")
 
 
 def by_page(record: Record, context: TaskContext) -> None:

@@ -145,7 +145,7 @@ def test_windows_that_are_made_for_each_record_go_on() -> None:
     assert [tumbling("w", count(), size_ms=60_000).add(context, "k", 1, BASE)[0].value for _ in range(3)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("emit", ["change", "close"])
+@pytest.mark.parametrize("emit", ["update", "final"])
 @pytest.mark.parametrize("is_of_former_build", [False, True])
 def test_windows_that_did_not_change_go_on_exactly(emit: str, is_of_former_build: bool) -> None:
     def made() -> Any:
@@ -168,7 +168,7 @@ def test_windows_that_did_not_change_go_on_exactly(emit: str, is_of_former_build
     assert dict(moved.items(windows._prefix, None)) == dict(plain.items(windows._prefix, None))
 
 
-@pytest.mark.parametrize("emit", ["change", "close"])
+@pytest.mark.parametrize("emit", ["update", "final"])
 @pytest.mark.parametrize(("had_ms", "has_ms"), [(10_000, 60_000), (60_000, 10_000)])
 def test_former_windows_with_another_step_are_refused(had_ms: int, has_ms: int, emit: str) -> None:
     store, had = MemoryStore(), tumbling("w", count(), size_ms=had_ms, emit=emit)
@@ -184,7 +184,7 @@ def test_former_windows_with_another_step_are_refused(had_ms: int, has_ms: int, 
 def test_windows_that_a_former_build_had_for_a_while_are_closed_once() -> None:
     store, seen, marks = MemoryStore(), [], None
     for second in range(60):
-        windows = tumbling("w", count(), size_ms=5_000, emit="close", retention_ms=200_000)
+        windows = tumbling("w", count(), size_ms=5_000, emit="final", retention_ms=200_000)
         context = _context(store)
         seen += _use(windows, context, BASE + second * 1_000)
         _commit(context, store)
@@ -204,9 +204,9 @@ each of the next 30.
 def test_state_of_a_former_build_goes_on_as_there(kind: str) -> None:
     due: list[Any] = []
     kept: Any = {
-        "windows of a fixed size": hopping("w", count(), size_ms=10_000, every_ms=5_000, grace_ms=2_000, retention_ms=40_000, emit="close"),
-        "session windows": sessions("w", count(), gap_ms=2_000, emit="close"),
-        "sliding windows": sliding("w", count(), size_ms=3_000, emit="close"),
+        "windows of a fixed size": hopping("w", count(), size_ms=10_000, every_ms=5_000, grace_ms=2_000, retention_ms=40_000, emit="final"),
+        "session windows": sessions("w", count(), gap_ms=2_000, emit="final"),
+        "sliding windows": sliding("w", count(), size_ms=3_000, emit="final"),
         "a join of streams": StreamJoin("w", before_ms=0, after_ms=3_000, kind="left"),
         "a table": StreamTable("w"),
         "reminders": Reminders("w", lambda context, key, value, due_ms: due.append([key, due_ms])),
@@ -233,7 +233,7 @@ def test_state_of_a_former_build_goes_on_as_there(kind: str) -> None:
     assert store.get(kept._description) is not None
 
 
-@pytest.mark.parametrize("emit", ["change", "close"])
+@pytest.mark.parametrize("emit", ["update", "final"])
 def test_closed_window_is_not_opened_by_a_longer_grace(emit: str) -> None:
     store, had = MemoryStore(), tumbling("w", count(), size_ms=10_000, emit=emit)
     context = _context(store)
@@ -245,12 +245,12 @@ def test_closed_window_is_not_opened_by_a_longer_grace(emit: str) -> None:
     assert has.late_records(context) == 1
     results = _use(has, context, BASE + 200_000)
     closed = [(each.start_ms - BASE, each.value) for each in results if each.is_closed]
-    assert closed == ([(50_000, 10)] if emit == "close" else [])
+    assert closed == ([(50_000, 10)] if emit == "final" else [])
     has.close(context)
     assert len(list(context.state.range_own(has._by_time, has._by_time + b"\xff"))) == 1  # the newest
 
 
-@pytest.mark.parametrize("emit", ["change", "close"])
+@pytest.mark.parametrize("emit", ["update", "final"])
 def test_session_that_is_over_is_not_opened_by_a_longer_gap(emit: str) -> None:
     store, had = MemoryStore(), sessions("w", count(), gap_ms=1_000, emit=emit)
     context = _context(store)
@@ -261,7 +261,7 @@ def test_session_that_is_over_is_not_opened_by_a_longer_gap(emit: str) -> None:
     assert _use(has, context, BASE + 2_000) == []
     assert has.late_records(context) == 1
     closed = _use(has, context, BASE + 45_000) + _use(has, context, BASE + 200_000)
-    assert [each.value for each in closed] == ([2] if emit == "close" else [2, 1])
+    assert [each.value for each in closed] == ([2] if emit == "final" else [2, 1])
     context.rollback()
 
 
@@ -325,7 +325,7 @@ def test_record_that_waits_in_a_join_finds_partners_by_the_longer_time() -> None
 @pytest.mark.parametrize(("had_ms", "has_ms"), [(10_000, 60_000), (60_000, 10_000)])
 def test_sessions_with_another_gap_go_on(had_ms: int, has_ms: int) -> None:
     store = MemoryStore()
-    had, has = (sessions("w", count(), gap_ms=ms, emit="close") for ms in (had_ms, has_ms))
+    had, has = (sessions("w", count(), gap_ms=ms, emit="final") for ms in (had_ms, has_ms))
     context, found = _context(store), []
     for second in range(400):
         if second == 200:

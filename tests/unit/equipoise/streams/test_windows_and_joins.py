@@ -124,7 +124,7 @@ def test_fixed_windows_have_what_came_in_time(
             if start + size + grace > now_ms:
                 expected[key, start].append(value)
         late += all(start + size + grace <= now_ms for start in its)
-    windows = hopping("w", LISTED, size_ms=size, every_ms=every, grace_ms=grace, emit="close")
+    windows = hopping("w", LISTED, size_ms=size, every_ms=every, grace_ms=grace, emit="final")
     found, task = results_of(windows, records, steps, most)
     assert {(each.key, each.start_ms): each.value for each in found} == expected
     assert len(found) == len(expected)
@@ -157,7 +157,7 @@ def test_sessions_have_what_is_near_each_other(records: list[tuple[str, int, int
             closed += [(its_key, *each) for each in its if each[1] + gap + grace < now_ms]
             open_sessions[its_key] = [each for each in its if each[1] + gap + grace >= now_ms]
     closed += [(key, *each) for key, its in open_sessions.items() for each in its]
-    windows = sessions("s", LISTED, gap_ms=gap, grace_ms=grace, emit="close")
+    windows = sessions("s", LISTED, gap_ms=gap, grace_ms=grace, emit="final")
     found, task = results_of(windows, records, steps, most)
     assert sorted((each.key, each.start_ms, each.end_ms, sorted(each.value)) for each in found) == sorted(closed)
     assert windows.late_records(task.context) == late
@@ -175,7 +175,7 @@ def test_sliding_windows_have_the_last_so_many_ms_of_each_record(
 ) -> None:
     size, taken = 10, accepted(records, lambda at_ms, now_ms: at_ms + grace < now_ms)
     expected = {(key, end): sorted(value for other, at_ms, value in taken if other == key and end - size <= at_ms <= end) for key, end, _ in taken}
-    windows = sliding("l", LISTED, size_ms=size, grace_ms=grace, emit="close")
+    windows = sliding("l", LISTED, size_ms=size, grace_ms=grace, emit="final")
     found, task = results_of(windows, records, steps, most)
     assert {(each.key, each.end_ms): sorted(each.value) for each in found} == expected
     assert len(found) == len(expected)
@@ -334,7 +334,7 @@ def test_windows_of_a_function_that_makes_aggregates_are_refused() -> None:
     [(count(), 3), (streams.sum(int), 9), (streams.min(int), 1), (streams.max(int), 5), (streams.reduce(lambda kept, value: kept * 10 + value), 153)],
 )
 def test_aggregates(kind: Aggregate[int, Any, int], expected: int) -> None:
-    found, _ = results_of(tumbling("w", kind, size_ms=10, emit="close"), [("a", 1, 1), ("a", 2, 5), ("a", 3, 3)], ["go on"])
+    found, _ = results_of(tumbling("w", kind, size_ms=10, emit="final"), [("a", 1, 1), ("a", 2, 5), ("a", 3, 3)], ["go on"])
     assert [each.value for each in found] == [expected]
     one, other = kind.add(kind.init(), 1), kind.add(kind.init(), 5)
     assert kind.result(kind.merge(kind.init(), one)) == kind.result(one)
@@ -343,7 +343,7 @@ def test_aggregates(kind: Aggregate[int, Any, int], expected: int) -> None:
 
 def test_session_takes_a_record_exactly_a_gap_later_though_another_key_was_there_before() -> None:
     records = [("u", 0, 9), ("a", 5, 1), ("b", 15, 2), ("a", 15, 3), ("b", 26, 4)]
-    found, _ = results_of(sessions("s", LISTED, gap_ms=10, emit="close"), records, ["go on"])
+    found, _ = results_of(sessions("s", LISTED, gap_ms=10, emit="final"), records, ["go on"])
     assert [(each.key, each.start_ms, each.end_ms, each.value) for each in found] == [
         ("u", 0, 0, [9]),
         ("a", 5, 15, [1, 3]),
@@ -361,7 +361,7 @@ def test_record_finds_its_first_partner_though_stream_time_is_at_its_last() -> N
 
 
 def test_what_a_failed_record_has_closed_is_closed_by_the_next_one() -> None:
-    task, windows = Task(["go on"]), sessions("s", count(), gap_ms=10, emit="close")
+    task, windows = Task(["go on"]), sessions("s", count(), gap_ms=10, emit="final")
     for number in range(40):
         task.handle(windows.add, f"u{number}", 1, 5)
     task.context.savepoint()
@@ -406,7 +406,7 @@ def test_windows_of_one_state_do_not_disturb_each_other_or_the_handler() -> None
     [
         (lambda: tumbling("w", count(), size_ms=0), r"FixedWindows\.size_ms: 0 is no number of milliseconds"),
         (lambda: hopping("w", count(), size_ms=5, every_ms=6), r"every_ms: 6 is more than size_ms 5"),
-        (lambda: tumbling("w", count(), size_ms=5, emit="closed"), "'closed' is neither 'change' nor 'close'"),
+        (lambda: tumbling("w", count(), size_ms=5, emit="closed"), "'closed' is neither 'update' nor 'final'"),
         (lambda: sessions("w", count(), gap_ms=-1), r"SessionWindows\.gap_ms: -1"),
         (lambda: StreamJoin("j", before_ms=1, kind="right"), "'right' is none of inner, left, outer"),
         (lambda: Reminders("r", print, by="time"), "'time' is neither 'stream' nor 'clock'"),
@@ -421,7 +421,7 @@ def test_what_is_wrong_is_said(make: Callable[[], Any], problem: str) -> None:
 
 def test_one_record_closes_1000_windows_and_drops_a_few_and_close_takes_the_rest() -> None:
     task = Task(["commit"])
-    closing, changing = tumbling("c", count(), size_ms=10, emit="close"), tumbling("w", count(), size_ms=10, retention_ms=20)
+    closing, changing = tumbling("c", count(), size_ms=10, emit="final"), tumbling("w", count(), size_ms=10, retention_ms=20)
     for number in range(2_500):
         task.handle(closing.add, f"u{number}", 1, 5)
         task.handle(changing.add, f"u{number}", 1, 5)
@@ -439,7 +439,7 @@ def test_one_record_closes_1000_windows_and_drops_a_few_and_close_takes_the_rest
 
 def test_expiry_costs_what_it_expires_however_much_was_deleted() -> None:
     """Steps over keys are counted, not time."""
-    task, windows = Task(["go on"]), sessions("s", count(), gap_ms=10, emit="close")
+    task, windows = Task(["go on"]), sessions("s", count(), gap_ms=10, emit="final")
     steps = 0
     usual = task.state.raw_items
 
