@@ -39,6 +39,13 @@ _FORMER_KINDS = {
 """How a kind is known without description: where it has keys, the number of its marks, and whether
 its first place by time names a place by key.
 """
+_SHOWN = {"every_ms": "advance_ms"}
+"""Word of a description -> the one that an application uses. Stored words stay as they are."""
+
+
+def shown(stored: str) -> str:
+    """A word of a description, for people."""
+    return _SHOWN.get(stored, stored)
 
 
 class Kept(Declared):
@@ -117,8 +124,8 @@ class Kept(Declared):
         for size, value in {"form": _FORM, **self._sizes()}.items():
             if had is not None and had.get(size) != value:
                 raise KeptError(
-                    f"{self._kind} {self.name!r} had {size}={had.get(size)} and has {size}={value} now: what is kept does not fit; "
-                    f"give them another name, or {size}={had.get(size)} again"
+                    f"{self._kind} {self.name!r} had {shown(size)}={had.get(size)} and has {shown(size)}={value} now: what is kept does not fit; "
+                    f"give them another name, or {shown(size)}={had.get(size)} again"
                 )
         return had
 

@@ -102,7 +102,7 @@ class AnyWindows(Kept, Generic[V, A, R]):
 
 
 class FixedWindows(AnyWindows[V, A, R]):
-    """Windows of `size_ms`, of which one begins each `every_ms` (None: `size_ms`, so that they do
+    """Windows of `size_ms`, of which one begins each `advance_ms` (None: `size_ms`, so that they do
     not overlap), since 1970. One is closed when stream time has reached its end and `grace_ms`
     more. Then it is dropped, or with `retention_ms` that long after its begin. Kept windows go on
     with another `grace_ms`, `retention_ms` and `emit`; a closed one is not opened again.
@@ -116,7 +116,7 @@ class FixedWindows(AnyWindows[V, A, R]):
         aggregate: Aggregate[V, A, R],
         *,
         size_ms: int,
-        every_ms: int | None = None,
+        advance_ms: int | None = None,
         grace_ms: int = 0,
         retention_ms: int = 0,
         emit: str = "update",
@@ -127,13 +127,13 @@ class FixedWindows(AnyWindows[V, A, R]):
         super().__init__(name, aggregate, grace_ms=grace_ms, emit=emit, on_late=on_late, state=state, serde=serde)
         check_ms("FixedWindows.size_ms", size_ms, 1)
         check_ms("FixedWindows.retention_ms", retention_ms, 0)
-        self._every_ms = size_ms if every_ms is None else every_ms
-        check_ms("FixedWindows.every_ms", self._every_ms, 1)
-        if self._every_ms > size_ms:
-            raise InputError(f"FixedWindows.every_ms: {every_ms} is more than size_ms {size_ms}: records between windows would be in none")
+        self._advance_ms = size_ms if advance_ms is None else advance_ms
+        check_ms("FixedWindows.advance_ms", self._advance_ms, 1)
+        if self._advance_ms > size_ms:
+            raise InputError(f"FixedWindows.advance_ms: {advance_ms} is more than size_ms {size_ms}: records between windows would be in none")
         self._size_ms, self._open_ms, self._kept_ms = size_ms, size_ms + grace_ms, max(size_ms + grace_ms, retention_ms)
         self._waits_ms = self._open_ms - 1
-        most_dropped = MOST_DROPPED + 2 * (size_ms // self._every_ms)
+        most_dropped = MOST_DROPPED + 2 * (size_ms // self._advance_ms)
         self._most, self._most_dropped = max(self._most, most_dropped), RECORDS_PER_DROP * most_dropped
         self._former_mark, self._mark = self._mark, self._prefix + b"s"
         """For former builds: in windows since 1970, not in ms. A task may go there and come back.
@@ -143,12 +143,12 @@ class FixedWindows(AnyWindows[V, A, R]):
         """
 
     def _sizes(self) -> dict[str, int]:
-        return {"size_ms": self._size_ms, "every_ms": self._every_ms}
+        return {"size_ms": self._size_ms, "every_ms": self._advance_ms}
 
     def _compared(self, state: State) -> dict[str, Any] | None:
         had, former = super()._compared(state), self._former_marks(state)
-        if had is None and former and not time_of(state) * 9 // 10 <= max(former) <= time_of(state) + self._every_ms:
-            raise KeptError(f"{self._kind} {self.name!r} had another every_ms, or size_ms; give them another name, or the former sizes")
+        if had is None and former and not time_of(state) * 9 // 10 <= max(former) <= time_of(state) + self._advance_ms:
+            raise KeptError(f"{self._kind} {self.name!r} had another advance_ms, or size_ms; give them another name, or the former sizes")
         return had
 
     def _go_on(self, state: State, had: dict[str, Any] | None) -> int:
@@ -162,11 +162,11 @@ class FixedWindows(AnyWindows[V, A, R]):
 
     def _former_marks(self, state: State) -> list[int]:
         former: tuple[int, ...] = state.get_often(self._former_mark, _unpacked) or ()
-        return [each * self._every_ms for each in former]
+        return [each * self._advance_ms for each in former]
 
     def _set_marks(self, state: State, *marks: int) -> None:
         super()._set_marks(state, *marks)
-        state.put_often(self._former_mark, tuple(each // self._every_ms for each in marks), _packed)
+        state.put_often(self._former_mark, tuple(each // self._advance_ms for each in marks), _packed)
 
     def add(self, context: TaskContext, key: Any, value: V, at_ms: int) -> list[WindowResult[R]]:
         """Adds a value with this timestamp. Returns what `emit` says, in a fixed order: windows
@@ -177,14 +177,14 @@ class FixedWindows(AnyWindows[V, A, R]):
             return []
         if at_ms < 0:
             at_ms = 0
-        now_ms, size_ms, every_ms, kept = advance(context, at_ms), self._size_ms, self._every_ms, self._aggregate
+        now_ms, size_ms, advance_ms, kept = advance(context, at_ms), self._size_ms, self._advance_ms, self._aggregate
         state = (context.only_state if self._topic is None else None) or self._state(context)
         met = state.met.get(self._prefix)
         if met is None or met[0] is not self._token:
             met = self._meet(state)
         first_ms = met[1]
         raw_key, emits, results = state.key_bytes(key), self._emits_updates, []
-        start = at_ms - at_ms % every_ms
+        start = at_ms - at_ms % advance_ms
         is_late = True
         while start > at_ms - size_ms and start >= first_ms and start + self._open_ms > now_ms:
             is_late = False
@@ -194,7 +194,7 @@ class FixedWindows(AnyWindows[V, A, R]):
             state.put_own(place, self._pack(after))
             if emits:
                 results.append(_new_result(WindowResult, (key, start, start + size_ms, kept.result(after), False, ())))
-            start -= every_ms
+            start -= advance_ms
         if is_late:
             self._note_late(context, state, key, value, at_ms)
         elif results[1:]:
@@ -208,9 +208,9 @@ class FixedWindows(AnyWindows[V, A, R]):
         return results
 
     def _close(self, state: State, now_ms: int, most: int | None) -> list[WindowResult[R]]:
-        every_ms = self._every_ms
-        is_open = ((now_ms - self._open_ms) // every_ms + 1) * every_ms
-        is_kept = ((now_ms - self._kept_ms) // every_ms + 1) * every_ms
+        advance_ms = self._advance_ms
+        is_open = ((now_ms - self._open_ms) // advance_ms + 1) * advance_ms
+        is_kept = ((now_ms - self._kept_ms) // advance_ms + 1) * advance_ms
         was_open, was_kept = marks = self._marks(state) or (0, 0)
         results: list[WindowResult[R]] = []
         if self._emits_updates:
@@ -250,7 +250,7 @@ class FixedWindows(AnyWindows[V, A, R]):
         return state.range_own(first or self._by_time + packed(begin), self._by_time + packed(end))
 
     def _first_kept_ms(self, now_ms: int) -> int:
-        return ((now_ms - self._kept_ms) // self._every_ms + 1) * self._every_ms
+        return ((now_ms - self._kept_ms) // self._advance_ms + 1) * self._advance_ms
 
     def _result(self, state: State, place: bytes, raw: bytes, *, is_closed: bool) -> WindowResult[R]:
         at = len(self._by_time)
@@ -321,7 +321,7 @@ def hopping(
     aggregate: Aggregate[V, A, R],
     *,
     size_ms: int,
-    every_ms: int,
+    advance_ms: int,
     grace_ms: int = 0,
     retention_ms: int = 0,
     emit: str = "update",
@@ -329,12 +329,12 @@ def hopping(
     state: str | None = None,
     serde: Serde | None = None,
 ) -> FixedWindows[V, A, R]:
-    """Windows of `size_ms` that overlap: one begins each `every_ms`. See `FixedWindows`."""
+    """Windows of `size_ms` that overlap: one begins each `advance_ms`. See `FixedWindows`."""
     return FixedWindows(
         name,
         aggregate,
         size_ms=size_ms,
-        every_ms=every_ms,
+        advance_ms=advance_ms,
         grace_ms=grace_ms,
         retention_ms=retention_ms,
         emit=emit,

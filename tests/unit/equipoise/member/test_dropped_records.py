@@ -19,7 +19,7 @@ Add = Callable[[TaskContext, Any, Any, int], object]
 JOIN: StreamJoin[Any, Any] = StreamJoin("x", before_ms=10, grace_ms=5)
 WINDOWS: list[AnyWindows[Any, Any, Any]] = [
     tumbling("x", count(), size_ms=10, grace_ms=5),
-    hopping("x", count(), size_ms=10, every_ms=5, emit="final"),
+    hopping("x", count(), size_ms=10, advance_ms=5, emit="final"),
     sessions("x", count(), gap_ms=10),
     sliding("x", count(), size_ms=10),
 ]

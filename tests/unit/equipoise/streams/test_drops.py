@@ -32,7 +32,7 @@ class Calls:
 MADE: list[Callable[[Any], object]] = [
     lambda callback: Reminders("r", callback),
     lambda callback: tumbling("w", count(), size_ms=10, on_late=callback),
-    lambda callback: hopping("w", count(), size_ms=10, every_ms=5, on_late=callback),
+    lambda callback: hopping("w", count(), size_ms=10, advance_ms=5, on_late=callback),
     lambda callback: sessions("w", count(), gap_ms=10, on_late=callback),
     lambda callback: sliding("w", count(), size_ms=10, on_late=callback),
     lambda callback: StreamJoin("j", before_ms=1, after_ms=1, on_late=callback),

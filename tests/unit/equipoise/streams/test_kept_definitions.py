@@ -86,7 +86,10 @@ def _as_a_former_build(store: MemoryStore, kept: Any) -> None:
 
 REFUSED: dict[str, list[Callable[[], Any]]] = {
     "size_ms": [lambda: tumbling("w", count(), size_ms=10_000), lambda: tumbling("w", count(), size_ms=60_000)],
-    "every_ms": [lambda: hopping("w", count(), size_ms=60_000, every_ms=10_000), lambda: hopping("w", count(), size_ms=60_000, every_ms=30_000)],
+    "advance_ms": [
+        lambda: hopping("w", count(), size_ms=60_000, advance_ms=10_000),
+        lambda: hopping("w", count(), size_ms=60_000, advance_ms=30_000),
+    ],
     "size_ms of sliding": [lambda: sliding("w", count(), size_ms=10_000), lambda: sliding("w", count(), size_ms=60_000)],
 }
 
@@ -149,7 +152,7 @@ def test_windows_that_are_made_for_each_record_go_on() -> None:
 @pytest.mark.parametrize("is_of_former_build", [False, True])
 def test_windows_that_did_not_change_go_on_exactly(emit: str, is_of_former_build: bool) -> None:
     def made() -> Any:
-        return hopping("w", count(), size_ms=10_000, every_ms=5_000, emit=emit, grace_ms=2_000)
+        return hopping("w", count(), size_ms=10_000, advance_ms=5_000, emit=emit, grace_ms=2_000)
 
     moved, plain = MemoryStore(), MemoryStore()
     windows, others = made(), made()
@@ -177,7 +180,7 @@ def test_former_windows_with_another_step_are_refused(had_ms: int, has_ms: int, 
         _use(had, context, BASE + second * 1_000)
     _commit(context, store)
     _as_a_former_build(store, had)
-    with pytest.raises(KeptError, match="another every_ms"):
+    with pytest.raises(KeptError, match="another advance_ms"):
         _use(tumbling("w", count(), size_ms=has_ms, emit=emit), _context(store), BASE + 60_000)
 
 
@@ -204,7 +207,7 @@ each of the next 30.
 def test_state_of_a_former_build_goes_on_as_there(kind: str) -> None:
     due: list[Any] = []
     kept: Any = {
-        "windows of a fixed size": hopping("w", count(), size_ms=10_000, every_ms=5_000, grace_ms=2_000, retention_ms=40_000, emit="final"),
+        "windows of a fixed size": hopping("w", count(), size_ms=10_000, advance_ms=5_000, grace_ms=2_000, retention_ms=40_000, emit="final"),
         "session windows": sessions("w", count(), gap_ms=2_000, emit="final"),
         "sliding windows": sliding("w", count(), size_ms=3_000, emit="final"),
         "a join of streams": StreamJoin("w", before_ms=0, after_ms=3_000, kind="left"),

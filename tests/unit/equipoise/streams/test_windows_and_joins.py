@@ -124,7 +124,7 @@ def test_fixed_windows_have_what_came_in_time(
             if start + size + grace > now_ms:
                 expected[key, start].append(value)
         late += all(start + size + grace <= now_ms for start in its)
-    windows = hopping("w", LISTED, size_ms=size, every_ms=every, grace_ms=grace, emit="final")
+    windows = hopping("w", LISTED, size_ms=size, advance_ms=every, grace_ms=grace, emit="final")
     found, task = results_of(windows, records, steps, most)
     assert {(each.key, each.start_ms): each.value for each in found} == expected
     assert len(found) == len(expected)
@@ -133,7 +133,7 @@ def test_fixed_windows_have_what_came_in_time(
     assert list(windows.items(task.context)) == []  # all are dropped
     assert not list(task.state.range_own(windows._prefix + b"t", windows._prefix + b"u"))
     assert task.state.get_often(windows._closed_to, bytes) is task.state.get_often(windows._dropped_to, bytes) is None
-    changes, task = results_of(hopping("w", LISTED, size_ms=size, every_ms=every, grace_ms=grace), records, steps, most)
+    changes, task = results_of(hopping("w", LISTED, size_ms=size, advance_ms=every, grace_ms=grace), records, steps, most)
     assert not list(task.state.range_own(windows._prefix + b"t", windows._prefix + b"u"))
     assert {(each.key, each.start_ms): each.value for each in changes} == expected
     assert len(changes) == sum(map(len, expected.values()))
@@ -405,7 +405,7 @@ def test_windows_of_one_state_do_not_disturb_each_other_or_the_handler() -> None
     ("make", "problem"),
     [
         (lambda: tumbling("w", count(), size_ms=0), r"FixedWindows\.size_ms: 0 is no number of milliseconds"),
-        (lambda: hopping("w", count(), size_ms=5, every_ms=6), r"every_ms: 6 is more than size_ms 5"),
+        (lambda: hopping("w", count(), size_ms=5, advance_ms=6), r"advance_ms: 6 is more than size_ms 5"),
         (lambda: tumbling("w", count(), size_ms=5, emit="closed"), "'closed' is neither 'update' nor 'final'"),
         (lambda: sessions("w", count(), gap_ms=-1), r"SessionWindows\.gap_ms: -1"),
         (lambda: StreamJoin("j", before_ms=1, kind="right"), "'right' is none of inner, left, outer"),
