@@ -45,6 +45,8 @@ ANYWHERE = {
     "endings": "exit codes",
     "knobs": "settings",
     "knob": "setting",
+    "reminder": "timer",
+    "reminders": "timers",
 }
 """Word -> what to write. Found in code and prose, alone or as a part of a name, in any case."""
 
@@ -74,6 +76,9 @@ PHRASES = {
 EXCEPTIONS = (
     ("", "knobs", "a stored field name and key, spelled so wherever the bytes or documents are"),
     ("changes/", "exogenous", "names what went"),
+    ("changes/", "reminders", "names what went"),
+    ("equipoise/streams/", "reminders", "the stored kind of timers"),
+    ("tests/unit/equipoise/streams/", "reminders", "the stored kind of timers"),
     ("changes/", "wrappedassignor", "names what went"),
     ("tests/unit/log/test_log.py", "dislike", "parsers dislike a line"),
     ("equipoise/member/copies/stores.py", "arena", "RocksDB's name of an option"),

@@ -19,7 +19,7 @@ streams``.
 
 - `stream_time`: the highest timestamp; `kept`: what all have in common
 - `windows`: tumbling and hopping ones; `moving_windows`: sessions and sliding ones; `aggregates`
-- `tables`, `joins`: joins; `reminders`: timers
+- `tables`, `joins`, `timers`
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from __future__ import annotations
 from equipoise.streams.aggregates import Aggregate, aggregate, count, max, min, reduce, sum
 from equipoise.streams.joins import JoinedPair, StreamJoin
 from equipoise.streams.moving_windows import SessionWindows, SlidingWindows, sessions, sliding
-from equipoise.streams.reminders import Reminders
 from equipoise.streams.stream_time import advance, stream_time_ms
 from equipoise.streams.tables import JoinedRows, StreamTable, TableJoin
+from equipoise.streams.timers import Timers
 from equipoise.streams.windows import FixedWindows, WindowResult, hopping, tumbling
 
 __all__ = [
@@ -37,12 +37,12 @@ __all__ = [
     "FixedWindows",
     "JoinedPair",
     "JoinedRows",
-    "Reminders",
     "SessionWindows",
     "SlidingWindows",
     "StreamJoin",
     "StreamTable",
     "TableJoin",
+    "Timers",
     "WindowResult",
     "advance",
     "aggregate",

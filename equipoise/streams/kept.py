@@ -1,4 +1,4 @@
-"""Windows, joins and reminders have a name, under which they keep what they have in a state of
+"""Windows, joins and timers have a name, under which they keep what they have in a state of
 their task, and a count of late records.
 """
 
@@ -39,7 +39,7 @@ _FORMER_KINDS = {
 """How a kind is known without description: where it has keys, the number of its marks, and whether
 its first place by time names a place by key.
 """
-_SHOWN = {"every_ms": "advance_ms"}
+_SHOWN = {"every_ms": "advance_ms", "reminders": "timers"}
 """Word of a description -> the one that an application uses. Stored words stay as they are."""
 
 
@@ -56,7 +56,7 @@ class Kept(Declared):
     """
 
     _kind = ""
-    """What it is, for people and in its description."""
+    """What it is, as its description says."""
     _drops: Sequence[DropReason] = ()
     _waits_ms = 0
     """For so long behind stream time it takes something."""
@@ -102,7 +102,9 @@ class Kept(Declared):
         """
         other = state.users.setdefault(self._prefix, self)
         if other is not self:
-            raise KeptError(f"the name {self.name!r} is used twice in one state: by {other._kind} and by {self._kind}; give each its own name")
+            raise KeptError(
+                f"the name {self.name!r} is used twice in one state: by {shown(other._kind)} and by {shown(self._kind)}; give each its own name"
+            )
         had = self._compared(state)
         from_ms = self._go_on(state, had)
         described = {"form": _FORM, "kind": self._kind, **self._sizes(), "waits_ms": self._waits_ms, **self._carried(state, had), "from_ms": from_ms}
@@ -120,7 +122,7 @@ class Kept(Declared):
         had: dict[str, Any] | None = None if raw is None else unpackb(raw)
         kind = self._former_kind(state) if had is None else had["kind"]
         if kind not in ("", self._kind):
-            raise KeptError(f"{self.name!r} was the name of {kind} and is that of {self._kind} now; give the new one another name")
+            raise KeptError(f"{self.name!r} was the name of {shown(kind)} and is that of {shown(self._kind)} now; give the new one another name")
         for size, value in {"form": _FORM, **self._sizes()}.items():
             if had is not None and had.get(size) != value:
                 raise KeptError(

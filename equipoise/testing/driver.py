@@ -20,7 +20,7 @@ from equipoise.member.tasks.error_policy import ParkedTask
 from equipoise.member.tasks.failures import Failures
 from equipoise.member.tasks.processing import MOST_AT_ONCE, BatchHandler, Handler, Processing, Processor
 from equipoise.member.tasks.serdes import Serde
-from equipoise.member.tasks.timers import Timers
+from equipoise.member.tasks.timers import IntervalTimers
 
 
 @attrs.frozen
@@ -69,7 +69,7 @@ class TaskDriver:
         self._most = min(given.most_uncommitted_records, MOST_AT_ONCE)
         self._keys, self._values = given.key_serde, given.value_serde
         self._now_s = 0.0
-        self._timers = Timers(lambda: self._now_s)
+        self._timers = IntervalTimers(lambda: self._now_s)
         state_keys, state_values = given.state_key_serde or self._keys, given.state_serde or self._values
         self.states: Mapping[str, State] = {topic: State(MemoryStore(), state_keys, state_values, topic=topic) for topic in processor.state}
         """Changelog topic -> state."""

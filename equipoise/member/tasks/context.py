@@ -24,7 +24,7 @@ from equipoise.member.tasks.open_iterators import KeptReading, end_all
 from equipoise.member.tasks.sent_records import Outputs
 from equipoise.member.tasks.serdes import BytesSerde, Serde, check_serde
 from equipoise.member.tasks.sizes import RecordSizes
-from equipoise.member.tasks.timers import Timers
+from equipoise.member.tasks.timers import IntervalTimers
 
 BYTES = BytesSerde()
 _ABSENT = object()
@@ -403,7 +403,7 @@ class TaskContext:
         task: TaskId,
         token: int,
         states: Mapping[str, State],
-        timers: Timers | None = None,
+        timers: IntervalTimers | None = None,
         key_serde: Serde = BYTES,
         value_serde: Serde = BYTES,
         headers: SentHeaders | None = None,
@@ -472,7 +472,7 @@ class TaskContext:
     ) -> None:
         """Sends a record to `topic`: with the next commit, or with at_least_once soon. `partition`
         None: chosen by the key, as Kafka's clients do. `timestamp_ms` None: the time of the
-        record that is handled (a batch: its latest; reminders by stream time: when they are due),
+        record that is handled (a batch: its latest; timers by stream time: when they are due),
         and elsewhere the time of sending. With `now_ms` the time is the member's clock.
         The serdes are the member's, unless others are given. Raises InputError when both key and
         value are None, or the record is larger than the topic takes (1 MiB, or its

@@ -34,7 +34,7 @@ from equipoise.member.tasks.refusals import TaskRefusals
 from equipoise.member.tasks.runner_protocol import NOT_ADOPTED, OvertakenError, Permit, RefusedError
 from equipoise.member.tasks.source_order import SourceOrder
 from equipoise.member.tasks.sources import TaskSources, TopicReplacedError
-from equipoise.member.tasks.timers import Timers
+from equipoise.member.tasks.timers import IntervalTimers
 from equipoise.member.tasks.transactions import TransactionPart
 from equipoise.member.tasks.writer import TaskWriter
 
@@ -59,7 +59,7 @@ class TaskOpening:
         stateful: bool,
         options: MemberOptions,
         processor: Processor,
-        timers: Timers,
+        timers: IntervalTimers,
         stopping: asyncio.Event,
         refusals: TaskRefusals,
         failures: Failures,

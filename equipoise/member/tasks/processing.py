@@ -32,7 +32,7 @@ from equipoise.member.tasks.open_iterators import end_all
 from equipoise.member.tasks.refusals import ForGood, RefusedRecord, is_own_refused, refused_by
 from equipoise.member.tasks.serdes import BytesSerde, Serde, SerdeAsksError, SerdeUnavailableError, looks_up
 from equipoise.member.tasks.sizes import OversizedError, is_too_large
-from equipoise.member.tasks.timers import Timers
+from equipoise.member.tasks.timers import IntervalTimers
 
 _LOG = logging.getLogger(__name__)
 NOT_NOW_S = 1.0
@@ -132,7 +132,7 @@ class Processing:
         self,
         processor: Processor,
         context: TaskContext,
-        timers: Timers,
+        timers: IntervalTimers,
         *,
         group: str,
         policy: ErrorPolicy,

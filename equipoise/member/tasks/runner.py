@@ -39,7 +39,7 @@ from equipoise.member.tasks.refusals import CommitRefusedError, ForGood, Refused
 from equipoise.member.tasks.runner_protocol import HeldPermit, OvertakenError, Permit, RefusedError
 from equipoise.member.tasks.source_order import Run
 from equipoise.member.tasks.sources import RecordsLostError, TopicReplacedError
-from equipoise.member.tasks.timers import Timers
+from equipoise.member.tasks.timers import IntervalTimers
 from equipoise.member.tasks.writer import TaskWriter
 
 _LOG = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class TaskRunner:
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._origin = Origin(0, log_id, group, str(task), token)
-        self._timers = Timers(runtime.monotonic_s, lambda: runtime.wall_us() // 1_000)
+        self._timers = IntervalTimers(runtime.monotonic_s, lambda: runtime.wall_us() // 1_000)
         self._stopping = asyncio.Event()
         self._refusals = TaskRefusals(runtime.monotonic_s)
         self._sources, self._failures = processor.sources, failures or Failures()

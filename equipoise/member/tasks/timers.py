@@ -12,19 +12,19 @@ from equipoise.member.tasks.callbacks import check_callback
 
 
 @attrs.define(eq=False)
-class _Timer:
+class _IntervalTimer:
     interval_s: float
     callback: Callable[..., Any]
     due_s: float
 
 
-class Timers:
+class IntervalTimers:
     """The timers of one task. `clock`: seconds, rising. `wall_ms`: ms since 1970."""
 
     def __init__(self, clock: Callable[[], float], wall_ms: Callable[[], int] | None = None) -> None:
         self._clock = clock
         self.wall_ms = wall_ms or (lambda: round(clock() * 1_000))
-        self._timers: list[_Timer] = []
+        self._timers: list[_IntervalTimer] = []
 
     def __bool__(self) -> bool:
         return bool(self._timers)
@@ -36,7 +36,7 @@ class Timers:
         if not seconds > 0:
             raise InputError(f"every({seconds!r}): an interval is a number of seconds above 0")
         check_callback("every: callback", callback, "context")
-        self._timers.append(_Timer(seconds, callback, self._clock() + seconds))
+        self._timers.append(_IntervalTimer(seconds, callback, self._clock() + seconds))
 
     def wait_s(self) -> float | None:
         """Seconds until a timer is due, 0 if one is; None: there are none."""

@@ -8,7 +8,7 @@ import pytest
 
 from equipoise import ErrorPolicy, JsonSerde, MsgpackSerde, Processor, Record, Source, StringSerde, TaskContext
 from equipoise.events.errors import InputError
-from equipoise.streams import Reminders, count, tumbling
+from equipoise.streams import Timers, count, tumbling
 from equipoise.testing import ApplicationDriver, SentRecord, VersionDifference, differences
 from examples.pageviews import OPTIONS, PROCESSORS
 
@@ -66,19 +66,19 @@ async def test_what_any_processor_drops_is_counted() -> None:
 
 
 async def test_timers_of_all_tasks_run_and_what_they_send_is_handled() -> None:
-    reminders = Reminders("r", lambda context, key, value, due_ms: context.send("due", value, key=key), by="clock")
+    timers = Timers("r", lambda context, key, value, due_ms: context.send("due", value, key=key), by="clock")
 
-    def remind(record: Record, context: TaskContext) -> None:
-        reminders.set(context, context.now_ms + 10_000, record.key, record.value)
+    def set_timer(record: Record, context: TaskContext) -> None:
+        timers.set(context, context.now_ms + 10_000, record.key, record.value)
 
     def note(record: Record, context: TaskContext) -> None:
         context.state.put(record.key, record.timestamp_ms)
 
     def on_assigned(context: TaskContext) -> None:
         if context.task.subtopology == 0:
-            reminders.start(context)
+            timers.start(context)
 
-    processors = [Processor(remind, sources="in", state="waiting"), Processor(note, sources="due", state="noted")]
+    processors = [Processor(set_timer, sources="in", state="waiting"), Processor(note, sources="due", state="noted")]
     driver = ApplicationDriver(processors, on_assigned=on_assigned, **SERDES)
     await driver.send("v", key="k")
     assert await driver.advance(9) == []

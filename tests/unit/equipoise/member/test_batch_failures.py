@@ -12,7 +12,7 @@ from equipoise.member.copies.stores import MemoryStore
 from equipoise.member.tasks.context import State
 from equipoise.member.tasks.processing import Processing
 from equipoise.member.tasks.serdes import BytesSerde
-from equipoise.member.tasks.timers import Timers
+from equipoise.member.tasks.timers import IntervalTimers
 
 RECORDS = 500
 CALLS = 18
@@ -34,7 +34,7 @@ async def test_failing_record_of_a_batch_is_called_alone_and_the_rest_in_batches
     skip = ErrorPolicy.skip()
     policy = ErrorPolicy.retry(retries, backoff_s=0.1, then=skip) if retries else skip
     processor = Processor(batch_handler=handle, sources="source", outputs="out", state="s")
-    timers, serde = Timers(lambda: 0.0, lambda: 0), BytesSerde()
+    timers, serde = IntervalTimers(lambda: 0.0, lambda: 0), BytesSerde()
     context = TaskContext(TaskId(0, 0), 1, {"s": State(MemoryStore())}, timers, serde, serde)
     processing = Processing(processor, context, timers, group="g", policy=policy, key_serde=serde, value_serde=serde)
     records, done = [Record(b"k", b"v", "source", 0, offset, 0) for offset in range(RECORDS)], 0

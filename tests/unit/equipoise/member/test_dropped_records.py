@@ -9,7 +9,7 @@ import pytest
 
 from equipoise import ErrorPolicy, JsonSerde, Record, StringSerde, TaskContext
 from equipoise.member.tasks.drops import DropReason, Drops
-from equipoise.streams import Reminders, StreamJoin, StreamTable, TableJoin, count, hopping, sessions, sliding, tumbling
+from equipoise.streams import StreamJoin, StreamTable, TableJoin, Timers, count, hopping, sessions, sliding, tumbling
 from equipoise.streams.stream_time import stream_time_ms
 from equipoise.streams.windows import AnyWindows
 from equipoise.testing import TaskDriver
@@ -118,7 +118,7 @@ async def test_batches_and_timers_count_what_they_drop(caplog: pytest.LogCapture
 
 
 async def test_drops_of_windows_joins_and_tables_are_counted_from_0_on() -> None:
-    used = [*WINDOWS[:1], StreamJoin("j", before_ms=1), StreamTable("t"), Reminders("r", lambda *given: None)]
+    used = [*WINDOWS[:1], StreamJoin("j", before_ms=1), StreamTable("t"), Timers("r", lambda *given: None)]
 
     def handle(record: Record, context: TaskContext) -> None:
         for each in used:

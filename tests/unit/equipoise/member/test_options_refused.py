@@ -14,7 +14,7 @@ from equipoise import JsonSerde, Member, MemberOptions, MemoryStore, Processor, 
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId
 from equipoise.member.tasks.context import State
-from equipoise.member.tasks.timers import Timers
+from equipoise.member.tasks.timers import IntervalTimers
 from equipoise.testing import TaskDriver
 
 SERDES = ["key_serde", "value_serde", "state_key_serde", "state_serde"]
@@ -101,6 +101,6 @@ async def test_function_that_returns_a_generator_is_an_error() -> None:
     """It looks like any other until it is called."""
     with pytest.raises(InputError, match="returns a generator, of which no line runs: write it without yield"):
         await DRIVER(lambda record, context: yields()).send(b"v", key=b"k")
-    context = TaskContext(TaskId(0, 0), 1, {}, Timers(lambda: 0.0))
+    context = TaskContext(TaskId(0, 0), 1, {}, IntervalTimers(lambda: 0.0))
     with pytest.raises(FieldError, match="every: callback: yields has a yield"):
         context.every(1.0, yields)

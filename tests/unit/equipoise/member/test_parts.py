@@ -19,7 +19,7 @@ from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.tasks.context import State, TaskContext, pack_sources, read_sources, unpack_sources
 from equipoise.member.tasks.sent_records import Outputs
 from equipoise.member.tasks.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
-from equipoise.member.tasks.timers import Timers
+from equipoise.member.tasks.timers import IntervalTimers
 
 KEYS = st.binary(max_size=1)
 CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=2)), max_size=12)
@@ -229,7 +229,7 @@ def test_rollback_drops_what_was_sent_since_the_savepoint(partitions: dict[str, 
 
 def test_timers_are_due_once_each_interval_and_never_twice_for_the_past() -> None:
     now = 0.0
-    timers = Timers(lambda: now)
+    timers = IntervalTimers(lambda: now)
     assert timers.wait_s() is None
     timers.every(10, lambda context: "SLOW")
     timers.every(4, lambda context: "FAST")

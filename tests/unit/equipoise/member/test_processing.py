@@ -17,7 +17,7 @@ from equipoise.member.tasks.error_policy import LONGEST_BACKOFF_S, ParkedTask
 from equipoise.member.tasks.failures import AGAIN_S, Failures
 from equipoise.member.tasks.processing import Processing
 from equipoise.member.tasks.sizes import OversizedError
-from equipoise.member.tasks.timers import Timers
+from equipoise.member.tasks.timers import IntervalTimers
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 
 SENT = Batch(-1, -1, -1, False, [], 0)
@@ -34,7 +34,7 @@ class World:
         self, *, policy: ErrorPolicy | None = None, handler: Any = None, batch_handler: Any = None, failures: Failures | None = None
     ) -> None:
         self.now_s = 0.0
-        self.timers = Timers(lambda: self.now_s)
+        self.timers = IntervalTimers(lambda: self.now_s)
         self.failures = failures or Failures(lambda: self.now_s)
         keys, values = StringSerde(), JsonSerde()
         self.state = State(MemoryStore(), keys, values)

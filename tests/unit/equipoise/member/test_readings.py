@@ -15,7 +15,7 @@ from equipoise.member.copies.stores import RocksStore
 from equipoise.member.tasks.context import State
 from equipoise.member.tasks.processing import Processing
 from equipoise.member.tasks.serdes import BytesSerde
-from equipoise.member.tasks.timers import Timers
+from equipoise.member.tasks.timers import IntervalTimers
 
 READS: list[Callable[[State], Iterator[Any]]] = [State.items, State.range, lambda state: state.prefix(b"k")]
 
@@ -72,7 +72,7 @@ async def test_iterator_that_a_handler_keeps_ends_with_its_call(
             assert next(kept[0]) == (b"k1", b"1")
 
     handlers: dict[str, Any] = {"batch_handler": handle} if is_batch else {"handler": handle}
-    processor, timers = Processor(**handlers, sources="source", state="s"), Timers(lambda: 0.0, lambda: 0)
+    processor, timers = Processor(**handlers, sources="source", state="s"), IntervalTimers(lambda: 0.0, lambda: 0)
     context = TaskContext(TaskId(0, 0), 1, {"s": State(store)}, timers, BytesSerde(), BytesSerde())
     serde = BytesSerde()
     processing = Processing(processor, context, timers, group="g", policy=ErrorPolicy.stop(), key_serde=serde, value_serde=serde)

@@ -1,4 +1,4 @@
-"""What windows, joins and reminders must not drop without a word."""
+"""What windows, joins and timers must not drop without a word."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from equipoise import ErrorPolicy, JsonSerde, Processor, Record, StringSerde, TaskContext
 from equipoise.events.errors import InputError
-from equipoise.streams import Reminders, StreamJoin, count, hopping, sessions, sliding, tumbling
+from equipoise.streams import StreamJoin, Timers, count, hopping, sessions, sliding, tumbling
 from equipoise.testing import Group, TaskDriver
 
 SERDES: Any = {"key_serde": StringSerde(), "value_serde": JsonSerde()}
@@ -30,7 +30,7 @@ class Calls:
 
 
 MADE: list[Callable[[Any], object]] = [
-    lambda callback: Reminders("r", callback),
+    lambda callback: Timers("r", callback),
     lambda callback: tumbling("w", count(), size_ms=10, on_late=callback),
     lambda callback: hopping("w", count(), size_ms=10, advance_ms=5, on_late=callback),
     lambda callback: sessions("w", count(), gap_ms=10, on_late=callback),
@@ -46,22 +46,22 @@ def test_callback_async_is_refused_when_made(make: Callable[[Any], object], call
         make(callback)
 
 
-async def test_callback_that_returns_an_awaitable_raises_and_keeps_the_reminder() -> None:
-    reminders = Reminders("r", returns_awaitable)
+async def test_callback_that_returns_an_awaitable_raises_and_keeps_the_timer() -> None:
+    timers = Timers("r", returns_awaitable)
 
     def handler(record: Record, context: TaskContext) -> None:
-        reminders.run(context, record.timestamp_ms)
+        timers.run(context, record.timestamp_ms)
         if record.value == "set":
-            reminders.set(context, 100, record.key)
+            timers.set(context, 100, record.key)
 
     driver = TaskDriver(handler, on_error=ErrorPolicy.skip(), **SERDES)
     await driver.send("set", key="a", timestamp_ms=1)
     await driver.send("go", key="a", timestamp_ms=200)
-    assert reminders.pending(driver.context) == 1
+    assert timers.pending(driver.context) == 1
 
     stopping = TaskDriver(handler, **SERDES)
     await stopping.send("set", key="a", timestamp_ms=1)
-    with pytest.raises(InputError, match=r"Reminders 'r': callback returns something to await"):
+    with pytest.raises(InputError, match=r"Timers 'r': callback returns something to await"):
         await stopping.send("go", key="a", timestamp_ms=200)
 
 
@@ -78,11 +78,11 @@ async def test_on_late_that_returns_an_awaitable_raises() -> None:
 
 
 async def test_send_without_timestamp_has_the_time_of_what_is_handled() -> None:
-    reminders = Reminders("r", lambda context, key, value, due_ms: context.send("due", value, key=key))
+    timers = Timers("r", lambda context, key, value, due_ms: context.send("due", value, key=key))
 
     def handler(record: Record, context: TaskContext) -> None:
-        reminders.run(context, record.timestamp_ms)
-        reminders.set(context, record.timestamp_ms + 100, record.key)
+        timers.run(context, record.timestamp_ms)
+        timers.set(context, record.timestamp_ms + 100, record.key)
         context.send("out", 1, key=record.key)
         context.send_many("out", [(record.key, 2)])
         context.send("out", 3, key=record.key, timestamp_ms=context.now_ms)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgpack import unpackb
 
 from equipoise import ErrorPolicy, JsonSerde, MemoryStore, Record, State, StringSerde, TaskContext, TaskId, streams
 from equipoise.member.tasks.context import KeptError
-from equipoise.streams import Reminders, StreamJoin, StreamTable, count, hopping, sessions, sliding, tumbling
+from equipoise.streams import StreamJoin, StreamTable, Timers, count, hopping, sessions, sliding, tumbling
 from equipoise.testing import TaskDriver
 
 DATA = Path(__file__).parents[3] / "data"
@@ -27,15 +28,15 @@ def _commit(context: TaskContext, store: MemoryStore) -> None:
     store.apply(context.state.begin_commit(), position=store.position + 1)
 
 
-def _reminders(name: str = "w") -> Reminders:
-    return Reminders(name, lambda context, key, value, due_ms: None)
+def _timers(name: str = "w") -> Timers:
+    return Timers(name, lambda context, key, value, due_ms: None)
 
 
 def _use(kept: Any, context: TaskContext, at_ms: int, key: str = "k") -> list[Any]:
     if isinstance(kept, StreamTable):
         kept.put(context, key, at_ms)
         return []
-    if isinstance(kept, Reminders):
+    if isinstance(kept, Timers):
         kept.set(context, at_ms + 5, key)
         return []
     found: list[Any] = kept.left(context, key, 1, at_ms) if isinstance(kept, StreamJoin) else kept.add(context, key, 1, at_ms)
@@ -48,7 +49,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "sliding windows": lambda: sliding("w", count(), size_ms=10_000),
     "a join of streams": lambda: StreamJoin("w", before_ms=10_000),
     "a table": lambda: StreamTable("w"),
-    "reminders": _reminders,
+    "timers": _timers,
 }
 
 
@@ -82,6 +83,23 @@ def _as_a_former_build(store: MemoryStore, kept: Any) -> None:
     if isinstance(kept, StreamJoin):
         changes |= {key: b"1" for key, _ in store.items(kept._by_time, kept._by_time + b"\xff")}
     store.apply(changes, position=store.position + 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "stored"),
+    [
+        (
+            lambda: hopping("w", count(), size_ms=60_000, advance_ms=10_000),
+            {"size_ms": 60_000, "every_ms": 10_000},
+        ),
+        (_timers, {"kind": "reminders"}),
+    ],
+)
+def test_description_keeps_the_words_that_former_builds_read(made: Callable[[], Any], stored: dict[str, Any]) -> None:
+    context, kept = _context(MemoryStore()), made()
+    _use(kept, context, BASE)
+    described = unpackb(context.state.get_own(kept._description) or b"")
+    assert {key: described[key] for key in stored} == stored
 
 
 REFUSED: dict[str, list[Callable[[], Any]]] = {
@@ -212,7 +230,7 @@ def test_state_of_a_former_build_goes_on_as_there(kind: str) -> None:
         "sliding windows": sliding("w", count(), size_ms=3_000, emit="final"),
         "a join of streams": StreamJoin("w", before_ms=0, after_ms=3_000, kind="left"),
         "a table": StreamTable("w"),
-        "reminders": Reminders("w", lambda context, key, value, due_ms: due.append([key, due_ms])),
+        "timers": Timers("w", lambda context, key, value, due_ms: due.append([key, due_ms])),
     }[kind]
     store, former = MemoryStore(), OF_FORMER_BUILD[kind]
     store.apply({bytes.fromhex(key): bytes.fromhex(value) for key, value in former["kept"].items()}, position=1)
@@ -224,7 +242,7 @@ def test_state_of_a_former_build_goes_on_as_there(kind: str) -> None:
         at_ms, key = BASE + second * 1_000, f"k{second // 5}"
         if isinstance(kept, StreamTable):
             assert kept.put(context, f"k{second % 7}", second) == expected[0]
-        elif isinstance(kept, Reminders):
+        elif isinstance(kept, Timers):
             due.clear()
             kept.run(context, at_ms)
             kept.set(context, at_ms + 5_500, key)

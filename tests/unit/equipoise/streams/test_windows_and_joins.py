@@ -18,10 +18,10 @@ from equipoise.events.errors import FieldError, InputError
 from equipoise.streams import (
     Aggregate,
     FixedWindows,
-    Reminders,
     StreamJoin,
     StreamTable,
     TableJoin,
+    Timers,
     advance,
     aggregate,
     count,
@@ -266,9 +266,9 @@ def test_joined_tables_have_the_newest_of_both(changes: list[tuple[bool, str, in
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.sampled_from(KEYS), st.integers(0, 80)), max_size=30), STEPS)
-def test_reminders_come_once_in_order_and_not_before_stream_time(given: list[tuple[int, str, int]], steps: list[str]) -> None:
+def test_timers_come_once_in_order_and_not_before_stream_time(given: list[tuple[int, str, int]], steps: list[str]) -> None:
     called: list[tuple[int, str]] = []
-    reminders = Reminders("r", lambda context, key, value, due_ms: called.append((due_ms, key)))
+    timers = Timers("r", lambda context, key, value, due_ms: called.append((due_ms, key)))
     task, now_ms = Task([each for each in steps if each not in ("fail", "crash")] or ["commit"]), 0
     waiting: set[tuple[int, str]] = set()
     expected: list[tuple[int, str]] = []
@@ -279,22 +279,22 @@ def test_reminders_come_once_in_order_and_not_before_stream_time(given: list[tup
         waiting -= set(due)
         waiting.add((due_ms, key))
 
-        task.handle(reminders.run, at_ms)
-        task.handle(reminders.set, due_ms, key)
+        task.handle(timers.run, at_ms)
+        task.handle(timers.set, due_ms, key)
         assert called == expected
-        assert reminders.pending(task.context) == len(waiting)
+        assert timers.pending(task.context) == len(waiting)
         assert stream_time_ms(task.context) == now_ms
 
 
-def test_reminders_by_the_clock_wait_until_the_task_has_caught_up() -> None:
+def test_timers_by_the_clock_wait_until_the_task_has_caught_up() -> None:
     async def run() -> None:
         called: list[tuple[Any, Any]] = []
-        reminders = Reminders("r", lambda context, key, value, due_ms: called.append((key, value)), by="clock")
+        timers = Timers("r", lambda context, key, value, due_ms: called.append((key, value)), by="clock")
 
-        def remind(record: Record, context: TaskContext) -> None:
-            reminders.set(context, context.now_ms + 10_000, record.key, record.value)
+        def set_timer(record: Record, context: TaskContext) -> None:
+            timers.set(context, context.now_ms + 10_000, record.key, record.value)
 
-        driver = TaskDriver(remind, on_assigned=reminders.start, key_serde=StringSerde(), value_serde=JsonSerde())
+        driver = TaskDriver(set_timer, on_assigned=timers.start, key_serde=StringSerde(), value_serde=JsonSerde())
         await driver.send("v", key="k")
         await driver.advance(9)
         assert called == []
@@ -309,10 +309,10 @@ def test_reminders_by_the_clock_wait_until_the_task_has_caught_up() -> None:
     asyncio.run(run())
 
 
-async def test_reminders_by_the_clock_set_before_start_are_refused() -> None:
-    reminders = Reminders("r", lambda context, key, value, due_ms: None, by="clock")
-    driver = TaskDriver(lambda record, context: reminders.set(context, 10, record.key), key_serde=StringSerde(), value_serde=JsonSerde())
-    with pytest.raises(InputError, match=r"Reminders 'r': nobody looks at the clock for them; call start\(context\) in on_assigned"):
+async def test_timers_by_the_clock_set_before_start_are_refused() -> None:
+    timers = Timers("r", lambda context, key, value, due_ms: None, by="clock")
+    driver = TaskDriver(lambda record, context: timers.set(context, 10, record.key), key_serde=StringSerde(), value_serde=JsonSerde())
+    with pytest.raises(InputError, match=r"Timers 'r': nobody looks at the clock for them; call start\(context\) in on_assigned"):
         await driver.send("v", key="k")
 
 
@@ -409,8 +409,8 @@ def test_windows_of_one_state_do_not_disturb_each_other_or_the_handler() -> None
         (lambda: tumbling("w", count(), size_ms=5, emit="closed"), "'closed' is neither 'update' nor 'final'"),
         (lambda: sessions("w", count(), gap_ms=-1), r"SessionWindows\.gap_ms: -1"),
         (lambda: StreamJoin("j", before_ms=1, kind="right"), "'right' is none of inner, left, outer"),
-        (lambda: Reminders("r", print, by="time"), "'time' is neither 'stream' nor 'clock'"),
-        (lambda: Reminders("r", print).start(Task(["commit"]).context), "they go by stream time"),
+        (lambda: Timers("r", print, by="time"), "'time' is neither 'stream' nor 'clock'"),
+        (lambda: Timers("r", print).start(Task(["commit"]).context), "they go by stream time"),
         (lambda: tumbling("w", count(), size_ms=5, state="x").add(Task(["commit"]).context, "k", 1, 1), "the task has no state 'x'"),
     ],
 )

@@ -17,18 +17,19 @@ BY = ("stream", "clock")
 LOOK_S = 0.5
 
 
-class Reminders(Kept):
-    """Calls `callback(context, key, value, due_ms)` once for each reminder that is due, earliest
+class Timers(Kept):
+    """Calls `callback(context, key, value, due_ms)` once for each timer that is due, earliest
     first. A key has one at each time; another one at the same time replaces it. `callback` cannot
     be async.
 
     `by`: "stream": when stream time has reached `due_ms`. Call `run` with each record, before it is
-    handled, so that no reminder comes before records that were there before it. "clock": by the
+    handled, so that no timer comes before records that were there before it. "clock": by the
     member's clock, within half a second; call `start` in `on_assigned`. While the task has records
-    to read that are there, no reminder comes.
+    to read that are there, no timer comes.
     """
 
     _kind = "reminders"
+    """The former name, which is stored."""
 
     def __init__(
         self,
@@ -41,26 +42,26 @@ class Reminders(Kept):
     ) -> None:
         super().__init__(name, state=state, serde=serde)
         if by not in BY:
-            raise InputError(f"Reminders.by: {by!r} is neither 'stream' nor 'clock'")
-        check_sync("Reminders.callback", callback, "context, key, value, due_ms")
+            raise InputError(f"Timers.by: {by!r} is neither 'stream' nor 'clock'")
+        check_sync("Timers.callback", callback, "context, key, value, due_ms")
         self._callback, self._by = callback, by
         self._started: WeakSet[State] = WeakSet()
         """Of the tasks that run here."""
 
     def set(self, context: TaskContext, due_ms: int, key: Any, value: Any = None) -> None:
-        """Adds a reminder. One that is due already comes with the next `run`. Raises InputError for
+        """Adds a timer. One that is due already comes with the next `run`. Raises InputError for
         one by the clock before `start`, without which none comes.
         """
         state = self._state(context)
         if self._by == "clock" and state not in self._started:
-            raise InputError(f"Reminders {self.name!r}: nobody looks at the clock for them; call start(context) in on_assigned")
+            raise InputError(f"Timers {self.name!r}: nobody looks at the clock for them; call start(context) in on_assigned")
         state.put_own(self._by_time + packed(due_ms) + state.key_bytes(key), self._pack(value))
         marks = self._marks(state)
         if not marks or due_ms < marks[0]:
             self._set_marks(state, max(0, due_ms))
 
     def cancel(self, context: TaskContext, due_ms: int, key: Any) -> None:
-        """Removes a reminder, if it is there."""
+        """Removes a timer, if it is there."""
         state = self._state(context)
         state.put_own(self._by_time + packed(due_ms) + state.key_bytes(key), None)
 
@@ -70,10 +71,10 @@ class Reminders(Kept):
 
     def start(self, context: TaskContext) -> None:
         """Calls what is due by the clock, as long as the task runs here. Raises InputError for
-        reminders by stream time.
+        timers by stream time.
         """
         if self._by != "clock":
-            raise InputError(f"Reminders {self.name!r}: they go by stream time; call `run` with each record, or give by='clock'")
+            raise InputError(f"Timers {self.name!r}: they go by stream time; call `run` with each record, or give by='clock'")
         context.every(LOOK_S, self._look)
         self._started.add(self._state(context))
 
@@ -100,13 +101,13 @@ class Reminders(Kept):
             key = state.key_of(index[at + TIME_BYTES :])
             record_ms, context.record_ms = context.record_ms, due_ms if self._by == "stream" else None
             try:
-                call_sync(f"Reminders {self.name!r}: callback", self._callback, context, key, self._unpack(raw), due_ms)
+                call_sync(f"Timers {self.name!r}: callback", self._callback, context, key, self._unpack(raw), due_ms)
             finally:
                 context.record_ms = record_ms
             called += 1
         return called
 
     def pending(self, context: TaskContext) -> int:
-        """The number of reminders that wait, in this task. Costs as much as there are."""
+        """The number of timers that wait, in this task. Costs as much as there are."""
         state = self._state(context)
         return sum(1 for _ in state.range_own(self._by_time, self._by_time + b"\xff"))
