@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, RequestTimedOutError
 
 from equipoise.kafka.aiokafka_lifecycle import start_client, stop_client
 from equipoise.kafka.aiokafka_metadata import forbid_topic_creation
@@ -45,7 +45,8 @@ class AiokafkaWire:
     async def send(self, node: int, request: Any, *, apart: bool = False) -> Any:
         """A request that is called off goes on until its own timeout: only that closes a connection
         that hangs, and whoever has less patience would ask over it again and again. Raises
-        KafkaConnectionError, of its kinds WireStopped, and what aiokafka does.
+        KafkaConnectionError, of its kinds WireStopped, and what aiokafka does: RequestTimedOutError
+        and NodeNotReadyError name the broker.
         """
         self._waits.check()
         sending = asyncio.ensure_future(self.client.send(node, request, group=_group(apart)))
@@ -58,8 +59,16 @@ class AiokafkaWire:
                 self._unawaited.add(sending)
                 sending.add_done_callback(self._ended)
             raise
+        except RequestTimedOutError as error:
+            raise RequestTimedOutError(f"{self._named(node)} has not answered {type(request).__name__} within {self._within_s:.0f} s") from error
+        except NodeNotReadyError as error:
+            raise NodeNotReadyError(f"{self._named(node)} is not reached") from error
         except (OSError, KeyError) as error:  # KeyError: aiokafka has replaced the connection meanwhile
-            raise KafkaConnectionError(f"broker {node}: {error!r}") from error
+            raise KafkaConnectionError(f"{self._named(node)}: {error!r}") from error
+
+    def _named(self, node: int) -> str:
+        address = self.address(node)
+        return f"broker {node}" if address is None else f"broker {node} at {address[0]}:{address[1]}"
 
     def _ended(self, sending: asyncio.Future[Any]) -> None:
         self._unawaited.discard(sending)

@@ -9,7 +9,6 @@ import ipaddress
 import logging
 import re
 import socket
-import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -236,6 +235,10 @@ class ConsumerGroup:
         """Sends a request to the coordinator. Raises KafkaError."""
         return await (await self.admin()).ask_group(self.group, request, lambda answer: answer)
 
+    async def node(self) -> int:
+        """Returns the broker that coordinates the group. Raises KafkaError."""
+        return await (await self.admin()).coordinator(self.group)
+
     def forget_coordinator(self) -> None:
         """The next request looks for it again."""
         if self._admin is not None:
@@ -251,12 +254,13 @@ async def repeated(attempt: Callable[[], Awaitable[T]], within_s: float) -> T:
     """Repeats `attempt` while it fails for a reason that may pass. Raises the last KafkaError or
     OSError after `within_s`, and another one at once.
     """
-    by_s = time.monotonic() + within_s
+    now_s = asyncio.get_running_loop().time
+    by_s = now_s() + within_s
     while True:
         try:
             return await attempt()
         except (errors.KafkaError, OSError) as error:
-            if time.monotonic() >= by_s or not (isinstance(error, OSError) or error.retriable):
+            if now_s() >= by_s or not (isinstance(error, OSError) or error.retriable):
                 raise
         await asyncio.sleep(RETRY_S)
 

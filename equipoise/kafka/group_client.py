@@ -15,6 +15,7 @@ from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGrou
 
 from equipoise.events.errors import InputError
 from equipoise.events.java_order import FEWEST_BUCKETS, text_hash
+from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer.group_offsets import commit_request
 from equipoise.kafka.consumer_groups import ClassicDescription, ConsumerGroup, GroupMember
@@ -28,6 +29,10 @@ REBALANCE_MS = 60_000
 JOIN_TIMEOUT_MS = 900_000
 """A generation begins when the slowest member has joined: after its max.poll.interval.ms (5 minutes
 by default) at the latest.
+"""
+ALIVE_S, MOST_LOOKS = 5.0, 3
+"""How often it is looked, while a generation is waited for, whether the coordinator still answers and
+has the member; and how often in a row it may not.
 """
 MEMBER_ID_REQUIRED = 79
 GIVE_BACK_AFTER_S = 0.1
@@ -134,7 +139,7 @@ class GroupClient:
         """Asks for member ids until one is in the bucket. Returns the others."""
         others: list[str] = []
         for _ in range(MOST_IDS):
-            answer = await self._ask_to_join("", (*PROTOCOLS,), self._others)
+            answer = await self._others.send(self._join("", PROTOCOLS))
             if answer.error_code != MEMBER_ID_REQUIRED:
                 self._others.check(answer.error_code)
                 raise InputError("the brokers do not give member ids; Kafka 2.2 or later is needed")
@@ -145,25 +150,62 @@ class GroupClient:
         raise errors.KafkaError(f"none of {MOST_IDS} ids is in bucket {wanted}")
 
     async def join(self, protocols: tuple[str, ...]) -> Generation:
-        """Takes part in the next generation. Returns when it begins."""
-        answer = await self._ask_to_join(self.member_id, protocols, self._joins)
-        if answer.error_code == MEMBER_ID_REQUIRED:
+        """Takes part in the next generation. Returns when it begins. Raises InputError where brokers
+        give no member ids.
+        """
+        if not self.member_id:
+            answer = await self._others.send(self._join("", protocols))
+            if answer.error_code != MEMBER_ID_REQUIRED:
+                self._others.check(answer.error_code)
+                raise InputError("the brokers do not give member ids; Kafka 2.2 or later is needed")
             self.member_id = answer.member_id
-            answer = await self._ask_to_join(self.member_id, protocols, self._joins)
+        answer = await self._kept(self._join(self.member_id, protocols))
         self._joins.check(answer.error_code)
         self.member_id, self.generation = answer.member_id, answer.generation_id
         members = tuple((member_id, instance_id, data) for member_id, instance_id, data in answer.members)
         return Generation(number=answer.generation_id, protocol=answer.group_protocol, leader=answer.leader_id, members=members)
 
-    async def _ask_to_join(self, member_id: str, protocols: tuple[str, ...], through: ConsumerGroup) -> Any:
+    def _join(self, member_id: str, protocols: tuple[str, ...]) -> Any:
         offered = [(name, write_subscription(cooperative=name == COOPERATIVE)) for name in protocols]
-        return await through.send(JoinGroupRequest(self.group, self._session_ms, REBALANCE_MS, member_id, None, self._protocol_type, offered))
+        return JoinGroupRequest(self.group, self._session_ms, REBALANCE_MS, member_id, None, self._protocol_type, offered)
+
+    async def _kept(self, request: Any) -> Any:
+        """Returns the answer to a request that the coordinator keeps until others have done theirs.
+        Raises KafkaError when the coordinator is silent, or is another one by now, and
+        UnknownMemberIdError when it does not have the member; the connection is closed then.
+        """
+        asked = asyncio.ensure_future(self._joins.send(request))
+        missing = 0
+        try:
+            while not (await asyncio.wait((asked,), timeout=ALIVE_S))[0]:
+                error = await self._why_not_kept()
+                missing = 0 if error is None else missing + 1
+                if error is not None and missing >= MOST_LOOKS:
+                    await self._joins.close()
+                    raise error
+            return asked.result()
+        finally:
+            await call_off(asked, again_s=ENDS_S)
+
+    async def _why_not_kept(self) -> Exception | None:
+        try:
+            members = (await self.describe()).members
+            if await self._others.node() != await self._joins.node():
+                moved: Exception = errors.NotCoordinatorForGroupError(f"another broker coordinates group {self.group} by now")
+                return moved
+        except (errors.KafkaError, OSError) as error:
+            silent: Exception = error
+            return silent
+        if any(each.member_id == self.member_id for each in members):
+            return None
+        unknown: Exception = errors.UnknownMemberIdError(f"the coordinator of group {self.group} does not have {self.member_id}")
+        return unknown
 
     async def sync(self, assignments: list[tuple[str, bytes]]) -> bytes:
         """Answers for all, as the leader, or takes part with nothing. Returns what the leader
         assigned to the seat.
         """
-        answer = await self._joins.send(SyncGroupRequest(self.group, self.generation, self.member_id, None, assignments))
+        answer = await self._kept(SyncGroupRequest(self.group, self.generation, self.member_id, None, assignments))
         self._joins.check(answer.error_code)
         return bytes(answer.member_assignment)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 from aiokafka import errors
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
-from equipoise.kafka.admin.broker_choice import AnyBroker
+from equipoise.kafka.admin.broker_choice import SILENT_S, AnyBroker
 from equipoise.kafka.broker_wire import Wire
 
 T = TypeVar("T")
@@ -22,9 +23,12 @@ async def ask_any(wire: Wire, request: Any) -> Any:
     choice = AnyBroker()
     for broker in choice.each(wire.nodes):
         try:
-            return await wire.send(broker, request)
+            async with asyncio.timeout(choice.within_s):
+                return await wire.send(broker, request)
         except errors.KafkaError as error:
             choice.failed(broker, error)
+        except TimeoutError:
+            choice.failed(broker, errors.RequestTimedOutError(f"broker {broker} has not answered within {SILENT_S:.0f} s"))
     raise choice.error
 
 

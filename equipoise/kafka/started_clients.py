@@ -40,7 +40,14 @@ class NotAllowedError(InputError):
 def reaching(connection: Connection) -> Any:
     """Turns connection errors of the client into InputError with one line."""
     try:
-        from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError
+        from aiokafka.errors import (
+            KafkaConnectionError,
+            KafkaError,
+            KafkaTimeoutError,
+            NodeNotReadyError,
+            RequestTimedOutError,
+            TopicAuthorizationFailedError,
+        )
     except ImportError:
         raise InputError(MISSING) from None
     try:
@@ -50,8 +57,10 @@ def reaching(connection: Connection) -> Any:
     except TopicAuthorizationFailedError as error:
         topics = ", ".join(sorted(error.args[0])) if error.args and isinstance(error.args[0], set | list | tuple) else str(error)
         raise NotAllowedError(f"topic {topics}: {NOT_SEEN}") from None
+    except (KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError) as error:
+        raise NotNowError(f"{connection.bootstrap}: {error.__class__.__name__} {error}") from None
     except KafkaError as error:
-        kind = NotNowError if error.retriable or isinstance(error, KafkaTimeoutError) else InputError
+        kind = NotNowError if error.retriable else InputError
         raise kind(f"{connection.bootstrap} refuses: {error.__class__.__name__} {error}") from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, NotControllerError
+from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, NotControllerError, RequestTimedOutError
 
 NAMED_S = 5.0
 """How long a question waits for brokers that name no controller: one that has just started does not
@@ -15,24 +15,31 @@ REACHED_S = 20.0
 still name it, 9 by default.
 """
 _AWAY = (KafkaConnectionError, NodeNotReadyError)
+SILENT_S = 5.0
+"""A broker that has not answered for so long is silent, and another one is asked."""
 
 
 class AnyBroker:
-    """A question that every broker answers. It goes to one after the other until one is there."""
+    """A question that every broker answers. It goes to one after the other until one is there. The
+    last one may take as long as a request may.
+    """
 
     def __init__(self) -> None:
+        self.within_s: float | None = None
+        """How long the broker is waited for that was yielded last."""
         self._away: set[int] = set()
         self.error: KafkaError = KafkaConnectionError("no broker is known")
         """Of the last one that was away."""
 
     def each(self, brokers: Callable[[], Iterable[int]]) -> Iterator[int]:
         """Yields whom to ask now. `brokers`: those that are known by then."""
-        while (broker := next((each for each in brokers() if each not in self._away), None)) is not None:
-            yield broker
+        while left := [each for each in brokers() if each not in self._away]:
+            self.within_s = SILENT_S if len(left) > 1 else None
+            yield left[0]
 
     def failed(self, broker: int, error: KafkaError) -> None:
         """The question has failed at this broker. Raises it if another one would say the same."""
-        if not isinstance(error, _AWAY):
+        if not isinstance(error, (*_AWAY, RequestTimedOutError)):
             raise error
         self._away.add(broker)
         self.error = error

@@ -73,23 +73,38 @@ async def _answered(
     wire: Wire, places: Collection[TopicPartition], request: MakeRequest, read: Callable[[Any], Answers[T]], within_s: float
 ) -> dict[TopicPartition, T]:
     """Repeats what leaders that change answer."""
+    silent: set[int] = set()
+    why = f"no broker has named the leaders of {', '.join(sorted({place[0] for place in places}))}"
     try:
         async with asyncio.timeout(within_s):
             while True:
                 try:
-                    return await _asked(wire, places, request, read)
+                    return await _asked(wire, places, request, read, silent)
                 except KafkaError as error:
+                    why = f"{type(error).__name__} {error}"
                     if not error.retriable or isinstance(error, IncompatibleBrokerVersion):
                         raise
                     if error.invalid_metadata:
                         wire.refresh()
                     await asyncio.sleep(AGAIN_S)
     except TimeoutError as error:
-        late: Exception = KafkaTimeoutError(f"no answer within {within_s:.0f} s")
+        who = f"no answer of broker {', '.join(map(str, sorted(silent)))}" if silent else why
+        late: Exception = KafkaTimeoutError(f"{who}, for {within_s:.0f} s")
         raise late from error
 
 
-async def _asked(wire: Wire, places: Collection[TopicPartition], request: MakeRequest, read: Callable[[Any], Answers[T]]) -> dict[TopicPartition, T]:
+async def _asked(
+    wire: Wire, places: Collection[TopicPartition], request: MakeRequest, read: Callable[[Any], Answers[T]], silent: set[int]
+) -> dict[TopicPartition, T]:
+    """`silent` gets the brokers that are asked and have not answered."""
+
+    async def asked_of(leader: int, asked: Collection[TopicPartition]) -> Any:
+        silent.add(leader)
+        answer = await wire.send(leader, request(asked))
+        silent.discard(leader)
+        return answer
+
+    silent.clear()
     await wire.know({place[0] for place in places})
     by_leader: dict[int, list[TopicPartition]] = {}
     for place in places:
@@ -100,7 +115,7 @@ async def _asked(wire: Wire, places: Collection[TopicPartition], request: MakeRe
                 raise TopicAuthorizationFailedError(place[0])
             raise LeaderNotAvailableError(f"{place[0]}/{place[1]}")
         by_leader.setdefault(leader[0], []).append(place)
-    sent = [wire.send(leader, request(asked)) for leader, asked in by_leader.items()]
+    sent = [asked_of(leader, asked) for leader, asked in by_leader.items()]
     answers = [await sent[0]] if len(sent) == 1 else await asyncio.gather(*sent)
     found: dict[TopicPartition, T] = {}
     for answer in answers:

@@ -133,8 +133,7 @@ async def _unless_stopped(asked: Coroutine[Any, Any, T], stopped: asyncio.Event)
         await asyncio.wait((asking, stopping), return_when=asyncio.FIRST_COMPLETED)
         return asking.result() if asking.done() else None
     finally:
-        asking.cancel()
-        stopping.cancel()
+        await call_off(asking, stopping, again_s=ENDS_S)
 
 
 async def _stop(seat: Seat | BrokerSeat | StreamsSeat, stopped: asyncio.Event, lost: asyncio.Task[None]) -> None:
@@ -180,7 +179,7 @@ class LedGroups:
         waiting = asyncio.create_task(stopped.wait())
         try:
             while not stopped.is_set():
-                await self._look(stopped)
+                await _unless_stopped(self._look(stopped), stopped)
                 await asyncio.wait((waiting,), timeout=LOOK_S)
         finally:
             waiting.cancel()

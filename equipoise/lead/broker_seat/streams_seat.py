@@ -23,7 +23,7 @@ from equipoise.events.parts import whole
 from equipoise.events.tasks import TaskId
 from equipoise.hosting.runtime import DEPLOYED, Runtime
 from equipoise.kafka.broker_watch import BrokerWatch
-from equipoise.kafka.client import Admin, TopicPartition
+from equipoise.kafka.client import ENDS_S, Admin, TopicPartition, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup
 from equipoise.kafka.described_groups import DescribedStreamsGroup, read_streams_groups
@@ -67,6 +67,8 @@ class StreamsSeat:
         self._others: list[str] = []
         """Tags of the group that are no plans."""
         self._is_in = self._stands_by = False
+        self._has_settings = False
+        """Whether the group may have settings of this process."""
         self._led: object = None
         """Members and topology for which the last round was."""
         self._epoch = 0
@@ -94,41 +96,40 @@ class StreamsSeat:
         group has its former settings then.
         """
         try:
-            admin = await self._described.admin()
             async with self._topics, self._queue:
-                await self._take_part(admin)
+                part = asyncio.create_task(self._take_part())
+                stopped = asyncio.create_task(self._stopped.wait())
+                try:
+                    await asyncio.wait([part, stopped], return_when=asyncio.FIRST_COMPLETED)
+                    if part.done():
+                        part.result()
+                finally:
+                    await call_off(part, stopped, again_s=ENDS_S)
+                    if self._has_settings:
+                        await self._give_back()
+                    with contextlib.suppress(errors.KafkaError, OSError):  # else the broker ends the session
+                        await self._queue.leave()
         finally:
             await self._described.close()
 
-    async def _take_part(self, admin: Admin) -> None:
-        try:
-            while not self._stopped.is_set():
-                try:
-                    await self._look(admin)
-                    await self._wait(LOOK_S)
-                except (errors.GroupAuthorizationFailedError, errors.ClusterAuthorizationFailedError, errors.TopicAuthorizationFailedError) as error:
-                    rights = f"DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS on the group, and READ on the group {PREFIX}{self.group}"
-                    raise NoBrokerSeatError(f"--group {self.group}: the user needs {rights}: {error}") from None
-                except (errors.InvalidConfigurationError, errors.InvalidRequestError) as error:
-                    raise NoBrokerSeatError(f"--group {self.group}: the brokers do not take its settings: {error}") from None
-                except (errors.KafkaError, OSError) as error:
-                    if not self._brokers.noted("the group's coordinator", error):
-                        _LOG.warning("group %s: %s: %s; trying again", self.group, type(error).__name__, error)
-                    await self._wait(RETRY_S)
-        finally:
-            if self._is_in:
-                await self._give_back(admin)
-            with contextlib.suppress(errors.KafkaError, OSError):  # else the broker ends the session
-                await self._queue.leave()
+    async def _take_part(self) -> None:
+        while True:
+            try:
+                await self._look(await self._described.admin())
+                await asyncio.sleep(LOOK_S)
+            except (errors.GroupAuthorizationFailedError, errors.ClusterAuthorizationFailedError, errors.TopicAuthorizationFailedError) as error:
+                rights = f"DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS on the group, and READ on the group {PREFIX}{self.group}"
+                raise NoBrokerSeatError(f"--group {self.group}: the user needs {rights}: {error}") from None
+            except (errors.InvalidConfigurationError, errors.InvalidRequestError) as error:
+                raise NoBrokerSeatError(f"--group {self.group}: the brokers do not take its settings: {error}") from None
+            except (errors.KafkaError, OSError) as error:
+                if not self._brokers.noted("the group's coordinator", error):
+                    _LOG.warning("group %s: %s: %s; trying again", self.group, type(error).__name__, error)
+                await asyncio.sleep(RETRY_S)
 
-    async def _wait(self, seconds: float) -> None:
+    async def _give_back(self) -> None:
         try:
-            await asyncio.wait_for(self._stopped.wait(), seconds)
-        except TimeoutError:
-            return
-
-    async def _give_back(self, admin: Admin) -> None:
-        try:
+            admin = await self._described.admin()
             _, others = await self._tags(admin)
             await set_group_settings(admin, self.group, {NAME: None, TAGS: ",".join(others) or None})
             _LOG.info("group %s: left; nothing of equipoise is in it any more; the brokers' own assignor goes on", self.group)
@@ -187,7 +188,7 @@ class StreamsSeat:
     def _stand_by(self) -> None:
         if not self._stands_by:
             _LOG.info("group %s: another process leads it: standing by", self.group)
-        self._stands_by, self._is_in, self._led = True, False, None
+        self._stands_by, self._is_in, self._has_settings, self._led = True, False, False, None
 
     async def _describe(self) -> DescribedStreamsGroup:
         answer = await self._described.send(StreamsGroupDescribe(self.group))
@@ -239,6 +240,7 @@ class StreamsSeat:
         began_s, self._epoch = self._runtime.monotonic_s(), group.group_epoch
         if plan.entries or not self._is_in:
             settings: dict[str, str | None] = {TAGS: ",".join([*self._others, write_plan(plan)])}
+            self._has_settings = True
             await set_group_settings(admin, self.group, settings | ({} if self._is_in else {NAME: ASSIGNOR}))
             self._is_in, self._epoch = True, self._epoch + 1
         counts = {kind: sum(each.last - each.first + 1 for each in plan.entries if each.kind == kind) for kind in ("move", "copy", "drop")}

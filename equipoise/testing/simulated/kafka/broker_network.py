@@ -201,4 +201,4 @@ class BrokerConnection:
     def _timed_out(self, sent: _Sent) -> None:
         if self._in_flight.pop(id(sent), None) is not None:
             self.close(KafkaConnectionError(f"broker {self._broker.id}"))
-            sent.done(RequestTimedOutError())
+            sent.done(RequestTimedOutError(f"broker {self._broker.id} has not answered {sent.name} within {self._timeout_s:.0f} s"))
