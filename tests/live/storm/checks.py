@@ -23,6 +23,7 @@ from equipoise.member.copies.fencing import AT_LEAST_ONCE, FENCE_KEY, SOURCES_KE
 from equipoise.member.copies.origin import Origin, read_origin
 from examples.orders.count import MOST_UNCOMMITTED_RECORDS
 from examples.orders.recount import Recount, everything
+from tests.live.storm.stands import MOST_S, Stand
 
 EXPLAINED = {
     "topology_not_newer": "every process declares its topology when it starts; the join of one that differs is refused, which nothing here explains",
@@ -221,6 +222,15 @@ async def rejections(connection: Connection, topics: Topics) -> Check:
 
 def _told(counted: collections.Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(counted.items()))
+
+
+def stood(stands: list[Stand]) -> Check:
+    """Whatever stands for longer than a request may take is in a log."""
+    silent = [each for each in stands if not each.said]
+    longest = max((each.end_s - each.begin_s for each in stands), default=0.0)
+    told = f"{len(stands)} times a task stood for more than {MOST_S:.0f} s, at most for {longest:.0f} s; {len(silent)} times no log says why"
+    more = tuple(f"{each}{f'; {len(each.said)} lines, the last: {each.said[-1]}' if each.said else ''}" for each in stands)
+    return Check("nothing stands without a word", not silent, told, more)
 
 
 def nothing_else(incidents: list[str]) -> Check:

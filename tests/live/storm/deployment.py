@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import shutil
 import signal
@@ -21,7 +22,7 @@ import attrs
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import AssignmentObserved, GroupConfigured
 from equipoise.events.settings import GroupSettings
-from equipoise.kafka.client import NewTopic
+from equipoise.kafka.client import NewTopic, TopicPartition
 from equipoise.kafka.started_clients import writer
 from equipoise.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.log.kafka.log_opening import read_opening
@@ -335,6 +336,9 @@ class Deployment:
         if fault.kind is Kind.KILL_BROKER:
             async with self._brokers_lock:
                 await self._kill_broker(BROKERS.index(fault.victim), fault.length_s)
+        elif fault.kind is Kind.PAUSE_BROKER:
+            async with self._brokers_lock:
+                await self._pause_broker(BROKERS.index(fault.victim), fault.length_s)
         elif fault.kind in (Kind.CLOCK, Kind.CLOCK_WORKER):
             self._clock(fault.victim).write_text(str(CLOCKS_OFF_S[fault.which % len(CLOCKS_OFF_S)]))
             await asyncio.sleep(fault.length_s)
@@ -360,6 +364,8 @@ class Deployment:
                 await self._write(pack_fact(config))
         elif fault.kind is Kind.POSITIONS:
             await self._make_positions_again()
+        elif fault.kind is Kind.CUT_POSITIONS:
+            await self._cut_positions()
         elif fault.kind is Kind.HOSTILE:
             await self._write(faults.HOSTILE[fault.which % len(faults.HOSTILE)])
         elif fault.kind is Kind.GIANT:
@@ -410,6 +416,21 @@ class Deployment:
             except (KafkaError, TimeoutError, OSError):
                 await asyncio.sleep(AGAIN_S)
             await asyncio.sleep(KNOWN_EVERY_S)
+
+    async def _cut_positions(self) -> None:
+        """However long brokers are away. They delete no records of a topic that is only compacted."""
+        from aiokafka.errors import KafkaError
+
+        name, whole = positions_topic(self.orders.group), False
+        while not whole:
+            try:
+                async with admin_client(self.orders.connection) as admin:
+                    await admin.set_topic_configs(name, {**SETTINGS_OF_POSITIONS, "cleanup.policy": "compact,delete"})
+                    await admin.delete_records({TopicPartition(name, number): -1 for number in range(PARTITIONS)})
+                    await admin.set_topic_configs(name, SETTINGS_OF_POSITIONS)
+                whole = True
+            except (KafkaError, EquipoiseError, TimeoutError, OSError):
+                await asyncio.sleep(AGAIN_S)
 
     async def _deploy(self, fault: Fault) -> None:
         if fault.kind is Kind.PARTITIONS:
@@ -492,6 +513,13 @@ class Deployment:
         await asyncio.to_thread(self.brokers.kill, index)
         await asyncio.sleep(length_s)
         await asyncio.to_thread(self.brokers.start, index)
+
+    async def _pause_broker(self, index: int, length_s: float) -> None:
+        os.kill(self.brokers.pid(index), signal.SIGSTOP)
+        try:
+            await asyncio.sleep(length_s)
+        finally:
+            os.kill(self.brokers.pid(index), signal.SIGCONT)
 
     async def _worker(self, fault: Fault) -> None:
         process = self._workers[fault.victim]

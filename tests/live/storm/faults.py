@@ -52,11 +52,13 @@ class Kind(enum.Enum):
     PAUSE_WORKER = "SIGSTOP of a worker beyond its session, SIGCONT"
     CLOCK_WORKER = "a worker's clock jumps by hours, and back"
     KILL_BROKER = "kill -9 of a broker, started again"
+    PAUSE_BROKER = "SIGSTOP of a broker, which keeps its connections and answers nothing, SIGCONT"
     REDEPLOY = "kill -9, started again with another session timeout and margin"
     SETTING = "a setting of the group is raised or lowered, and set back"
     ASSIGNOR = "another assignor leads, and the first one again"
     TWO_OPERATORS = "two operators configure at the same moment, and the settings are set back"
     POSITIONS = "the topic of positions is deleted, and made again"
+    CUT_POSITIONS = "all records of the topic of positions are deleted"
     HOSTILE = "records that are no sound facts"
     GIANT = "a fact that is very long, or has fields at their limits"
     STRANGER = "a member with an id of 200 characters joins and says nothing more"
@@ -90,11 +92,13 @@ _LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
     Kind.PAUSE_WORKER: ((WORKER_SESSION_S + 2, WORKER_SESSION_S + 8),),
     Kind.CLOCK_WORKER: ((2, 15),),
     Kind.KILL_BROKER: ((0.5, 3), (8, 14)),
+    Kind.PAUSE_BROKER: ((0.5, 3), (8, 14)),
     Kind.REDEPLOY: ((0.2, 3),),
     Kind.SETTING: ((1, 10),),
     Kind.ASSIGNOR: ((3, 15),),
     Kind.TWO_OPERATORS: ((1, 10),),
     Kind.POSITIONS: ((0, 0),),
+    Kind.CUT_POSITIONS: ((0, 0),),
     Kind.HOSTILE: ((0, 0),),
     Kind.GIANT: ((0, 0),),
     Kind.STRANGER: ((6, 6),),
@@ -112,6 +116,7 @@ _AFTER_S = {
     Kind.LEAVE: 15.0,
     Kind.JOIN: 15.0,
     Kind.KILL_BROKER: BETWEEN_BROKERS_S,
+    Kind.PAUSE_BROKER: BETWEEN_BROKERS_S,
 }
 _OF_OPERATORS = frozenset(
     {
@@ -119,6 +124,7 @@ _OF_OPERATORS = frozenset(
         Kind.ASSIGNOR,
         Kind.TWO_OPERATORS,
         Kind.POSITIONS,
+        Kind.CUT_POSITIONS,
         Kind.HOSTILE,
         Kind.GIANT,
         Kind.STRANGER,
@@ -127,6 +133,7 @@ _OF_OPERATORS = frozenset(
         Kind.LED_BY,
     }
 )
+_OF_BROKERS = (Kind.KILL_BROKER, Kind.PAUSE_BROKER)
 _AFTER_OTHERS_S = 5.0
 """How long nothing else happens to the same victim after a fault has ended."""
 
@@ -167,13 +174,13 @@ def draw(seed: int, count: int, every_s: float, kinds: tuple[Kind, ...] = tuple(
         victim = random.choice(_victims(kind, free_at_s, at_s))
         length_s = round(random.uniform(*random.choice(_LENGTHS_S[kind])), 1)
         drawn.append(Fault(round(at_s, 1), kind, victim, length_s, random.randrange(10_000)))
-        free_at_s["brokers" if kind is Kind.KILL_BROKER else victim] = at_s + length_s + _AFTER_S.get(kind, _AFTER_OTHERS_S)
+        free_at_s["brokers" if kind in _OF_BROKERS else victim] = at_s + length_s + _AFTER_S.get(kind, _AFTER_OTHERS_S)
     return drawn
 
 
 def _victims(kind: Kind, free_at_s: dict[str, float], at_s: float) -> list[str]:
     free = {name for name, free_s in free_at_s.items() if free_s <= at_s}
-    if kind is Kind.KILL_BROKER:
+    if kind in _OF_BROKERS:
         return list(BROKERS) if "brokers" in free else []
     if kind in _OF_OPERATORS:
         return [OPERATORS] if OPERATORS in free else []

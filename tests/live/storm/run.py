@@ -16,6 +16,7 @@ from tests.live.storm import checks, evidence
 from tests.live.storm.checks import Changelog, Check
 from tests.live.storm.deployment import LOG_PARTITIONS, Deployment
 from tests.live.storm.faults import Fault, Kind, draw
+from tests.live.storm.stands import Stands
 from tests.live.storm.watch import Watch
 
 TASKS = 8
@@ -60,6 +61,7 @@ async def run_storm(storm: Storm) -> list[Check]:
     with await asyncio.to_thread(Deployment, storm.folder, storm.guarantee, storm.tasks) as deployment:
         orders = deployment.orders
         watch = Watch(orders.connection, deployment.topics, orders.group)
+        stands = Stands(orders.connection, orders.topic, storm.folder)
         deployment.owned, deployment.has_members, deployment.config = watch.owned, watch.has_members, watch.config
         try:
             await deployment.start()
@@ -68,16 +70,18 @@ async def run_storm(storm: Storm) -> list[Check]:
             if wrong:
                 return [Check("the deployment starts", False, wrong)]
             _say(began_s, f"all runs: {watch}; the storm begins")
+            stands.start()
             async with _load(deployment):
                 await _faults(storm.plan, deployment, watch)
                 calm_s = time.monotonic()
                 _say(began_s, "every fault has ended; until the group is at rest")
                 wrong = await watch.until_settled(deployment.present, deployment.tasks, quiet_s=QUIET_S, most_s=REST_S)
+            await stands.stop()
             settled = checks.settled(wrong, time.monotonic() - calm_s - (0 if wrong else QUIET_S), watch)
             _say(began_s, f"{wrong or watch}; until everything is counted")
             counted, changelog = await _counted(deployment)
             _say(began_s, "judging")
-            found = await _judge(storm, deployment, counted, changelog, settled, watch)
+            found = [*await _judge(storm, deployment, counted, changelog, settled, watch), checks.stood(stands.found())]
             if not all(check.holds for check in found):
                 _say(began_s, "something does not hold; keeping the log and the topics")
                 topics = [orders.topic, f"{orders.topic}-state", f"{orders.topic}-counts"]
@@ -85,6 +89,7 @@ async def run_storm(storm: Storm) -> list[Check]:
             return found
         finally:
             await watch.stop()
+            await stands.stop()
             await deployment.end()
 
 
