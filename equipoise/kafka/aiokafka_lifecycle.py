@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -20,6 +20,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError
 
+from equipoise.kafka.admin.broker_choice import SILENT_S
 from equipoise.kafka.client import CLOSE_S
 
 _LOG = logging.getLogger(__name__)
@@ -29,7 +30,28 @@ _ENDING: set[asyncio.Task[None]] = set()
 """Keeps tasks alive: a task without a reference may be collected before its end."""
 
 
-async def start_client(client: AIOKafkaClient, close: Callable[[], Awaitable[None]], within_s: float) -> None:
+class CountingClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka ships no types
+    """Knows how many bootstrap brokers it has not asked yet, while it starts."""
+
+    unasked = 0
+
+    @property
+    def hosts(self) -> list[Any]:
+        return _Counted(self, AIOKafkaClient.hosts.fget(self))
+
+
+class _Counted(list[Any]):
+    def __init__(self, client: CountingClient, hosts: Sequence[Any]) -> None:
+        super().__init__(hosts)
+        self._client = client
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, host in enumerate(super().__iter__(), 1):
+            self._client.unasked = len(self) - number
+            yield host
+
+
+async def start_client(client: CountingClient, close: Callable[[], Awaitable[None]], within_s: float) -> None:
     """Starts a client. Closes it if the start fails or is cancelled. A cancelled start is finished
     first, if brokers answer within a second. `within_s`: the timeout of its requests.
     """
@@ -50,15 +72,41 @@ class _Bootstrap:
     """aiokafka closes the connection over which it asks for brokers when the answer takes too long,
     and forgets it when it is cancelled. It hears of a cancellation as of an answer that takes too
     long; the next broker is not asked. Its own timeouts are cancellations, too, which no sooner than
-    `within_s` come: it hears of these, and asks the next broker.
+    `within_s` come: it hears of these, and asks the next broker. So it does when a broker has not
+    answered for SILENT_S, unless that is the last one.
     """
 
-    client: AIOKafkaClient
+    client: CountingClient
     within_s: float
     is_called_off: bool = False
+    _is_silent: bool = False
+    _asked: int = -1
+    _timer: asyncio.TimerHandle | None = None
 
     def __await__(self) -> Generator[Any, None, None]:
-        now_s = asyncio.get_running_loop().time
+        try:
+            yield from self._bootstrap()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _watch(self, task: asyncio.Task[Any]) -> None:
+        """Gives each broker that is asked its time."""
+
+        def silent() -> None:
+            self._is_silent = True
+            task.cancel()
+
+        if self.client.unasked == self._asked:
+            return
+        self._asked = self.client.unasked
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(SILENT_S, silent) if self._asked else None
+
+    def _bootstrap(self) -> Generator[Any, None, None]:
+        now_s, task = asyncio.get_running_loop().time, asyncio.current_task()
+        assert task is not None, "it is awaited by one"
         began_s = now_s()
         steps = self.client.bootstrap().__await__()
         failed: BaseException | None = None
@@ -66,9 +114,14 @@ class _Bootstrap:
             while True:
                 wait = next(steps) if failed is None else steps.throw(failed)
                 failed = None
+                self._watch(task)
                 try:
                     yield wait
                 except asyncio.CancelledError as error:
+                    if self._is_silent and not self.is_called_off:
+                        self._is_silent, failed = False, TimeoutError(f"no answer within {SILENT_S:.0f} s")
+                        task.uncancel()
+                        continue
                     if not self.is_called_off and now_s() - began_s >= self.within_s:
                         failed = error
                         continue
@@ -80,7 +133,7 @@ class _Bootstrap:
                     failed = error
 
 
-async def _call_off(client: AIOKafkaClient, beginning: _Bootstrap, starting: asyncio.Future[None], close: Callable[[], Awaitable[None]]) -> None:
+async def _call_off(client: CountingClient, beginning: _Bootstrap, starting: asyncio.Future[None], close: Callable[[], Awaitable[None]]) -> None:
     await asyncio.wait((starting,), timeout=_WHOLE_START_S)
     beginning.is_called_off = True
     starting.cancel()

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.client import ConnectionGroup
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, RequestTimedOutError
 
-from equipoise.kafka.aiokafka_lifecycle import start_client, stop_client
+from equipoise.kafka.aiokafka_lifecycle import CountingClient, start_client, stop_client
 from equipoise.kafka.aiokafka_metadata import forbid_topic_creation
 from equipoise.kafka.bounded_waits import BoundedWaits
 from equipoise.kafka.client import CLOSE_S, NO_EPOCH, TopicPartition, call_off
@@ -25,7 +25,7 @@ class AiokafkaWire:
     """
 
     def __init__(self, options: Mapping[str, Any], throttling: Throttling) -> None:
-        self.client = AIOKafkaClient(**options)
+        self.client = CountingClient(**options)
         forbid_topic_creation(self.client)
         self._throttling = throttling
         self._within_s = options.get("request_timeout_ms", 40_000) / 1_000
@@ -44,11 +44,14 @@ class AiokafkaWire:
 
     async def send(self, node: int, request: Any, *, apart: bool = False) -> Any:
         """A request that is called off goes on until its own timeout: only that closes a connection
-        that hangs, and whoever has less patience would ask over it again and again. Raises
+        that hangs, and whoever has less patience would ask over it again and again. One that is being
+        made is given up: no other is made meanwhile. Raises
         KafkaConnectionError, of its kinds WireStopped, and what aiokafka does: RequestTimedOutError
         and NodeNotReadyError name the broker.
         """
         self._waits.check()
+        if not await self.ready(node, apart=apart):
+            raise NodeNotReadyError(f"{self._named(node)} is not reached")
         sending = asyncio.ensure_future(self.client.send(node, request, group=_group(apart)))
         try:
             answer = await asyncio.shield(sending)

@@ -167,7 +167,7 @@ CORRECTIONS = (
     ),
     Correction(
         "forgets the connection over which it asks for brokers when its start is called off",
-        ("aiokafka_lifecycle", "_Bootstrap.__await__"), 'steps.throw(TimeoutError("the start is called off"))', "pass",
+        ("aiokafka_lifecycle", "_Bootstrap._bootstrap"), 'steps.throw(TimeoutError("the start is called off"))', "pass",
         "tests/unit/kafka/test_silent_brokers.py::test_start_that_is_called_off_leaves_no_connection",
     ),
 )  # fmt: skip # a table: one row a line

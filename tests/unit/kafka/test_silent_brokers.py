@@ -129,6 +129,27 @@ async def test_start_asks_the_next_broker_when_one_is_silent(broker: SilentBroke
     await asyncio.to_thread(assert_all_closed, broker)
 
 
+async def test_start_waits_for_no_silent_broker_for_long_but_for_the_last(broker: SilentBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aiokafka_lifecycle, "SILENT_S", 0.2)
+    broker.tells_brokers = True
+    with SilentBroker() as silent:
+        threading.Thread(target=silent.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        for _ in range(4):
+            wire = AiokafkaWire({"bootstrap_servers": [silent.address, broker.address]}, Throttling())
+            async with asyncio.timeout(_MOST_S):
+                await wire.start()
+            await wire.stop()
+        broker.is_mute = True
+        began_s = time.monotonic()
+        wire = AiokafkaWire({"bootstrap_servers": [silent.address, broker.address], "request_timeout_ms": 1_000}, Throttling())
+        with pytest.raises(KafkaConnectionError):
+            await wire.start()
+        assert time.monotonic() - began_s >= 1.0
+        silent.shutdown()
+        await asyncio.to_thread(assert_all_closed, silent)
+    await asyncio.to_thread(assert_all_closed, broker)
+
+
 async def test_start_fails_when_every_broker_is_silent(broker: SilentBroker) -> None:
     wire = AiokafkaWire({"bootstrap_servers": broker.address, "request_timeout_ms": 200}, Throttling())
     with pytest.raises(KafkaConnectionError, match="Unable to bootstrap"):
