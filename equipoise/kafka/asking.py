@@ -74,8 +74,8 @@ async def refusal(connection: Connection, host: str, port: int, within_s: float)
 class Asking:
     """A client of `connection`. An asynchronous context manager. Methods raise KafkaError."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.admin = connection.clients.admin()
+    def __init__(self, connection: Connection, *, request_timeout_ms: int = 40_000) -> None:
+        self.admin = connection.clients.admin(request_timeout_ms=request_timeout_ms)
 
     async def __aenter__(self) -> Self:
         await self.admin.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -69,7 +69,7 @@ async def _of_brokers(examined: Examined) -> AsyncIterator[Finding]:
     if not some_answer:
         return
     try:
-        async with Asking(settings) as asking:
+        async with Asking(settings, request_timeout_ms=int(2 * ANSWER_S * 1_000)) as asking:
             async for finding in _Examination(examined, asking).findings():
                 yield finding
     except errors.KafkaConnectionError:
@@ -242,7 +242,7 @@ class _Examination:
         needed = {acl: need for acl, need in needed.items() if acl.name not in absent or acl.operation == "Create"}
         there = {name for name, each in found.items() if each.partitions}
         needed = {acl: need for acl, need in needed.items() if acl.operation != "Create" or acl.name not in there}
-        groups = {acl.name: await self._asking.group_operations(acl.name) for acl in needed if acl.resource == "Group"}
+        groups = {acl.name: await self._operations(acl.name) for acl in needed if acl.resource == "Group"}
 
         def is_allowed(acl: Acl) -> bool | None:
             if acl.resource == "TransactionalId":
@@ -256,6 +256,13 @@ class _Examination:
 
         had = [(need, is_allowed(acl)) for acl, need in needed.items()]
         return brokers.of_rights(self._settings.bootstrap, self._settings.sasl_username, had)
+
+    async def _operations(self, group: str) -> Collection[str] | None:
+        """Returns what the user may do with a consumer group; None: its coordinator does not say."""
+        try:
+            return await self._asking.group_operations(group)
+        except errors.KafkaError:  # it is silent, or still away: the rest is examined all the same
+            return None
 
     # Times
 
