@@ -109,21 +109,21 @@ def json_output_is_checked() -> Iterator[None]:
     """Whatever a command prints with --json in this process fits its schema, in every test."""
     answer, json_line = Screen.answer, Screen.json_line
 
-    def checked(document: Any, *, is_line: bool) -> None:
+    def checked(document: Any) -> None:
         from tests.json_schemas import check, reference_of
 
         context = click.get_current_context(silent=True)
-        reference = None if context is None else reference_of(context, is_line=is_line)
+        reference = None if context is None else reference_of(context)
         if reference is not None:
             check(reference, document)
 
     def answer_checked(screen: Screen, document: Any, *parts: Any) -> None:
         if screen.json:
-            checked(json.loads(json.dumps(document)), is_line=False)
+            checked(json.loads(json.dumps(document)))
         answer(screen, document, *parts)
 
     def json_line_checked(screen: Screen, document: str, *, indent: int | None = None) -> None:
-        checked(json.loads(document), is_line=True)
+        checked(json.loads(document))
         json_line(screen, document, indent=indent)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -51,15 +51,15 @@ def check(reference: str, document: Any) -> None:
         raise AssertionError(f"{reference} at {error.json_path}: {error.message:.300}")
 
 
-def reference_of(context: click.Context, *, is_line: bool) -> str | None:
+def reference_of(context: click.Context) -> str | None:
     """The schema of what the command of `context` prints; None for a command that is no part of
-    `equipoise`. `is_line`: one line of several.
+    `equipoise`.
     """
     root, *names = context.command_path.split()
     name = "-".join(names)
     if root != main.name:
         return None
-    return "shadow#round" if name == "shadow" and is_line else name
+    return name
 
 
 class Coverage:

@@ -36,7 +36,6 @@ SECTIONS = {
         "cluster": "equipoise.cli.cluster:cluster",
         "record": "equipoise.cli.record:record",
         "incident": "equipoise.cli.incident:incident",
-        "shadow": "equipoise.cli.shadow:shadow",
         "lead": "equipoise.cli.lead:lead",
         "migrate": "equipoise.cli.migrate:migrate",
     },

@@ -85,7 +85,7 @@ def test_log_left_out_is_that_of_the_brokers_of_the_environment(line: str, monke
     assert "no broker answers at 127.0.0.1:1 " in result.stderr
 
 
-@pytest.mark.parametrize("line", ["cluster", "record --to {t}/x.db --once", "shadow --group app --once"])
+@pytest.mark.parametrize("line", ["cluster", "record --to {t}/x.db --once"])
 def test_brokers_left_out_are_those_of_the_environment(line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words = line.format(t=tmp_path).split()
     monkeypatch.delenv("EQUIPOISE_BOOTSTRAP", raising=False)

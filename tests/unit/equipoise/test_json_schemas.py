@@ -160,7 +160,7 @@ def write_log(path: Path, entries: Any = None) -> None:
 
 ON_SPARK = {f"spark-{name}" for name in SPARK_COMMANDS}
 """Checked in tests/spark, where there is a session."""
-LIVE = {"cluster", "configure", "doctor", "migrate", "record", "shadow", "tail", "witness", "worker"}
+LIVE = {"cluster", "configure", "doctor", "migrate", "record", "tail", "witness", "worker"}
 """Checked in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py,
 test_lag_aware.py, test_group_members.py, test_outage.py, test_restore.py, test_doctor.py,
 test_groups_of_a_cluster.py, test_migrate.py), where there is a broker.
