@@ -37,7 +37,6 @@ from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.faust_group import FaustGroup, group_name
 from equipoise.worker.group_observation import GroupObservation
 from equipoise.worker.group_sizes import GroupSizes
-from equipoise.worker.keda_scaler import KedaScaler
 from equipoise.worker.led_log import CHECK_LOG_S, LedLog
 from equipoise.worker.led_partitions import LedPartitions
 from equipoise.worker.metrics import WorkerMetrics
@@ -45,7 +44,7 @@ from equipoise.worker.observer import Observer
 from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.pod_costs import PodApi
 from equipoise.worker.rounds_over_http import Rounds
-from equipoise.worker.server import Server, tls_context, tls_files
+from equipoise.worker.server import Server, tls_context
 from equipoise.worker.settings import RELOADED, WorkerSettings
 from equipoise.worker.tracing import Tracing
 
@@ -72,8 +71,6 @@ class Worker:
         self.rounds = Rounds(self._host_of, settings, self.metrics, runtime)
         self.sizes = GroupSizes(self._host_of, runtime.monotonic_s, PodApi.of(settings.pod_api) if settings.pod_api else None)
         self.asked = AskedWorkers(self.sizes, names_in(settings.http_peers))
-        self.scaler_port = 0
-        self._scaler: KedaScaler | None = None
         self.http_port = 0
         self._server: Server | None = None
         self._observer = Observer(settings)
@@ -111,9 +108,6 @@ class Worker:
             self._witness = self._runtime.witness() if settings.witness else None
             self._server = Server(self, settings.http_host, settings.http_port, tls_context(settings))
             self.http_port = await self._server.start()
-            if settings.scaler_port:
-                self._scaler = KedaScaler(self.asked.answer, settings.http_host, settings.scaler_port, tls_files(settings))
-                self.scaler_port = await self._scaler.start()
             await self._group.start(self._folder)
         except BaseException:
             await self.stop()
@@ -141,9 +135,6 @@ class Worker:
         if self._server is not None:
             await self._server.stop()
             self._server = None
-        if self._scaler is not None:
-            await self._scaler.stop()
-            self._scaler = None
         await self.sizes.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -189,10 +188,3 @@ def tls_context(settings: WorkerSettings) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         raise InputError(f"http_tls_cert, http_tls_key: {error}; name files in PEM form that belong together") from None
     return context
-
-
-def tls_files(settings: WorkerSettings) -> tuple[bytes, bytes] | None:
-    """Returns key and certificate, in PEM form; None: without TLS. `tls_context` has read them."""
-    if not settings.http_tls_cert:
-        return None
-    return Path(settings.http_tls_key).read_bytes(), Path(settings.http_tls_cert).read_bytes()

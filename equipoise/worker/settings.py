@@ -36,9 +36,6 @@ class WorkerSettings(LiveSettings):
     http_peers: str = setting(
         "", "Where the other workers of this log are asked how many members a group should run: host:port, with commas; a name may be all of them."
     )
-    scaler_port: int = setting(
-        0, "Port of http_host for KEDA's external scalers (gRPC); 0: none. Needs the extra keda.", validator=fields.integer(0, 65_535)
-    )
     pod_api: str = setting(
         "", "Where pods get a deletion cost before fewer members are recommended: in-cluster, or the URL of an API server; empty: nowhere."
     )

@@ -24,7 +24,6 @@ from equipoise.cli import main
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.sizing.autoscaling import Following
 from equipoise.replay.sizing.policy import policy_of
-from equipoise.worker.keda_scaler import question_of
 from equipoise.worker.settings import WorkerSettings
 from examples.orders.__main__ import main as orders
 from tests.prometheus import DEPLOY, promtool, yaml
@@ -179,23 +178,15 @@ def test_schema_of_keda_finds_what_is_wrong() -> None:
 
 def test_autoscalers_ask_for_what_a_worker_answers_within_their_limits() -> None:
     (member, *_) = documents(DEPLOY / "kubernetes" / "member.yaml")
-    found = {}
-    for name in ("scaled-object", "external-scaler"):
-        (document,) = documents(DEPLOY / "keda" / f"{name}.yaml")
-        spec, metadata = document["spec"], document["spec"]["triggers"][0]["metadata"]
-        assert spec["scaleTargetRef"]["name"] == member["metadata"]["name"]
-        if "url" in metadata:
-            url = urlsplit(metadata["url"])
-            assert (url.netloc, url.path) == (f"{WORKERS}:{WORKER_PORT}", "/groups/orders/size")
-            assert (metadata["valueLocation"], metadata["targetValue"]) == ("members", "1")
-            assert "members" in {field.name for field in attrs.fields(Following)}
-            policy = policy_of(dict(parse_qsl(url.query)))
-        else:
-            group, policy = question_of(metadata)
-            assert (group, metadata["scalerAddress"]) == ("orders", f"{WORKERS}:8091")
-        assert (policy.least, policy.most) == (spec["minReplicaCount"], spec["maxReplicaCount"])
-        found[name] = policy
-    assert len(set(found.values())) == 1
+    (document,) = documents(DEPLOY / "keda" / "scaled-object.yaml")
+    spec, metadata = document["spec"], document["spec"]["triggers"][0]["metadata"]
+    assert spec["scaleTargetRef"]["name"] == member["metadata"]["name"]
+    url = urlsplit(metadata["url"])
+    assert (url.netloc, url.path) == (f"{WORKERS}:{WORKER_PORT}", "/groups/orders/size")
+    assert (metadata["valueLocation"], metadata["targetValue"]) == ("members", "1")
+    assert "members" in {field.name for field in attrs.fields(Following)}
+    policy = policy_of(dict(parse_qsl(url.query)))
+    assert (policy.least, policy.most) == (spec["minReplicaCount"], spec["maxReplicaCount"])
     (plain,) = documents(DEPLOY / "keda" / "hpa.yaml")
     assert (plain["spec"]["minReplicas"], plain["spec"]["maxReplicas"]) == (policy.least, policy.most)
     service, network, account, role, binding = documents(DEPLOY / "keda" / "workers.yaml")
@@ -204,7 +195,7 @@ def test_autoscalers_ask_for_what_a_worker_answers_within_their_limits() -> None
     assert service["spec"]["selector"] == network["spec"]["podSelector"]["matchLabels"] == labels
     assert service["metadata"]["name"] == WORKERS
     assert service["spec"]["clusterIP"] == "None"
-    assert {each["port"] for each in service["spec"]["ports"]} == {WORKER_PORT, 8091}
+    assert {each["port"] for each in service["spec"]["ports"]} == {WORKER_PORT}
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]
     assert binding["subjects"][0]["name"] == account["metadata"]["name"]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
