@@ -42,7 +42,6 @@ from equipoise.worker.led_partitions import LedPartitions
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.observer import Observer
 from equipoise.worker.partition_host import PartitionHost
-from equipoise.worker.pod_costs import PodApi
 from equipoise.worker.rounds_over_http import Rounds
 from equipoise.worker.server import Server, tls_context
 from equipoise.worker.settings import RELOADED, WorkerSettings
@@ -69,7 +68,7 @@ class Worker:
         self.recent = Recent()
         """What happened to its groups lately, for the console."""
         self.rounds = Rounds(self._host_of, settings, self.metrics, runtime)
-        self.sizes = GroupSizes(self._host_of, runtime.monotonic_s, PodApi.of(settings.pod_api) if settings.pod_api else None)
+        self.sizes = GroupSizes(self._host_of, runtime.monotonic_s)
         self.asked = AskedWorkers(self.sizes, names_in(settings.http_peers))
         self.http_port = 0
         self._server: Server | None = None

@@ -23,7 +23,6 @@ from equipoise.replay.sizing.autoscaling_reader import FollowingReader
 from equipoise.replay.sizing.policy import FollowingPolicy, LastAnswer
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.partition_host import PartitionHost
-from equipoise.worker.pod_costs import PodApi, PodsNotMarkedError
 
 _LOG = logging.getLogger(__name__)
 READ_BACK_FACTS = 20_000
@@ -81,12 +80,11 @@ class _Followed:
 
 class GroupSizes:
     """The sizes of the groups of one worker. `host_of`: the host that leads a group; None: not this
-    worker. `pods`: where those that are to go are marked first; None: nowhere. `close` ends what
-    was started.
+    worker. `close` ends what was started.
     """
 
-    def __init__(self, host_of: Callable[[str], PartitionHost | None], monotonic_s: Callable[[], float], pods: PodApi | None = None) -> None:
-        self._host_of, self._monotonic_s, self._pods = host_of, monotonic_s, pods
+    def __init__(self, host_of: Callable[[str], PartitionHost | None], monotonic_s: Callable[[], float]) -> None:
+        self._host_of, self._monotonic_s = host_of, monotonic_s
         self._questions = Questions()
         self._groups: dict[str, _Followed] = {}
 
@@ -193,12 +191,6 @@ class GroupSizes:
         problem = found.pop("problem")
         if problem:
             raise NoAnswerError(503, problem)
-        if self._pods is not None and found["leave"]:
-            try:
-                await self._pods.mark(found["leave"], state.members.keys() - set(found["leave"]))
-            except PodsNotMarkedError as error:
-                _LOG.warning("group %s: %s", lead.name, error)
-                raise NoAnswerError(503, str(error)) from None
         if not given.document or found["members"] != given.document["members"]:
             _LOG.info("group %s: an autoscaler is told to run %d members: %s", lead.name, found["members"], found["line"])
         if not found["holds"]:

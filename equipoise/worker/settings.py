@@ -36,9 +36,6 @@ class WorkerSettings(LiveSettings):
     http_peers: str = setting(
         "", "Where the other workers of this log are asked how many members a group should run: host:port, with commas; a name may be all of them."
     )
-    pod_api: str = setting(
-        "", "Where pods get a deletion cost before fewer members are recommended: in-cluster, or the URL of an API server; empty: nowhere."
-    )
     http_tls_cert: str = setting("", "File with the certificate (PEM) by which that address is served over TLS.")
     http_tls_key: str = setting("", "File with the key of that certificate (PEM).")
     worker_session_timeout_ms: int = setting(

@@ -189,16 +189,13 @@ def test_autoscalers_ask_for_what_a_worker_answers_within_their_limits() -> None
     assert (policy.least, policy.most) == (spec["minReplicaCount"], spec["maxReplicaCount"])
     (plain,) = documents(DEPLOY / "keda" / "hpa.yaml")
     assert (plain["spec"]["minReplicas"], plain["spec"]["maxReplicas"]) == (policy.least, policy.most)
-    service, network, account, role, binding = documents(DEPLOY / "keda" / "workers.yaml")
+    service, network = documents(DEPLOY / "keda" / "workers.yaml")
     (worker, *_) = documents(DEPLOY / "kubernetes" / "worker.yaml")
     labels = worker["spec"]["selector"]["matchLabels"]
     assert service["spec"]["selector"] == network["spec"]["podSelector"]["matchLabels"] == labels
     assert service["metadata"]["name"] == WORKERS
     assert service["spec"]["clusterIP"] == "None"
     assert {each["port"] for each in service["spec"]["ports"]} == {WORKER_PORT}
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]
-    assert binding["subjects"][0]["name"] == account["metadata"]["name"]
-    assert binding["roleRef"]["name"] == role["metadata"]["name"]
 
 
 @pytest.mark.parametrize("path", [*KUBERNETES, *KEDA, *UNITS], ids=lambda path: path.name)
