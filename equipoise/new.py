@@ -131,7 +131,7 @@ def main(name: str) -> None:
         print(f"equipoise.new: {error}", file=sys.stderr)  # noqa: T201  # it is a program
         sys.exit(2)
     print(*files, sep="\n")  # noqa: T201
-    print(f"\ncd {name}\npython -m pytest\nset -a; . ./settings.env; set +a\npython -m equipoise.start app.py --reload")  # noqa: T201
+    print(f"\ncd {name}\npython -m pytest\nset -a; . ./settings.env; set +a\npython -m equipoise.start app.py")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -59,32 +57,9 @@ def test_file_without_a_member_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         load(file)
 
 
-def test_application_starts_again_when_a_file_beside_it_has_changed(tmp_path: Path) -> None:
-    said = tmp_path / "said.txt"
-    program = "import pathlib, sys, time\npathlib.Path({said!r}).open('a').write({text!r} + '\\n')\n{then}\n"
-    (tmp_path / "app.py").write_text(program.format(said=str(said), text="first", then="time.sleep(60)"))
-    log = tmp_path / "log.txt"
-    with log.open("wb") as out:
-        process = subprocess.Popen([sys.executable, "-m", "equipoise.start", "app.py", "--reload"], cwd=tmp_path, env=ENVIRONMENT, stderr=out)
-    try:
-        until(said, "first")
-        (tmp_path / "other.py").write_text(f"import pathlib\npathlib.Path({str(said)!r}).open('a').write('second\\n')\n")
-        (tmp_path / "app.py").write_text("import other\nraise SystemExit(7)\n")
-        until(said, "second")
-        until(log, "change")
-        (tmp_path / "app.py").write_text(program.format(said=str(said), text="third", then="time.sleep(60)"))
-        until(said, "third")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-    errors = log.read_text()
-    assert "app.py: a file has changed, starting again" in errors
-    assert "app.py has ended with status 7; it starts again after a change" in errors
-
-
-def until(file: Path, line: str) -> None:
-    end_s = time.monotonic() + 60
-    while not file.exists() or line not in file.read_text().split():
-        assert time.monotonic() < end_s, f"{line} was not said"
-        time.sleep(0.05)
+def test_application_in_a_file_runs_and_its_error_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("from equipoise.events.errors import InputError\n\n\ndef refuse(): raise InputError('LOG: none')\n")
+    (tmp_path / "app.py").write_text("import beside\nbeside.refuse()\n")
+    command = [sys.executable, "-m", "equipoise.start", "app.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "equipoise.start: LOG: none\n")
