@@ -44,8 +44,7 @@ _SETTING = re.compile(
     r"|group\.protocol|rebalance\.timeout\.ms|max\.poll\.records|auto\.commit\.interval\.ms|scheduled\.rebalance\.max\.delay\.ms"
     r"|num\.standby\.replicas|application\.id) = (\S*(?: \S+)*)"
 )
-_INSTANCE = re.compile(r"'?group[_.]instance[_.]id'?[=:] ?'?([^',\s}]+)")
-_SOURCES = {
+SOURCES = {
     "broker": broker_lines.PATTERNS,
     "consumer": java_clients.CONSUMERS,
     "streams": java_clients.STREAMS,
@@ -259,7 +258,7 @@ class _Reader:
     into: ReadFile
     groups: set[str] = attrs.field(factory=set)
     client: str = ""
-    sources: list[str] = attrs.field(factory=lambda: list(_SOURCES))
+    sources: list[str] = attrs.field(factory=lambda: list(SOURCES))
     shapes: Counter[str] = attrs.field(factory=Counter)
     places: dict[str, int] = attrs.field(factory=dict)
     config: dict[str, str] = attrs.field(factory=dict)
@@ -337,7 +336,7 @@ class _Reader:
         for each in order:
             if each == "broker" and not is_of_broker and "eader" not in text and "roup" not in text:
                 continue
-            found = match_line(text, _SOURCES[each])
+            found = match_line(text, SOURCES[each])
             if found is not None:
                 if found.said is not None and self.sources[0] != each:
                     self.sources.remove(each)

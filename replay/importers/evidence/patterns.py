@@ -19,12 +19,14 @@ _MOST_CHARS = 4_096
 @attrs.frozen
 class Pattern:
     """`expression`: its named groups are fields of a statement: group, number, member, members,
-    instance, other, client, text, state, count, work. `kind`: of the group, where the line says it.
+    instance, other, client, text, state, count, work. `sample`: a line that it is the first of its
+    table to read. `kind`: of the group, where the line says it.
     """
 
     literal: str
     said: Said | None
     expression: re.Pattern[str]
+    sample: str
     kind: str = ""
     state: str = ""
     text: str = ""
@@ -42,8 +44,8 @@ class Found:
     detail: Detail
 
 
-def pattern(literal: str, said: Said | None, expression: str, **more: Any) -> Pattern:
-    return Pattern(literal, said, re.compile(expression), **more)
+def pattern(literal: str, said: Said | None, expression: str, sample: str, **more: Any) -> Pattern:
+    return Pattern(literal, said, re.compile(expression), sample, **more)
 
 
 NOTHING = Found(None, "", -1, Detail())

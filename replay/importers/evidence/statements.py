@@ -95,7 +95,6 @@ class Said(enum.IntEnum):
     """It will ask for another rebalance to look whether copies are ready."""
     WORKER = 59
     """A worker of Kafka Connect has its assignment: `work`; `count`: the delay, ms."""
-    OFFSETS_FENCED = 60
     SETTING = 61
     """`state`: name of a setting, `text`: its value."""
     FAILED = 62

@@ -168,6 +168,13 @@ def test_real_instance_id_of_two_processes(folder: Path) -> None:
         assert any("of its own" in text for text in named[0].advice)
 
 
+def test_real_client_of_kip_848_says_that_its_instance_id_is_taken(tmp_path: Path) -> None:
+    """That is its only line about it: ``failed due to unreleased instance id``."""
+    (found,) = histories(unpack("4.3.1", tmp_path) / "s-java-848.p2.log").values()
+    (named,) = incidents(found)
+    assert (named.cause, named.members) == (TWICE, ("app-0",))
+
+
 def test_log_that_names_no_group_is_of_the_group_that_is_asked_for(tmp_path: Path) -> None:
     """All groups of this log have a client m2, and three of them lost it within 10 s."""
     folder = unpack("4.3.1", tmp_path)
@@ -503,30 +510,6 @@ def test_clock_of_a_member_in_another_zone_is_moved(tmp_path: Path) -> None:
     (tmp_path / "b.log").write_text("".join(line.format(turn, 5 + turn, B) for turn in range(3)))
     found = histories(tmp_path / "server.log", tmp_path / "b.log")["orders"]
     assert found.notes == ["clock of b.log: 2 h 00 min ahead of the broker's; its times are moved"]
-
-
-CLIENTS = {
-    # form of line -> cause
-    "%4|1772359200.000|MAXPOLL|b#consumer-1| [thrd:main]: Application maximum poll interval (300000ms) exceeded by 255ms"
-    " (adjust max.poll.interval.ms for long-running message processing): leaving group": POLL,
-    "2026-03-01 10:00:00,000 WARN [Consumer clientId=b, groupId=orders] This member will leave the group because consumer poll timeout has expired."
-    " This means the time between subsequent calls to poll() was longer than the configured max.poll.interval.ms": POLL,
-    "2026-03-01 10:00:00,000 WARNING kafka.coordinator: Heartbeat poll expired, leaving group": POLL,
-    "2026-03-01 10:00:00,000 ERROR [Consumer instanceId=app-0, clientId=b, groupId=orders] JoinGroup failed: The group instance id app-0 has been fenced"
-    " by another instance. Sent generation was Generation{generationId=3}": TWICE,
-    "2026/03/01 10:00:00 [sarama] JoinGroup failed: group instance id app-0 has been fenced": TWICE,
-    "2026-03-01 10:00:00 [INFO] heartbeat errored; group: orders, err: UNKNOWN_MEMBER_ID: The coordinator is not aware of this member.": EXPIRED,
-    "2026-03-01 10:00:00 [INFO] leaving group; group: orders, member_id: b-1, instance_id: <nil>": LEFT,
-    "2026-03-01 10:00:00,000 INFO [Worker clientId=connect-1, groupId=connect-cluster] worker poll timeout has expired. The last known action being performed"
-    " by the worker is : ensuring membership in the cluster and may contribute": POLL,
-}
-
-
-@pytest.mark.parametrize("line", sorted(CLIENTS), ids=range(len(CLIENTS)))
-def test_lines_of_clients(line: str, tmp_path: Path) -> None:
-    found = incidents(told(tmp_path, line + "\n", "client.log"))
-    assert [each.cause for each in found] == [CLIENTS[line]]
-    assert found[0].places == ("client.log:1",)
 
 
 WORKER = "[2026-03-01 10:{},000] INFO [Worker clientId=connect-1, groupId=connect-cluster] {} (org.apache.kafka.connect.runtime.distributed.X:1)\n"
