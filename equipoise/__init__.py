@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from equipoise.member import BytesSerde as BytesSerde
     from equipoise.member import CopyLocation as CopyLocation
     from equipoise.member import ErrorPolicy as ErrorPolicy
+    from equipoise.member import FailedTask as FailedTask
     from equipoise.member import Handler as Handler
     from equipoise.member import JsonSerde as JsonSerde
     from equipoise.member import KeyLocation as KeyLocation
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from equipoise.member import MemberOptions as MemberOptions
     from equipoise.member import MemoryStore as MemoryStore
     from equipoise.member import MsgpackSerde as MsgpackSerde
-    from equipoise.member import ParkedTask as ParkedTask
     from equipoise.member import PrepareContext as PrepareContext
     from equipoise.member import Processor as Processor
     from equipoise.member import QueryError as QueryError
@@ -76,6 +76,7 @@ PUBLIC_NAMES = {
     "DecisionRecord": "equipoise.events.records",
     "EquipoiseError": "equipoise.events.errors",
     "ErrorPolicy": "equipoise.member",
+    "FailedTask": "equipoise.member",
     "GroupConfigured": "equipoise.events.facts",
     "GroupMachine": "equipoise.statemachine.machine",
     "GroupSettings": "equipoise.events.settings",
@@ -89,7 +90,6 @@ PUBLIC_NAMES = {
     "MemberOptions": "equipoise.member",
     "MemoryStore": "equipoise.member",
     "MsgpackSerde": "equipoise.member",
-    "ParkedTask": "equipoise.member",
     "Plan": "equipoise.assignors",
     "PrepareContext": "equipoise.member",
     "Processor": "equipoise.member",

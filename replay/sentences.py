@@ -128,7 +128,7 @@ def of_fact(fact: Fact) -> Sentence | None:
         case TaskParked():
             place = f" at {fact.topic}/{fact.partition} offset {fact.offset}" if fact.topic else ""
             values = {**_member(fact), "tasks": [str(fact.task)]}
-            return Sentence(f"{fact.member_id} has parked {fact.task}{place}: {fact.error}", values, logging.WARNING)
+            return Sentence(f"{fact.task} has failed on {fact.member_id}{place}: {fact.error}", values, logging.WARNING)
         case TroublesReported() if not fact.troubles:
             return Sentence(f"nothing outside holds up {fact.member_id} any more", _member(fact))
         case TroublesReported():

@@ -123,7 +123,7 @@ def _standing_still(state: GroupState) -> Iterable[Trouble]:
     parked = sorted(task for task, each in state.parked.items() if each.member_id == state.owner.get(task))
     if parked:
         error = state.parked[parked[0]].error
-        yield Trouble(Severity.STANDS_STILL, f"{counted(len(parked), 'task')} parked ({_tasks(parked)}): {error:.200}", len(parked))
+        yield Trouble(Severity.STANDS_STILL, f"{counted(len(parked), 'task')} failed ({_tasks(parked)}): {error:.200}", len(parked))
     restoring = [row for row in restores(state) if row.stands_still]
     if restoring:
         yield Trouble(Severity.STANDS_STILL, _restoring_text("restores before it runs", "restore before they run", restoring), len(restoring))

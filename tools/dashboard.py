@@ -91,9 +91,9 @@ NOW = (
         queries={'sum(equipoise_tasks{group=~"$group",state="nobody"})': "without an owner"},
     ),
     Panel(
-        kind="stat", title="Parked tasks", unit="none", bad_from=1,
+        kind="stat", title="Failed tasks", unit="none", bad_from=1,
         description="Their handler failed, and they handle nothing more until the handler is mended and the member restarts.",
-        queries={f"sum(equipoise_member_parked_tasks{G})": "parked"},
+        queries={f"sum(equipoise_member_parked_tasks{G})": "failed"},
     ),
     Panel(
         kind="stat", title="Members", unit="none", bad_below=1,
@@ -271,7 +271,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             queries={'sum by (group, member) (equipoise_member_tasks{group=~"$group",role="running"})': "{{group}} {{member}}"},
         ),
         Panel(
-            title="Parked tasks, by member", unit="suffix: tasks",
+            title="Failed tasks, by member", unit="suffix: tasks",
             description="Tasks that handle nothing more. docs/applications-by-task.md#errors",
             queries={f"sum by (group, member) (equipoise_member_parked_tasks{G})": "{{group}} {{member}}"},
         ),

@@ -138,7 +138,7 @@ def _parked(row: ParkedRow | None) -> str:
     if row is None:
         return ""
     place = f" at {row.topic}/{row.partition} offset {row.offset}" if row.topic else ""
-    return f", PARKED{place} since {span_text(row.since_ms)}: {row.error}"
+    return f", FAILED{place} since {span_text(row.since_ms)}: {row.error}"
 
 
 def _copies(copies: Iterable[CopyRow]) -> str:

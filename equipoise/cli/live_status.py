@@ -262,7 +262,7 @@ def _tasks(group: Seen) -> _Section:
         if task.owner is None:
             return 0, f"no owner{kept_text(task)}", "red"
         if task.parked is not None:
-            return 0, f"parked: {task.parked.error}", "red"
+            return 0, f"failed: {task.parked.error}", "red"
         if (task.task, task.owner) in restoring:
             return 0, "restores", "red"
         if task.owner in away:

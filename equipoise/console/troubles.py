@@ -74,7 +74,7 @@ def _of_tasks(state: GroupState, recent: GroupRecent | None) -> Iterator[Console
     parked = [task for task, why in state.parked.items() if state.owner.get(task) == why.member_id]
     if parked:
         error = state.parked[parked[0]].error
-        yield ConsoleTrouble(ALARM, f"{counted(len(parked), 'task')} parked by its member after an error: {_named(parked)}: {error:.300}", parked[0])
+        yield ConsoleTrouble(ALARM, f"{counted(len(parked), 'task')} failed, and kept by its member: {_named(parked)}: {error:.300}", parked[0])
     failed = [(task, name) for name, member in sorted(state.members.items()) for task in sorted(member.failed)]
     if failed:
         task, name = failed[0]

@@ -54,7 +54,7 @@ from equipoise.member.session.location import CopyLocation, KeyLocation
 from equipoise.member.session.preparing import PreparationProgress, PrepareContext
 from equipoise.member.source import Source
 from equipoise.member.tasks.context import State, TaskContext
-from equipoise.member.tasks.error_policy import ErrorPolicy, ParkedTask
+from equipoise.member.tasks.error_policy import ErrorPolicy, FailedTask
 from equipoise.member.tasks.processing import BatchHandler, Handler, Processor
 from equipoise.member.tasks.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
 
@@ -64,6 +64,7 @@ __all__ = [
     "Change",
     "CopyLocation",
     "ErrorPolicy",
+    "FailedTask",
     "Handler",
     "JsonSerde",
     "KeyLocation",
@@ -72,7 +73,6 @@ __all__ = [
     "MemberOptions",
     "MemoryStore",
     "MsgpackSerde",
-    "ParkedTask",
     "PreparationProgress",
     "PrepareContext",
     "Processor",

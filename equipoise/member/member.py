@@ -37,7 +37,7 @@ from equipoise.member.session.start_retries import patiently
 from equipoise.member.source import Sources
 from equipoise.member.tasks.callbacks import check_callback
 from equipoise.member.tasks.context import Callback
-from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.error_policy import FailedTask
 from equipoise.member.tasks.processing import BatchHandler, Handler, Processor
 from equipoise.member.topics import (
     DEFAULT_PARTITIONS,
@@ -513,9 +513,9 @@ class Member:
         return self._running_host().session.acceptable_lag
 
     @property
-    def parked(self) -> dict[TaskId, ParkedTask]:
+    def failed_tasks(self) -> dict[TaskId, FailedTask]:
         """Task that handles nothing more -> the record and the error."""
-        return self._running_host().work.parked_tasks
+        return self._running_host().work.failed_tasks
 
     @property
     def fenced_writes(self) -> int:

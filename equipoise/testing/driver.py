@@ -16,7 +16,7 @@ from equipoise.member.copies.stores import MemoryStore
 from equipoise.member.options import MemberKeywords, MemberOptions, refuse_unknown
 from equipoise.member.source import Sources
 from equipoise.member.tasks.context import Callback, State, TaskContext
-from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.error_policy import FailedTask
 from equipoise.member.tasks.failures import Failures
 from equipoise.member.tasks.processing import MOST_AT_ONCE, BatchHandler, Handler, Processing, Processor
 from equipoise.member.tasks.serdes import Serde
@@ -109,8 +109,8 @@ class TaskDriver:
         return {(by, reason): count for (_, by, reason), count in self._failures.drops.counts.items() if count}
 
     @property
-    def parked(self) -> ParkedTask | None:
-        """Returns why the task is parked (`ErrorPolicy.stop`); None: it is not."""
+    def failed(self) -> FailedTask | None:
+        """Returns why the task has failed (`ErrorPolicy.stop`); None: it is not."""
         return self._processing.parked
 
     async def send(
@@ -144,7 +144,7 @@ class TaskDriver:
         """
         await self._begin()
         end_s = self._now_s + seconds
-        while (wait_s := self._timers.wait_s()) is not None and self._now_s + wait_s <= end_s and self.parked is None:
+        while (wait_s := self._timers.wait_s()) is not None and self._now_s + wait_s <= end_s and self.failed is None:
             self._now_s += wait_s
             await self._processing.run_timers()
         self._now_s = end_s
@@ -181,7 +181,7 @@ class TaskDriver:
     async def _handle(self, records: Sequence[Record]) -> list[SentRecord]:
         await self._begin()
         done = 0
-        while done < len(records) and self.parked is None:
+        while done < len(records) and self.failed is None:
             done += await self._processing.handle(records, done, min(len(records), done + self._most), lambda: 0, 1)
             self._now_s += self._processing.retry_in_s or 0.0
             if self._processing.not_now is not None:

@@ -29,7 +29,7 @@ from equipoise.member.member import Member
 from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.source import Sources
 from equipoise.member.tasks.context import Callback, State
-from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.error_policy import FailedTask
 from equipoise.member.tasks.processing import BatchHandler, Handler, Processor
 from equipoise.member.tasks.serdes import BytesSerde
 from equipoise.member.tasks.source_order import in_order
@@ -227,9 +227,9 @@ class Group:
         return dict(sorted((task, member_id) for member_id, member in self._members() for task in member.running))
 
     @property
-    def parked(self) -> dict[TaskId, ParkedTask]:
+    def failed_tasks(self) -> dict[TaskId, FailedTask]:
         """Task whose handler failed -> the record and the error."""
-        return {task: parked for _, member in self._members() for task, parked in member.parked.items()}
+        return {task: failed for _, member in self._members() for task, failed in member.failed_tasks.items()}
 
     # Time
 
@@ -264,8 +264,8 @@ class Group:
                 return f"member {member_id} has ended: {seat.error!r}"
         for number, partition in product(range(len(self._processors)), range(self._partitions)):
             task = TaskId(number, partition)
-            if task in self.parked:
-                return f"task {task} is parked: {self.parked[task].error}"
+            if task in self.failed_tasks:
+                return f"task {task} has failed: {self.failed_tasks[task].error}"
             if task not in running:
                 return f"task {task} does not run"
             for topic in self._processors[number].sources:

@@ -254,7 +254,7 @@ async def test_error_of_a_callback_ends_the_member(bootstrap: str, prefix: str) 
         assert leader.decided(MemberExpired) == []
 
 
-async def test_record_that_cannot_be_handled_parks_its_task_and_no_other(bootstrap: str, prefix: str) -> None:
+async def test_record_that_cannot_be_handled_fails_its_task_and_no_other(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()
 
@@ -270,8 +270,8 @@ async def test_record_that_cannot_be_handled_parks_its_task_and_no_other(bootstr
             await application.until_counted(exactly=True)
             async with producing(bootstrap) as producer:
                 place = await producer.send_and_wait(application.source, b"poison", key=b"x", partition=1)
-            await until(lambda: bool(member.parked))
-            (parked,) = member.parked.values()
+            await until(lambda: bool(member.failed_tasks))
+            (parked,) = member.failed_tasks.values()
             assert (str(parked.task), parked.topic, parked.offset) == ("0_1", application.source, place.offset)
             assert "cannot read b'poison'" in parked.error
             await until(lambda: bool(leader.machine.state.parked))
@@ -280,7 +280,7 @@ async def test_record_that_cannot_be_handled_parks_its_task_and_no_other(bootstr
             async with application.member("m2", None, "exactly_once", handler=count) as other:
                 await until(lambda: len(other.running) == 1)
                 await member.leave()
-                await until(lambda: len(other.running) == PARTITIONS and "0_1" in map(str, other.parked))
+                await until(lambda: len(other.running) == PARTITIONS and "0_1" in map(str, other.failed_tasks))
         assert leader.decided(MemberExpired) == []
         assert b"x" not in await application.counted()
 

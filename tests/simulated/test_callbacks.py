@@ -1,5 +1,5 @@
 """Every callback that an application gives to a member, with everything that it may raise: the task
-is parked, or the member ends within a bound and others take its tasks; `/health` and the leader say
+fails, or the member ends within a bound and others take its tasks; `/health` and the leader say
 the same; and SIGTERM works. A callback that is added later has to be added to the table here.
 """
 
@@ -261,7 +261,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "number", "error"), CASES)
-def test_callback_that_raises_parks_its_task_or_ends_the_member(group: NewGroup, name: str, number: int, error: BaseException) -> None:
+def test_callback_that_raises_fails_its_task_or_ends_the_member(group: NewGroup, name: str, number: int, error: BaseException) -> None:
     options = TABLE[name][number](error)
     then = options.pop("then", lambda member: None)
     group.start("m2", num_standbys=1)
@@ -280,7 +280,7 @@ def test_callback_that_raises_parks_its_task_or_ends_the_member(group: NewGroup,
     ((_, lead),) = group.worker.groups()
     assert ("m1" in lead.machine.state.members) == ("m1" not in group.ended)
     assert health.unhealthy().startswith("the member has ended") == ("m1" in group.ended and member._host is not None)
-    parked = {} if "m1" in group.ended else member.parked
+    parked = {} if "m1" in group.ended else member.failed_tasks
     assert lead.machine.state.parked.keys() == parked.keys()
     if "m1" not in group.ended:
         assert member._host is not None

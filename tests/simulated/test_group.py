@@ -168,9 +168,9 @@ def test_settle_says_what_is_missing() -> None:
             group.settle(within_s=5)
         group.join("m1")
         group.send(b"v", key=b"k")
-        with pytest.raises(AssertionError, match="task 0_0 is parked: ValueError: poison"):
+        with pytest.raises(AssertionError, match="task 0_0 has failed: ValueError: poison"):
             group.settle(within_s=30)
-        assert group.parked[TaskId(0, 0)].offset == 0
+        assert group.failed_tasks[TaskId(0, 0)].offset == 0
     with Group(fail, partitions=1, on_error=ErrorPolicy.dead_letter("dead")) as group:
         group.join("m1")
         group.send(b"v", key=b"k")
@@ -179,7 +179,7 @@ def test_settle_says_what_is_missing() -> None:
 
 
 @BOTH
-def test_task_whose_output_was_refused_is_parked_at_its_next_owner_too(guarantee: str) -> None:
+def test_task_whose_output_was_refused_fails_at_its_next_owner_too(guarantee: str) -> None:
     def misdirected(record: Record, context: TaskContext) -> None:
         count(record, context)
         if record.value == 100:
@@ -200,13 +200,13 @@ def test_task_whose_output_was_refused_is_parked_at_its_next_owner_too(guarantee
         group.settle()
         group.send(100, key="k")
         group.advance(10)
-        assert "no partition 99" in group.parked[TaskId(0, 0)].error
+        assert "no partition 99" in group.failed_tasks[TaskId(0, 0)].error
         group.join("m2")
         group.advance(60)
         group.leave("m1")
         group.advance(10)
         assert group.running == {TaskId(0, 0): "m2"}
-        assert group.parked[TaskId(0, 0)].offset == 1  # nothing of it was committed
+        assert group.failed_tasks[TaskId(0, 0)].offset == 1  # nothing of it was committed
         assert [each.value for each in group.outputs()] == [1]
 
 

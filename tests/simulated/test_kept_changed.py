@@ -1,4 +1,4 @@
-"""A task whose windows were given another size under their name is parked before its first record."""
+"""A task whose windows were given another size under their name fails before its first record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _windows(size_ms: int) -> FixedWindows[Any, int, int]:
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("by", ["handler", "on_assigned"])
-def test_task_with_changed_windows_is_parked_before_its_first_record(by: str, guarantee: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_task_with_changed_windows_fails_before_its_first_record(by: str, guarantee: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     deployed, handled, of_task = [_windows(10_000)], list[int](), dict[int, Any]()
 
@@ -58,10 +58,10 @@ def test_task_with_changed_windows_is_parked_before_its_first_record(by: str, gu
         group.send(1, key="k", timestamp_ms=BASE + 5_000)
         group.join("m1")
         group.advance(60.0)
-        ((_, parked),) = group.parked.items()
+        ((_, parked),) = group.failed_tasks.items()
         assert "windows of a fixed size 'views' had size_ms=10000 and has size_ms=60000 now" in parked.error
         assert handled == []
-        lines = [each.getMessage() for each in caplog.records if "is parked" in each.getMessage()]
+        lines = [each.getMessage() for each in caplog.records if "has failed" in each.getMessage()]
         assert len(lines) == 1
         assert "give them another name, or size_ms=10000 again. Then restart the member" in lines[0]
         assert [each.value for each in group.outputs("out")] == [1, 2, 3, 4, 5]
@@ -69,6 +69,6 @@ def test_task_with_changed_windows_is_parked_before_its_first_record(by: str, gu
         deployed[0] = _windows(10_000)
         group.join("m1")
         group.settle()
-        assert not group.parked
+        assert not group.failed_tasks
         assert [each.value for each in group.outputs("out")] == [1, 2, 3, 4, 5, 6]
         assert not any("was skipped" in each.getMessage() for each in caplog.records)

@@ -1,4 +1,4 @@
-"""Whatever application code raises, from any callback: the task is parked, or the member ends and
+"""Whatever application code raises, from any callback: the task fails, or the member ends and
 others take its tasks. It never lives on and does nothing.
 """
 
@@ -110,7 +110,7 @@ def assert_others_run_all(group: NewGroup, name: str) -> None:
 @pytest.mark.parametrize("guarantee", ["exactly_once", pytest.param("at_least_once", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("make", [thrower, async_thrower])
-def test_handler_that_raises_parks_its_task_or_ends_the_member(
+def test_handler_that_raises_fails_its_task_or_ends_the_member(
     group: NewGroup, make: Callable[[BaseException], Any], error: BaseException, guarantee: str
 ) -> None:
     member = group.start("m1", handler=make(error), guarantee=guarantee)
@@ -121,7 +121,7 @@ def test_handler_that_raises_parks_its_task_or_ends_the_member(
     group.settle(ENDS_S)
     if isinstance(error, OF_A_RECORD) or (make is async_thrower and isinstance(error, StopIteration)):
         assert "m1" not in group.ended
-        assert {task.partition for task in member.parked} == {partition}
+        assert {task.partition for task in member.failed_tasks} == {partition}
     else:
         assert_ended(group, "m1", error)
         assert_others_run_all(group, "m1")
@@ -193,7 +193,7 @@ def test_policy_is_asked_about_a_record_whose_handler_cancels_its_own_asyncio_ta
     group.settle(ENDS_S)
     assert "m1" not in group.ended
     assert seen == ([0, 1, 2] if policy == "skip" else [0, 1])
-    assert [each.offset for each in member.parked.values()] == ([] if policy == "skip" else [1])
+    assert [each.offset for each in member.failed_tasks.values()] == ([] if policy == "skip" else [1])
 
 
 def test_cancellation_that_a_handler_has_caught_is_no_error(group: NewGroup) -> None:
@@ -210,15 +210,15 @@ def test_cancellation_that_a_handler_has_caught_is_no_error(group: NewGroup) -> 
         group.send(0)
         group.settle(1)
     assert seen == [0, 1, 2]
-    assert not member.parked
+    assert not member.failed_tasks
 
 
 @pytest.mark.parametrize("fail", [cancel_itself_and_wait, cancel_itself_at_last])
-def test_timer_that_cancels_its_own_asyncio_task_parks_the_task(group: NewGroup, fail: Callable[[], Any]) -> None:
+def test_timer_that_cancels_its_own_asyncio_task_fails_the_task(group: NewGroup, fail: Callable[[], Any]) -> None:
     member = group.start("m1", on_assigned=lambda context: context.every(1, lambda _: fail()))
     group.settle(ENDS_S)
     assert "m1" not in group.ended
-    assert len(member.parked) == TASKS
+    assert len(member.failed_tasks) == TASKS
 
 
 def test_end_of_the_loop_ends_a_job_of_the_member() -> None:

@@ -1,5 +1,5 @@
 """Whatever brokers refuse for good, a task that writes it is not opened again and again: the error
-policy decides about the record, or the task is parked, or the member ends with the fix.
+policy decides about the record, or the task fails, or the member ends with the fix.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def test_policy_leaves_out_records_whose_outputs_are_refused_and_no_other(guaran
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", pytest.param("at_least_once", marks=pytest.mark.slow)])
 @EACH
-def test_task_is_parked_at_the_first_record_whose_output_is_refused(guarantee: str, handler: Poisoned) -> None:
+def test_task_fails_at_the_first_record_whose_output_is_refused(guarantee: str, handler: Poisoned) -> None:
     async def test(bench: Bench) -> None:
         await settle(bench)
         runner = bench.start(0, handler)
@@ -138,7 +138,7 @@ def test_dead_letters_have_the_records_whose_outputs_are_refused(handler: Poison
 
 
 @BOTH
-def test_task_whose_dead_letters_are_refused_is_parked(guarantee: str) -> None:
+def test_task_whose_dead_letters_are_refused_fails(guarantee: str) -> None:
     async def test(bench: Bench) -> None:
         bench.cluster.create_topic("dead", 1)
         bench.cluster.refuses = lambda topic, batch: InvalidRecordError if topic == "dead" else None
@@ -182,7 +182,7 @@ def test_retry_gives_the_record_again_and_it_may_succeed(guarantee: str, batch: 
 
 
 @BOTH
-def test_timer_whose_output_is_refused_parks_its_task(guarantee: str) -> None:
+def test_timer_whose_output_is_refused_fails_its_task(guarantee: str) -> None:
     async def test(bench: Bench) -> None:
         bench.cluster.refuses = refuse_old
         bench.send(0, 5)
@@ -201,7 +201,7 @@ def test_timer_whose_output_is_refused_parks_its_task(guarantee: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("error", [errors.TopicAuthorizationFailedError, pytest.param(errors.PolicyViolationError, marks=pytest.mark.slow)])
-def test_task_that_may_not_write_is_parked_and_the_others_go_on(guarantee: str, error: type[Exception]) -> None:
+def test_task_that_may_not_write_fails_and_the_others_go_on(guarantee: str, error: type[Exception]) -> None:
     async def test(bench: Bench) -> None:
         bench.cluster.create_topic("forbidden", 1)
         bench.cluster.refuses = lambda topic, batch: error if topic == "forbidden" else None
@@ -223,7 +223,7 @@ def test_task_that_may_not_write_is_parked_and_the_others_go_on(guarantee: str, 
 
 
 @BOTH
-def test_output_topic_that_does_not_exist_parks_the_task_unless_it_is_made_in_time(guarantee: str) -> None:
+def test_output_topic_that_does_not_exist_fails_the_task_unless_it_is_made_in_time(guarantee: str) -> None:
     async def test(bench: Bench) -> None:
         bench.send(0, 5)
         bench.send(1, 5)
@@ -243,12 +243,12 @@ def test_output_topic_that_does_not_exist_parks_the_task_unless_it_is_made_in_ti
     simulate(test, guarantee=guarantee, on_error=ErrorPolicy.skip())
 
 
-def test_task_that_cannot_be_opened_is_parked_and_closes_when_it_is_asked(group: NewGroup) -> None:
+def test_task_that_cannot_be_opened_fails_and_closes_when_it_is_asked(group: NewGroup) -> None:
     group.cluster.refuses = lambda topic, batch: errors.TopicAuthorizationFailedError if topic == "log" else None
     member = group.start("m1")
     group.settle(PATIENCE_S + 40)
-    assert {"log" in each.error for each in member.parked.values()} == {True}
-    assert len(member.parked) == 6
+    assert {"log" in each.error for each in member.failed_tasks.values()} == {True}
+    assert len(member.failed_tasks) == 6
     assert "m1" not in group.ended
     ((_, lead),) = group.worker.groups()
     assert len(lead.machine.state.parked) == 6
@@ -281,7 +281,7 @@ def test_state_that_is_too_large_for_the_changelog_is_an_error_of_its_record(gro
     group.settle(30)
     assert handled[-1] == 5
     assert handled.count(3) <= 2
-    assert not member.parked
+    assert not member.failed_tasks
 
 
 @BOTH
@@ -295,10 +295,10 @@ def test_positions_too_large_for_the_changelog_are_no_records_fault(group: NewGr
         for _ in range(30):
             group.settle(4)
             group.send(0)
-    (parked,) = member.parked.values()
+    (parked,) = member.failed_tasks.values()
     assert "topic log takes no record as large as one that the member keeps its positions in: raise its max.message.bytes" in parked.error
-    said = [each.getMessage() for each in caplog.records if "skipped" in each.getMessage() or "is parked" in each.getMessage()]
-    assert said == [f"task 0_0 is parked, other tasks go on: {parked.error}. Then restart the member"]
+    said = [each.getMessage() for each in caplog.records if "skipped" in each.getMessage() or "has failed" in each.getMessage()]
+    assert said == [f"task 0_0 has failed, other tasks go on: {parked.error}. Then restart the member"]
 
 
 MISSING = errors.TopicAuthorizationFailedError
@@ -329,7 +329,7 @@ def test_member_that_may_not_write_to_its_log_says_what_to_allow_and_goes_on_whe
     assert len(group.assigned) >= before + 6
 
 
-def test_task_whose_changelog_may_not_be_read_is_parked_with_what_to_allow(group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
+def test_task_whose_changelog_may_not_be_read_fails_with_what_to_allow(group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
     asked: list[float] = []
     ask = WireConsumer.end_offsets
 
@@ -342,8 +342,8 @@ def test_task_whose_changelog_may_not_be_read_is_parked_with_what_to_allow(group
     with mock.patch.object(WireConsumer, "end_offsets", refuse), caplog.at_level("INFO", logger="equipoise"):
         member = group.start("m1")
         group.settle(60)
-        assert len(member.parked) == 6
-        assert {each.error for each in member.parked.values()} == {
+        assert len(member.failed_tasks) == 6
+        assert {each.error for each in member.failed_tasks.values()} == {
             "TopicAuthorizationFailedError: this member may not use topic log: allow its user Read on topic log (`equipoise doctor` names all ACLs)"
         }
         ((_, lead),) = group.worker.groups()
@@ -371,6 +371,6 @@ def test_changelog_whose_end_may_be_seen_but_not_its_records_is_said_once(group:
     with caplog.at_level("INFO", logger="equipoise"):
         member = group.start("m1")
         group.settle(90)
-        assert len(member.parked) == 6
+        assert len(member.failed_tasks) == 6
         lines = [each.getMessage() for each in caplog.records if "read again" in each.getMessage() or "cannot be read:" in each.getMessage()]
         assert len(lines) == len(set(lines)) <= 6, lines

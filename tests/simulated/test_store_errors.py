@@ -110,7 +110,7 @@ def test_damaged_copy_is_restored_and_no_record_is_left_out(group: NewGroup, cal
     group.settle(20)
     assert disk.failed or call == "open"
     assert group.ended == {}
-    assert not member.parked
+    assert not member.failed_tasks
     assert state_of(group, 0) == b"%d" % RECORDS
     assert not group.cluster.topics["dead"].partitions[0].log.records
     assert member._host is not None

@@ -22,7 +22,7 @@ from equipoise.member.options import MemberOptions
 from equipoise.member.tasks.clients import MemberClients, TaskClients
 from equipoise.member.tasks.commit_schedule import MOST_OF_MEMBER, CommitTicks, Uncommitted
 from equipoise.member.tasks.context import TaskContext
-from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.error_policy import FailedTask
 from equipoise.member.tasks.loop_turns import Turns, new_ticks
 from equipoise.member.tasks.offsets import EVERY_S
 from equipoise.member.tasks.open_task import LONGEST_WAIT_S, Commit, OpenTask
@@ -65,7 +65,7 @@ class Bench:
         self.stopped_ms: list[int] = []
         """When tasks had stopped."""
         self.over: list[BaseException | None] = []
-        self.parked_tasks: list[ParkedTask] = []
+        self.parked_tasks: list[FailedTask] = []
 
     def boot_ms(self) -> int:
         return self.scheduler.now_us // MS_US
@@ -135,7 +135,7 @@ class Bench:
     def restored(self, task: TaskId) -> None:
         pass
 
-    def parked(self, token: int, parked: ParkedTask) -> None:
+    def parked(self, token: int, parked: FailedTask) -> None:
         self.parked_tasks.append(parked)
 
     def stopped(self, task: TaskId) -> None:
@@ -700,7 +700,7 @@ def test_batch_that_fails_is_repeated_within_the_lease() -> None:
 
 
 @BOTH
-def test_parked_task_has_committed_what_came_before_and_others_run_on(guarantee: str) -> None:
+def test_failed_task_has_committed_what_came_before_and_others_run_on(guarantee: str) -> None:
     async def test(bench: Bench) -> None:
         def handle(record: Record, context: TaskContext) -> None:
             answer(record, context)
@@ -725,7 +725,7 @@ def test_parked_task_has_committed_what_came_before_and_others_run_on(guarantee:
 
 
 @BOTH
-def test_task_whose_commit_is_refused_is_parked_at_the_record_at_fault(guarantee: str) -> None:
+def test_task_whose_commit_is_refused_fails_at_the_record_at_fault(guarantee: str) -> None:
     async def test(bench: Bench) -> None:
         def handle(record: Record, context: TaskContext) -> None:
             if record.value == b"7" and record.partition == 0:

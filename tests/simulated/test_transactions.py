@@ -37,7 +37,7 @@ from equipoise.member.tasks import transactions
 from equipoise.member.tasks.clients import TRANSACTION_TIMEOUT_MS, MemberClients, TaskClients
 from equipoise.member.tasks.commit_schedule import MOST_OF_MEMBER, Uncommitted
 from equipoise.member.tasks.context import TaskContext, pack_sources
-from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.error_policy import FailedTask
 from equipoise.member.tasks.loop_turns import Turns, new_ticks
 from equipoise.member.tasks.positions import PARTITIONS, positions_topic
 from equipoise.member.tasks.processing import Processor
@@ -168,7 +168,7 @@ class Peer:
     def restored(self, task: TaskId) -> None:
         self.running.add(task.partition)
 
-    def parked(self, token: int, parked: ParkedTask) -> None:
+    def parked(self, token: int, parked: FailedTask) -> None:
         raise AssertionError(parked)
 
     def stopped(self, task: TaskId) -> None:

@@ -56,7 +56,9 @@ class MemberCollector(Collector):
             "equipoise_member_tasks", "Tasks here, by role; opening: granted, and not running yet.", labels=["group", "member", "role"]
         )
         parked = GaugeMetricFamily(
-            "equipoise_member_parked_tasks", "Tasks that handle nothing more, because of a record or of refusals.", labels=["group", "member"]
+            "equipoise_member_parked_tasks",
+            "Tasks that have failed, at a record or by refusals.",
+            labels=["group", "member"],
         )
         lease = GaugeMetricFamily(
             "equipoise_member_lease_left_seconds", "Time until the lease is over, unless it is renewed; 0: it is.", labels=["group", "member"]

@@ -23,7 +23,7 @@ from equipoise.member.session.progress_reports import ProgressReports
 from equipoise.member.session.trouble_reports import TroubleReports
 from equipoise.member.tasks.clients import TaskClients
 from equipoise.member.tasks.context import State
-from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.error_policy import FailedTask
 from equipoise.member.tasks.loop_callbacks import LoopCallbacks
 from equipoise.member.tasks.runner import TaskRunner
 from equipoise.member.tasks.runner_factory import RunnerFactory, SharedSession
@@ -133,10 +133,10 @@ class Work:
         return await self._restore_thread.run(self._restorer.read(task, topic, read))
 
     @property
-    def parked_tasks(self) -> dict[TaskId, ParkedTask]:
-        """Task that is parked -> why. Any thread may read it."""
-        parked = {task: runner.parked for task, runner in sorted(self._runners.copy().items())}
-        return {task: each for task, each in parked.items() if each is not None}
+    def failed_tasks(self) -> dict[TaskId, FailedTask]:
+        """Task that has failed -> why. Any thread may read it."""
+        failed = {task: runner.parked for task, runner in sorted(self._runners.copy().items())}
+        return {task: each for task, each in failed.items() if each is not None}
 
     def figures(self) -> MemberFigures:
         """Returns what the member's metrics say. Any thread may call it."""
@@ -162,7 +162,7 @@ class Work:
             drops=self._factory.failures.drops.counts,
             handler_times=self._factory.failures.handler_times,
             fenced=self.permit.fenced_writes,
-            parked=len(self.parked_tasks),
+            parked=len(self.failed_tasks),
             tasks=tasks,
             source_lags={task: behind for task, each in sorted(runners.items()) if (behind := each.behind) is not None},
             restore_lags={task: lag for task, lag in sorted(self.lags.items()) if task in restoring and isinstance(lag, int)},
@@ -278,7 +278,7 @@ class Work:
 
     def note_blocked(self, why: str) -> None:
         """Reports that no task is handled. `why`: the application's loop does not run; "": it runs."""
-        self.parking.note_blocked(why, lambda: self.parked_tasks)
+        self.parking.note_blocked(why, lambda: self.failed_tasks)
 
     def abandon(self) -> None:
         """Stops all tasks at once, without another write."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container
 
 from equipoise.events.facts import Fact, TaskParked
 from equipoise.events.tasks import TaskId
-from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.error_policy import FailedTask
 from equipoise.member.tasks.runner_factory import SharedSession
 
 
@@ -17,12 +17,12 @@ class ParkedReports:
 
     def __init__(self, shared: SharedSession, send: Callable[[Fact], None]) -> None:
         self._shared, self._send = shared, send
-        self._unsaid: dict[TaskId, tuple[int, ParkedTask]] = {}
+        self._unsaid: dict[TaskId, tuple[int, FailedTask]] = {}
         """Task -> token and why it is parked, until TaskParked is acknowledged."""
         self._blocked: dict[TaskId, int] = {}
         """Task of which was said that the application's loop does not run -> token."""
 
-    def park(self, token: int, parked: ParkedTask) -> None:
+    def park(self, token: int, parked: FailedTask) -> None:
         """Reports a task that is parked under this grant."""
         self._unsaid[parked.task] = token, parked
         self.say()
@@ -61,5 +61,5 @@ class ParkedReports:
             tokens = {task: grant.token for task, grant in self._shared.session.grants.items()} if why or self._blocked else {}
         for task, token in tokens.items():
             if task not in parked() and bool(why) != (self._blocked.get(task) == token):
-                self._unsaid[task] = token, ParkedTask(task=task, topic="", partition=-1, offset=-1, error=why)
+                self._unsaid[task] = token, FailedTask(task=task, topic="", partition=-1, offset=-1, error=why)
         self._blocked = tokens if why else {}

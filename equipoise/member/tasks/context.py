@@ -56,7 +56,7 @@ def _serialized(values: Iterable[Any], serialize: Callable[[Any], bytes], as_is:
 
 class KeptError(InputError):
     """A name has something of another kind or size, or is used twice. This is no error of a record:
-    the task is parked, whatever the error policy.
+    the task fails, whatever the error policy.
     """
 
 

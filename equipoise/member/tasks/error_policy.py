@@ -32,7 +32,7 @@ class ErrorPolicy:
 
     @classmethod
     def stop(cls) -> Self:
-        """Parks the task, the default: it stays where it is and handles nothing more, until a
+        """The task fails, the default: it stays where it is and handles nothing more, until a
         process starts that can handle the record. Other tasks go on.
         """
         return cls()
@@ -68,7 +68,7 @@ class ErrorPolicy:
 
 
 @attrs.frozen(kw_only=True)
-class ParkedTask:
+class FailedTask:
     """A task that handles nothing more, because its handler raised, or brokers refuse what it put
     or sent, and the policy is to stop, or because brokers refuse whatever the task does. `topic`,
     `partition`, `offset`: of the record, or of the last one that was handled; "" and -1: none, or a

@@ -25,7 +25,7 @@ from equipoise.member.tasks.callbacks import awaitable, call, check_callback
 from equipoise.member.tasks.context import Callback, KeptError, TaskContext
 from equipoise.member.tasks.declared import misfit
 from equipoise.member.tasks.drops import COUNTED, DropReason
-from equipoise.member.tasks.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
+from equipoise.member.tasks.error_policy import ErrorPolicy, FailedTask, dead_letter, error_text, place_of
 from equipoise.member.tasks.failures import Failures
 from equipoise.member.tasks.fatal_errors import is_cancelled, settled
 from equipoise.member.tasks.open_iterators import end_all
@@ -160,7 +160,7 @@ class Processing:
         """Of the record at hand, all failed."""
         self.retry_in_s: float | None = None
         """When to call `handle` again with what it has not done; None: it was not refused."""
-        self.parked: ParkedTask | None = None
+        self.parked: FailedTask | None = None
         """Why nothing more is handled; None: it is."""
         self.error: BaseException | None = None
         """What was raised when the task was parked."""
@@ -185,7 +185,7 @@ class Processing:
 
     async def handle(self, records: Sequence[ConsumedRecord], begin: int, end: int, clock_ms: Callable[[], int], until_ms: float) -> int:
         """Gives `records[begin:end]` to the handler, as long as `clock_ms()` is below `until_ms`.
-        Returns how many are done with. If it is not all of them, the task is parked, `retry_in_s`
+        Returns how many are done with. If it is not all of them, the task fails, `retry_in_s`
         says when to call this again with the rest, or the time is over.
         """
         asked: list[SerdeAsksError] = []
@@ -444,15 +444,15 @@ class Processing:
 
 def parked(
     task: TaskId, topic: str, partition: int, offset: int, error: BaseException, failures: Failures, *, is_unreadable: bool = False
-) -> ParkedTask:
+) -> FailedTask:
     """Returns why `task` is parked. Also says it in the log, with a traceback if it is the first of
     its kind.
     """
     said = f"the record cannot be read: {error_text(error)}" if is_unreadable else error_text(error)
-    made = ParkedTask(task=task, topic=topic, partition=partition, offset=offset, error=said)
+    made = FailedTask(task=task, topic=topic, partition=partition, offset=offset, error=said)
     scope = refused_by(error)
     if isinstance(error, KeptError) or is_own_refused(error) or (scope not in (ForGood.RECORD, ForGood.NOTHING) and not is_unreadable):
-        _LOG.error("task %s is parked, other tasks go on: %s. Then restart the member", task, made.error)
+        _LOG.error("task %s has failed, other tasks go on: %s. Then restart the member", task, made.error)
         return made
     if is_unreadable:
         what = f"its serde cannot read {made.place}: {error_text(error)}. Restart the member with a serde that can"
@@ -463,7 +463,7 @@ def parked(
         says = "brokers refuse what was put or sent for" if by_brokers else "its handler failed for"
         what = f"{says} {made.place}: {made.error}. Mend the handler, and restart the member"
     _LOG.error(
-        "task %s is parked, other tasks go on: %s, or give Member on_error=ErrorPolicy.skip() or dead_letter(topic)",
+        "task %s has failed, other tasks go on: %s, or give Member on_error=ErrorPolicy.skip() or dead_letter(topic)",
         task,
         what,
         exc_info=failures.traceback_of(error),

@@ -28,7 +28,7 @@ from equipoise.member.tasks.callbacks import call
 from equipoise.member.tasks.clients import TaskClients
 from equipoise.member.tasks.commit_schedule import FEW_RECORDS, CommitInput, CommitOrder, CommitTicks, Uncommitted
 from equipoise.member.tasks.context import Callback, State, TaskContext
-from equipoise.member.tasks.error_policy import ParkedTask, error_text
+from equipoise.member.tasks.error_policy import FailedTask, error_text
 from equipoise.member.tasks.failures import Failures
 from equipoise.member.tasks.fatal_errors import begin_job, call_off_job, is_cancelled, settled
 from equipoise.member.tasks.loop_turns import Turns
@@ -141,7 +141,7 @@ class TaskRunner:
         self.state = TaskState.CREATED
         self._to_park: BaseException | None = None
         """Why the task is parked as soon as it has opened again, before its first record."""
-        self._parked: ParkedTask | None = None
+        self._parked: FailedTask | None = None
         """Why it is parked although it cannot be opened."""
         self._called_off = False
         self._job: asyncio.Task[None] | None = None
@@ -168,7 +168,7 @@ class TaskRunner:
         """As `busy_s`, when it let others go first."""
 
     @property
-    def parked(self) -> ParkedTask | None:
+    def parked(self) -> FailedTask | None:
         """Returns why the task handles nothing more; None: it does. Any thread may read it."""
         opened = self._opened
         return self._parked if opened is None else opened.processing.parked
@@ -378,7 +378,7 @@ class TaskRunner:
 
     # Processing
 
-    async def _stay_parked(self, parked: ParkedTask) -> None:
+    async def _stay_parked(self, parked: FailedTask) -> None:
         """Returns when the task is to stop: an operator looks at it meanwhile."""
         self._go_to(TaskState.PARKED)
         self._permit.parked(self.token, parked)

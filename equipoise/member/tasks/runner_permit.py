@@ -16,7 +16,7 @@ from equipoise.member.copies.stores import DamagedStoreError
 from equipoise.member.session.link import RETRY_S
 from equipoise.member.session.preparing import PreparationProgress, PrepareCallback, Preparer
 from equipoise.member.session.progress_reports import ProgressReports
-from equipoise.member.tasks.error_policy import ParkedTask, error_text
+from equipoise.member.tasks.error_policy import FailedTask, error_text
 from equipoise.member.tasks.runner_factory import SharedSession
 from equipoise.member.tasks.runner_protocol import NOT_ADOPTED
 
@@ -49,7 +49,7 @@ class RunnerPermit:
         *,
         wake: Callable[[], None],
         fail: Callable[[BaseException], None],
-        parked: Callable[[int, ParkedTask], None],
+        parked: Callable[[int, FailedTask], None],
         stopped: Callable[[TaskId], None],
         ended: Callable[[TaskId], None],
     ) -> None:

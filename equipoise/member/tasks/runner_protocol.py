@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from equipoise.events.tasks import TaskId
 from equipoise.member.copies.fencing import FencedStore, Owners, TakeIf
 from equipoise.member.copies.stores import DamagedStoreError
-from equipoise.member.tasks.error_policy import ParkedTask
+from equipoise.member.tasks.error_policy import FailedTask
 
 NOT_ADOPTED = "not_adopted"
 """A reason why a task may not be processed: consumers may be in the group whose place the members
@@ -59,7 +59,7 @@ class Permit(Protocol):
     def fenced(self, task: TaskId) -> None:
         """A write was refused or overtaken: a later owner has begun this task."""
 
-    def parked(self, token: int, parked: ParkedTask) -> None:
+    def parked(self, token: int, parked: FailedTask) -> None:
         """A task handles nothing more, and keeps its grant."""
 
     def stopped(self, task: TaskId) -> None:

@@ -27,7 +27,7 @@ async def test_driver_returns_what_was_sent_and_shows_the_state() -> None:
     assert await driver.send({"cents": 5}, key="c1", timestamp_ms=9) == [SentRecord("totals", "c1", 5, timestamp_ms=9)]
     assert await driver.send({"cents": 7}, key="c1") == [SentRecord("totals", "c1", 12, timestamp_ms=0)]
     assert list(driver.state.items()) == [("c1", 12)]
-    assert driver.parked is None
+    assert driver.failed is None
 
 
 async def test_driver_raises_what_the_handler_raises_and_keeps_nothing_of_the_record() -> None:
@@ -35,9 +35,9 @@ async def test_driver_raises_what_the_handler_raises_and_keeps_nothing_of_the_re
     with pytest.raises(KeyError, match="cents"):
         await driver.send_many([("c1", {"cents": 5}), ("c2", {})])
     assert list(driver.state.items()) == [("c1", 5)]
-    assert driver.parked is not None
-    assert (driver.parked.topic, driver.parked.offset) == ("source", 1)
-    assert await driver.send({"cents": 5}, key="c3") == []  # it is parked
+    assert driver.failed is not None
+    assert (driver.failed.topic, driver.failed.offset) == ("source", 1)
+    assert await driver.send({"cents": 5}, key="c3") == []  # it has failed
 
 
 async def test_driver_sends_dead_letters_of_records_that_cannot_be_read() -> None:

@@ -104,7 +104,7 @@ def test_timeline_strict_task_retaken_has_not_moved():
     assert stories == [(None, "m1", "granted"), ("m1", "m2", "under way"), ("m1", "m1", "granted")]
 
 
-def test_show_names_a_parked_task_its_record_and_the_error():
+def test_show_names_a_failed_task_its_record_and_the_error():
     group = Group().starts("m1", stateful=2)
     group.members["m1"].reports()
     parked = TaskParked(member_id="m1", incarnation=1, task=T1, token=1, topic="in", partition=1, offset=17, error="ValueError: no number")
@@ -113,4 +113,4 @@ def test_show_names_a_parked_task_its_record_and_the_error():
     assert row(group, T1).parked == ParkedRow(topic="in", partition=1, offset=17, error="ValueError: no number", since_ms=1_000)
     assert row(group, T0).parked is None
     table = tasks_table(show(group.records).tasks)
-    assert "m1, PARKED at in/1 offset 17 since 1.0 s: ValueError: no number" in table.rows[1]
+    assert "m1, FAILED at in/1 offset 17 since 1.0 s: ValueError: no number" in table.rows[1]

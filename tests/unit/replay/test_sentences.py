@@ -103,9 +103,9 @@ def test_rejected_join_is_no_join() -> None:
         (LeaveCancelled(**M), "m1 stays after all"),
         (
             TaskParked(**M, task=T, token=1, topic="orders", partition=3, offset=9, error="ValueError"),
-            "m1 has parked 0_3 at orders/3 offset 9: ValueError",
+            "0_3 has failed on m1 at orders/3 offset 9: ValueError",
         ),
-        (TaskParked(**M, task=T, token=1, error="ValueError"), "m1 has parked 0_3: ValueError"),
+        (TaskParked(**M, task=T, token=1, error="ValueError"), "0_3 has failed on m1: ValueError"),
         (TaskParked(**M, task=T, token=1), "m1 handles 0_3 again"),
         (TopologyDeclared(epoch=2, subtopologies=(Subtopology(subtopology=0, partitions=4, stateful=True),)), "topology epoch 2: 4 tasks"),
         (GroupConfigured(led_by="external"), "configured: led by external, assignor high_availability@1"),

@@ -60,12 +60,12 @@ def test_tasks_that_nobody_may_run_are_named() -> None:
     assert texts(group)[0] == "2 tasks without an owner (0_2..3)"
 
 
-def test_parked_task_stands_still() -> None:
+def test_failed_task_stands_still() -> None:
     group = settled("m1", stateful=2)
     token = group.state.tokens[TaskId(0, 1)]
     group.fact(TaskParked(member_id="m1", incarnation=1, task=TaskId(0, 1), token=token, error="ValueError"))
     assert troubles(group.state)[0].severity is Severity.STANDS_STILL
-    assert texts(group) == ["1 task parked (0_1): ValueError"]
+    assert texts(group) == ["1 task failed (0_1): ValueError"]
 
 
 def test_members_that_say_the_same_of_what_holds_them_up_share_a_line() -> None:

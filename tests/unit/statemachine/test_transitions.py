@@ -326,7 +326,7 @@ def test_readiness_of_a_task_that_is_already_handed_over_begins_no_round():
 # Tasks that handle nothing more
 
 
-def test_parked_task_is_noted_until_it_is_granted_again():
+def test_failed_task_is_noted_until_it_is_granted_again():
     context = step("m1", "m2")
     owns(context.state, "m1", A)
     token = context.state.tokens[A]
@@ -349,7 +349,7 @@ def test_parked_task_is_noted_until_it_is_granted_again():
     assert context.state.parked == {}
 
 
-def test_parked_task_that_the_topology_no_longer_has_is_forgotten():
+def test_failed_task_that_the_topology_no_longer_has_is_forgotten():
     context = step("m1")
     owns(context.state, "m1", A)
     happens(context, TaskParked(member_id="m1", incarnation=1, task=A, token=context.state.tokens[A], error="E"))

@@ -13,7 +13,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.kafka.producer.errors import InvalidRecordError
 from equipoise.member.copies.stores import MemoryStore
 from equipoise.member.tasks.context import State
-from equipoise.member.tasks.error_policy import LONGEST_BACKOFF_S, ParkedTask
+from equipoise.member.tasks.error_policy import LONGEST_BACKOFF_S, FailedTask
 from equipoise.member.tasks.failures import AGAIN_S, Failures
 from equipoise.member.tasks.processing import Processing
 from equipoise.member.tasks.sizes import OversizedError
@@ -109,14 +109,14 @@ async def test_batch_handler_gets_all_that_are_there_at_most_the_limit() -> None
 
 @EACH
 @BAD
-async def test_poison_record_with_stop_parks_the_task_behind_the_good_ones(given: Given, bad: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_poison_record_with_stop_fails_the_task_behind_the_good_ones(given: Given, bad: bytes, caplog: pytest.LogCaptureFixture) -> None:
     world = World(**given)
     assert await world.handle(stored(GOOD, GOOD, bad, GOOD)) == 2
     error = "RuntimeError: cannot read it" if bad == POISON else world.processing.parked.error  # type: ignore[union-attr]
-    assert world.processing.parked == ParkedTask(task=TaskId(0, 2), topic="in", partition=2, offset=2, error=error)
+    assert world.processing.parked == FailedTask(task=TaskId(0, 2), topic="in", partition=2, offset=2, error=error)
     assert (world.state.get("total"), world.sent) == (2, [b"1", b"2"])
     what = "its handler failed for" if bad == POISON else "its serde cannot read"
-    assert f"task 0_2 is parked, other tasks go on: {what} in/2 at offset 2" in caplog.text
+    assert f"task 0_2 has failed, other tasks go on: {what} in/2 at offset 2" in caplog.text
     assert ("cannot be read: JSONDecodeError" in world.processing.parked.error) == (bad == UNREADABLE)
     assert world.failures.counts == {("in", "parked"): 1}
     assert not await world.processing.run_timers()
@@ -131,7 +131,7 @@ async def test_poison_record_with_stop_parks_the_task_behind_the_good_ones(given
         (RuntimeError("no"), "its handler failed for in/2 at offset 0: RuntimeError: no. Mend the handler, and restart the member"),
     ],
 )
-async def test_parked_task_for_each_kind_of_error_has_its_own_advice(error: Exception, advice: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_task_for_each_kind_of_error_has_its_own_advice(error: Exception, advice: str, caplog: pytest.LogCaptureFixture) -> None:
     def handle(record: Record, context: TaskContext) -> None:
         raise error
 
@@ -170,12 +170,12 @@ async def test_retries_and_dead_letters_are_counted_and_each_kind_of_error_has_a
     assert "KeyError: 'page'" in caplog.text
 
 
-async def test_tasks_that_are_parked_for_one_kind_of_error_have_one_traceback(caplog: pytest.LogCaptureFixture) -> None:
+async def test_tasks_that_fail_for_one_kind_of_error_have_one_traceback(caplog: pytest.LogCaptureFixture) -> None:
     one = World(handler=count)
     other = World(handler=count, failures=one.failures)
     for each in (one, other):
         assert await each.handle(stored(POISON)) == 0
-    assert caplog.text.count("is parked, other tasks go on") == 2
+    assert caplog.text.count("has failed, other tasks go on") == 2
     assert caplog.text.count("Traceback") == 1
 
 

@@ -96,7 +96,7 @@ def test_record_at_fault_is_found_in_few_attempts(records: int, seed: int) -> No
     assert not refusals.records
 
 
-def test_task_is_refused_for_a_while_before_it_is_parked() -> None:
+def test_task_is_refused_for_a_while_before_it_fails() -> None:
     now_s = [0.0]
     refusals, missing = TaskRefusals(lambda: now_s[0]), aiokafka.errors.UnknownTopicOrPartitionError()
     assert refusals.judge(missing, None) is ForGood.NOTHING

@@ -244,7 +244,7 @@ def test_first_look_up_does_not_block_the_loop_and_the_record_is_handled_once(se
     asyncio.run(run())
 
 
-def test_timer_waits_for_the_registry_and_is_not_parked_while_that_is_away(server: RegistryServer) -> None:
+def test_timer_waits_for_the_registry_and_does_not_fail_while_that_is_away(server: RegistryServer) -> None:
     totals = AvroSerde(SchemaRegistry(server.url), schema=NEW, subject="totals-value")
 
     def report(context: TaskContext) -> None:
@@ -254,7 +254,7 @@ def test_timer_waits_for_the_registry_and_is_not_parked_while_that_is_away(serve
         driver = TaskDriver(lambda record, context: None, on_assigned=lambda context: context.every(1.0, report))
         server.is_away = True
         assert await driver.advance(1.5) == []
-        assert driver.parked is None
+        assert driver.failed is None
         server.is_away = False
         assert len(await driver.advance(1.0)) == 1
 
@@ -294,7 +294,7 @@ def test_record_waits_while_the_registry_is_away_with_any_policy(server: Registr
         with pytest.raises(SerdeUnavailableError, match="503"):
             await driver.send(data, value_serde=BytesSerde())
         assert seen == []
-        assert driver.parked is None
+        assert driver.failed is None
         server.is_away = False
         await driver.send(data, value_serde=BytesSerde())
         assert seen == [{"id": 3, "note": "x"}]

@@ -127,7 +127,7 @@ def test_kept_with_other_sizes_is_refused_with_the_ways_on(what: str, is_back: b
 
 
 @pytest.mark.parametrize("policy", [ErrorPolicy.stop(), ErrorPolicy.skip(), ErrorPolicy.dead_letter("letters")])
-def test_task_with_a_changed_window_is_parked_whatever_the_policy(policy: ErrorPolicy) -> None:
+def test_task_with_a_changed_window_fails_whatever_the_policy(policy: ErrorPolicy) -> None:
     asyncio.run(_parked(policy))
 
 
@@ -145,8 +145,8 @@ async def _parked(policy: ErrorPolicy) -> None:
     content = dict(store.items(b"", None))
     with pytest.raises(KeptError):
         await driver.send({}, key="k", timestamp_ms=BASE)
-    assert driver.parked is not None
-    assert "had size_ms=10000 and has size_ms=60000" in driver.parked.error
+    assert driver.failed is not None
+    assert "had size_ms=10000 and has size_ms=60000" in driver.failed.error
     assert dict(store.items(b"", None)) == content
 
 

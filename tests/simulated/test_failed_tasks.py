@@ -1,4 +1,4 @@
-"""The leader hears of a parked task, also when the first fact that says so is lost."""
+"""The leader hears of a failed task, also when the first fact that says so is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def append(group: NewGroup, records: int) -> None:
     group.cluster.append(group.cluster.topics["in"].partitions[2], Batch(-1, -1, -1, False, [(b"k", b"v", (), 0)] * records, 100))
 
 
-def test_parked_task_is_said_again_until_the_brokers_have_it(group: NewGroup) -> None:
+def test_failed_task_is_said_again_until_the_brokers_have_it(group: NewGroup) -> None:
     said: list[Fact] = []
 
     def packed(fact: Fact) -> bytes:
@@ -47,7 +47,7 @@ def test_parked_task_is_said_again_until_the_brokers_have_it(group: NewGroup) ->
     assert len(said) == 2
 
 
-def test_lag_of_a_parked_task_grows_although_it_fetches_nothing(group: NewGroup) -> None:
+def test_lag_of_a_failed_task_grows_although_it_fetches_nothing(group: NewGroup) -> None:
     group.start("m1", handler=poisoned)
     group.runs_all_after_s()
     for _ in range(3):
