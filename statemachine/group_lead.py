@@ -160,12 +160,6 @@ class GroupLead:
         untold = self._silences.untold(self.machine.state) if self.machine.state.phase is GroupPhase.LEADING else None
         return ProbingTick() if untold is None else untold
 
-    def costs(self) -> dict[str, int] | None:
-        """Returns what the change under way has cost until now, by
-        `equipoise.events.facts.JUDGED_METRICS`; None: nobody counts.
-        """
-        return self.observer.costs(self.machine.state)
-
     @property
     def last_published(self) -> int:
         """Highest number of a published decision; `PartitionLead.acknowledged` advances it."""

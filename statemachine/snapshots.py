@@ -206,13 +206,13 @@ _OF_COUNTS = ("begun_ms", "rest_since_ms", "unavailable_task_ms", "moves")
 
 
 def _change_to_wire(change: WatchedChange) -> list[Any]:
-    planned, former, counts = codec.encode(change.planned), list(codec.encode(change.former)), change.counts
-    if counts is None:
-        return [list(planned), former, [change.offset, change.planned_ms, change.configured, change.undoes]]
-    written = msgpack.packb(msgpack.unpackb(planned.payload)[:-1])  # as the builds did that judged in the fold
+    planned, counts = codec.encode(change.planned), change.counts or ChangeCounts()
+    written: list[Any] = list(planned)
+    if change.counts is not None:  # as builds did that know no other way
+        written[1:] = [_LAST_JUDGED_IN_FOLD, msgpack.packb(msgpack.unpackb(planned.payload)[:-1])]
     return [
-        [planned.kind, _LAST_JUDGED_IN_FOLD, written],
-        former,
+        written,
+        list(codec.encode(change.former)),
         [change.offset, change.planned_ms, *_values(counts, _OF_COUNTS), change.configured, change.undoes, counts.looked_ms],
         _task_map(counts.standing),
         {str(task): list(counts.runners[task]) for task in sorted(counts.runners)},
@@ -220,26 +220,24 @@ def _change_to_wire(change: WatchedChange) -> list[Any]:
     ]
 
 
-def _change_from_wire(planned: Any, former: Any, values: Any, *counted: Any) -> WatchedChange:
-    offset, planned_ms, *counts, configured, undoes = values[:8]
+def _change_from_wire(encoded: Any, former: Any, values: Any, standing: Any, runners: Any, heard_ms: Any) -> WatchedChange:
+    planned = _expect(ChangePlanned, codec.decode(*encoded))
+    offset, planned_ms, *counted, configured, undoes, looked_ms = values
+    counts = ChangeCounts(
+        **dict(zip(_OF_COUNTS, counted, strict=True)),
+        looked_ms=looked_ms,
+        standing=_from_task_map(standing),
+        runners=_from_task_map(runners),
+        heard_ms=heard_ms,
+    )
     return WatchedChange(
-        planned=_expect(ChangePlanned, codec.decode(*planned)),
+        planned=planned,
         former=_expect(GroupConfigured, codec.decode(*former)),
         offset=offset,
         planned_ms=planned_ms,
         configured=configured,
         undoes=undoes,
-        counts=_counts_from_wire(counts, values[8], *counted) if counted else None,
-    )
-
-
-def _counts_from_wire(values: Any, looked_ms: int, standing: Any, runners: Any, heard_ms: Any) -> ChangeCounts:
-    return ChangeCounts(
-        **dict(zip(_OF_COUNTS, values, strict=True)),
-        looked_ms=looked_ms,
-        standing=_from_task_map(standing),
-        runners=_from_task_map(runners),
-        heard_ms=heard_ms,
+        counts=counts if planned.judged_by == "fold" else None,
     )
 
 

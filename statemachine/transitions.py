@@ -586,7 +586,7 @@ def change_planned(context: StepContext, fact: ChangePlanned) -> None:
     if before is not None:
         costs = None if before.counts is None else before.counts.costs(state.now_ms)
         watched_change.conclude(context, before, watched_change.verdict_on(before.planned, "replaced", costs))
-    counts = watched_change.begun(state, fact) if fact.judged_by == "fold" else None
+    counts = watched_change.begun(state, fact, watched_change.OF_FORMER_BUILDS) if fact.judged_by == "fold" else None
     assert state.config is not None, "a change is planned of a configured group"
     change = WatchedChange(planned=fact, former=state.config, offset=state.last_offset, planned_ms=state.now_ms, counts=counts)
     actions.watch_change(state, change)

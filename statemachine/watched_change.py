@@ -99,9 +99,9 @@ class ChangeObserver:
         self._by = by
         self._offset: int | None = None
         """Of the change's plan; None: nothing is watched."""
+        self._since: int | None = None
+        """The first fact that it has counted."""
         self.counts = ChangeCounts()
-        self._is_whole = False
-        """It has counted from the plan on."""
         self.verdict: ChangeMeasured | None = None
         """To be appended to the log; None: it is not time."""
 
@@ -114,14 +114,15 @@ class ChangeObserver:
             self._offset = self.verdict = None
             return
         if change.offset != self._offset:
-            self._offset, self.verdict, self._is_whole = change.offset, None, change.offset == record.offset
+            self._offset, self._since, self.verdict = change.offset, record.offset, None
             self.counts = begun(state, change.planned, self._by)
-            return
+            if change.configured:
+                self.counts = _begun_at(self.counts, state.now_ms)
         decisions = [each.decision for each in decided]
         step = WatchedStep(state, change, record.event, decisions, not decisions)
         self.counts, verdict = _judged(step, _followed(step, self.counts, self._by), self._by)
         if self.verdict is None and verdict is not None:
-            self.verdict = verdict if self._is_whole else attrs.evolve(verdict, below=())
+            self.verdict = verdict if self._since == self._offset else attrs.evolve(verdict, below=())
 
     def costs(self, state: GroupState) -> dict[str, int] | None:
         """Returns what the change under way has cost until now, by JUDGED_METRICS; None: nobody
@@ -137,8 +138,7 @@ class ChangeObserver:
         """Returns the offset of the plan of the change under way, if it was counted from there on,
         so that a leader that begins later would not know what it has cost; None: it was not.
         """
-        change = state.change
-        return self._offset if self._is_whole and change is not None and change.offset == self._offset else None
+        return self._since if state.change is not None and state.change.offset == self._offset == self._since else None
 
 
 def conclude(context: StepContext, change: WatchedChange, verdict: ChangeMeasured) -> None:
@@ -150,7 +150,7 @@ def conclude(context: StepContext, change: WatchedChange, verdict: ChangeMeasure
 
 def judgement(planned: ChangePlanned, verdict: ChangeMeasured) -> ChangeJudged:
     """Returns the verdict as the group has it: whether it undoes the change follows from the plan."""
-    return ChangeJudged(**attrs.asdict(verdict, recurse=False), undone=planned.or_undo and verdict.outcome == "too_much")
+    return ChangeJudged(**attrs.asdict(verdict), undone=planned.or_undo and verdict.outcome == "too_much")
 
 
 def judge_in_fold(context: StepContext, change: WatchedChange, event: Fact) -> None:
@@ -166,13 +166,13 @@ def judge_in_fold(context: StepContext, change: WatchedChange, event: Fact) -> N
         conclude(context, change, verdict)
 
 
-def begun(state: GroupState, planned: ChangePlanned, by: Yardstick = OF_FORMER_BUILDS) -> ChangeCounts:
+def begun(state: GroupState, planned: ChangePlanned, by: Yardstick) -> ChangeCounts:
     """Returns what nothing has been counted in yet, with who runs what. Costs time in the number of
     tasks.
     """
     begun_ms = None if BEGINS_WITH[planned.kind] else state.now_ms
     counts = ChangeCounts(begun_ms=begun_ms, heard_ms={name: member.last_heard_ms for name, member in state.members.items()})
-    return counts if planned.kind in MEASURED_KINDS else _looked(state, state.now_ms, counts, state.tasks(), (), by)
+    return counts if planned.kind in MEASURED_KINDS else _looked(state, state.now_ms, counts, state.tasks(), by)
 
 
 def carries_out(config: GroupConfigured, planned: ChangePlanned) -> bool:
@@ -221,11 +221,11 @@ def _followed(step: WatchedStep, counts: ChangeCounts, by: Yardstick) -> ChangeC
     member_id = getattr(event, "member_id", None)
     if step.is_untouched and isinstance(event, LagReported):
         member = state.members.get(event.member_id)
-        counts = _looked(state, change.planned_ms, counts, () if member is None else member.active, (), by)
+        counts = _looked(state, change.planned_ms, counts, () if member is None else member.active, by)
     elif not step.is_untouched or not isinstance(event, _QUIET):
         tasks = state.tasks()
         standing = {task: since_ms for task, since_ms in counts.standing.items() if task in tasks}  # the topology may have lost others
-        counts = _looked(state, change.planned_ms, attrs.evolve(counts, standing=standing), tasks, expired, by)
+        counts = _looked(state, change.planned_ms, attrs.evolve(counts, standing=standing), tasks, by, expired)
     return counts if member_id is None else attrs.evolve(counts, heard_ms={**counts.heard_ms, member_id: now_ms})
 
 
@@ -285,7 +285,9 @@ def _is_at_rest(state: GroupState, counts: ChangeCounts) -> bool:
     return True
 
 
-def _looked(state: GroupState, planned_ms: int, counts: ChangeCounts, tasks: Iterable[TaskId], expired: Sequence[str], by: Yardstick) -> ChangeCounts:
+def _looked(
+    state: GroupState, planned_ms: int, counts: ChangeCounts, tasks: Iterable[TaskId], by: Yardstick, expired: Sequence[str] = ()
+) -> ChangeCounts:
     """Returns the counts with who runs these tasks now. `expired`: members that were removed in
     this step: nobody ran their tasks since they were heard last.
     """

@@ -61,8 +61,8 @@ def changes_of(lead: GroupLead, recent: GroupRecent | None) -> list[dict[str, An
 
 
 def _change(change: KnownChange, lead: GroupLead) -> dict[str, Any]:
-    watched = lead.machine.state.change
-    so_far = lead.costs() if watched is not None and watched.offset == change.offset else None
+    state = lead.machine.state
+    so_far = lead.observer.costs(state) if state.change is not None and state.change.offset == change.offset else None
     planned, judged = change.planned, change.judged
     return {
         "group": change.group,

@@ -17,6 +17,7 @@ from equipoise.replay.prediction.present import MemberNow
 from equipoise.replay.simulation import ProcessSettings, RestoreModel, SimulatedCluster
 from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime
 from equipoise.replay.simulation.member_process import ReplayedProcess
+from equipoise.statemachine.watched_change import ChangeObserver
 
 BEGINS_WITHIN_MS = 30_000
 """A change begins at some time within so long after its prediction."""
@@ -90,7 +91,7 @@ class ChangeRun:
         cluster = self.cluster
         cluster.run_for(round(self._draw.phase * BEGINS_WITHIN_MS))
         before = cluster.world.owners(cluster.now_ms)
-        is_planned = self._plan(change)
+        observer = self._planned(change)
         began_ms = cluster.now_ms
         rest_ms = self._apply(change)
         ended_ms = cluster.now_ms + 1
@@ -113,21 +114,21 @@ class ChangeRun:
             rest_s=round((rest_ms - began_ms) / 1_000, 1),
             before=before,
             owners=cluster.world.owners(cluster.now_ms),
-            judged=(cluster.workers[-1].costs() or {}) if is_planned else {},
+            judged=(observer and observer.costs(cluster.machine.state)) or {},
         )
 
-    def _plan(self, change: PlannedChange) -> bool:
-        """Has the leader watch the change. Returns whether it can be planned."""
+    def _planned(self, change: PlannedChange) -> ChangeObserver | None:
+        """Has the leader watch the change, and returns who counts; None: it cannot be planned."""
         kind = JUDGED_AS.get(type(change))
         if kind is None:
-            return False
+            return None
         cluster = self.cluster
         planned = ChangePlanned(change_id="predicted", kind=kind, what=change.text(), quiet_ms=MOST_QUIET_MS, judge_within_ms=2 * LONGEST_MS)
         record = cluster.append(planned)
         while cluster.machine.state.last_offset < record.offset:
             cluster.run_for(FOLD_MS)
         cluster.run_for(self._draw.hand_ms)
-        return True
+        return cluster.workers[-1].observer
 
     def _apply(self, change: PlannedChange) -> int:
         """Makes the change and runs until the group is at rest. Returns when that began."""

@@ -22,6 +22,7 @@ from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import Folded, MachineFactory, PartitionLead, real_machine
 from equipoise.statemachine.rejections import refused_fact
+from equipoise.statemachine.watched_change import ChangeObserver
 
 
 @attrs.frozen(kw_only=True)
@@ -68,9 +69,10 @@ class ReplayedWorker(NetworkEnd):
         """None until the worker has taken the group over."""
         return None if self._lead is None else self._group(self._lead).machine
 
-    def costs(self) -> dict[str, int] | None:
-        """Returns what the change under way has cost until now; None: nobody counts."""
-        return None if self._lead is None else self._group(self._lead).costs()
+    @property
+    def observer(self) -> ChangeObserver | None:
+        """None until the worker has taken the group over."""
+        return None if self._lead is None else self._group(self._lead).observer
 
     @property
     def taken_over(self) -> int:

@@ -181,7 +181,7 @@ async def test_judged_change_is_refused_while_a_worker_cannot_read_it(settings: 
     )
     await older.start()
     try:
-        with pytest.raises(InputError, match=r"a worker at \S+ does not know every fact and would halt the group"):
+        with pytest.raises(InputError, match=r"a worker at \S+ does not know every fact of this build and would halt the group"):
             await check_workers_read(settings)
         command = [sys.executable, "-m", "equipoise", "configure", "--group", "g", "--bootstrap", settings.bootstrap, "--prefix", settings.prefix]
         call = [*command, "--set", "max_warmups=5", "--judge", "--runs", "0"]

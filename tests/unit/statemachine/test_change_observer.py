@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.events.codec import checksum_of, make_record
+from equipoise.events.codec import checksum_of
 from equipoise.events.decisions import ChangeJudged
 from equipoise.events.facts import BaseRequested, ChangeMeasured, Fact, GroupConfigured, MemberLeft, ProbingTick
 from equipoise.events.records import DecisionRecord, FactRecord
@@ -84,7 +84,7 @@ def under_way(**settings: Any) -> Log:
 
 
 def costs(lead: PartitionLead) -> dict[str, int]:
-    found = lead.groups[GROUP].costs()
+    found = lead.groups[GROUP].observer.costs(lead.groups[GROUP].machine.state)
     assert found is not None
     return found
 
@@ -103,7 +103,8 @@ def test_verdict_is_said_at_once_in_place_of_a_tick_and_once() -> None:
     log.follow(lead)
     assert [each.outcome for each in log.judged()] == ["too_much"]
     assert not isinstance(lead.tick(GROUP), ChangeMeasured)
-    assert (lead.groups[GROUP].machine.state.change, lead.groups[GROUP].costs()) == (None, None)
+    state = lead.groups[GROUP].machine.state
+    assert (state.change, lead.groups[GROUP].observer.costs(state)) == (None, None)
     assert not lead.groups[GROUP].tick_under_way
 
 
@@ -154,20 +155,36 @@ def test_base_is_stored_whatever_is_counted_and_who_begins_there_says_less() -> 
     log.add(ProbingTick(), 1_000)
     log.follow(later)
     assert costs(later) == {"unavailable_task_ms": 0, "moves": 0, "rest_ms": 0}, "it has not seen it begin"
-    log.group.state.change = None
-    log.add(planned("other", judge_within_ms=1, expected=(expected("moves", 5, 9),)))
-    log.follow(later)
+
+
+def test_observer_that_begins_in_the_midst_of_a_change_says_no_less() -> None:
+    log = Log()
+    log.add(planned(made_from=0, quiet_ms=2_000, expected=(expected("moves", 5, 9),)))
+    whole, midway = ChangeObserver(), ChangeObserver()
+
+    def see(*observers: ChangeObserver) -> None:
+        for each in observers:
+            each.see(log.group.state, log.records[-1], ())
+
+    see(whole)
+    assert (whole.counts_since(log.group.state), midway.counts_since(log.group.state)) == (len(log.records) - 1, None)
+    log.add(attrs.evolve(made_from(log.group, 0, max_warmups=9), change_id="c1"))
+    see(whole)
     log.add(ProbingTick(), 1_000)
-    log.follow(later)
-    said = later.tick(GROUP)
-    assert isinstance(said, ChangeMeasured)
-    assert (said.outcome, said.below) == ("late", ("moves",)), "this one it has seen from its plan on"
-    midway = ChangeObserver()
-    state = later.groups[GROUP].machine.state
-    for offset in (1, 2):
-        midway.see(state, make_record(GROUP, 10**6 + offset, 0, ProbingTick()), ())
+    see(whole, midway)
+    assert (midway.counts.begun_ms, whole.counts.begun_ms) == (log.group.state.now_ms, log.group.state.now_ms - 1_000), "it began before"
+    assert midway.counts_since(log.group.state) is None
+    for _ in range(2):
+        log.group.cycle()
+        see(whole, midway)
+    assert whole.verdict is not None
     assert midway.verdict is not None
-    assert (midway.verdict.outcome, midway.verdict.below) == ("late", ())
+    assert (whole.verdict.outcome, whole.verdict.below) == ("at_rest", ("moves",))
+    assert (midway.verdict.outcome, midway.verdict.below) == ("at_rest", ())
+    log.add(planned("other"))
+    see(whole)
+    assert whole.counts_since(log.group.state) == len(log.records) - 1, "another change"
+    assert [each.verdict for each in (whole,)] == [None]
 
 
 def test_checkpoints_are_put_off_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ def test_tasks_of_a_member_that_leaves_without_a_word_before_stand_until_others_
 
 @pytest.mark.parametrize(
     ("low", "high", "above", "below"),
-    [(0, 0, ("moves",), ()), (1, 2, (), ()), (5, 9, (), ("moves",))],
+    [(0, 0, ("moves",), ()), (0, 1, (), ()), (1, 2, (), ()), (5, 9, (), ("moves",))],
 )
 def test_what_is_outside_of_its_interval_is_named(low: int, high: int, above: tuple[str, ...], below: tuple[str, ...]) -> None:
     group = led()
