@@ -224,13 +224,15 @@ def _told(counted: collections.Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(counted.items()))
 
 
-def stood(stands: list[Stand]) -> Check:
+def stood(stands: list[Stand], looks: int) -> Check:
     """Whatever stands for longer than a request may take is in a log."""
     silent = [each for each in stands if not each.said]
     longest = max((each.end_s - each.begin_s for each in stands), default=0.0)
-    told = f"{len(stands)} times a task stood for more than {MOST_S:.0f} s, at most for {longest:.0f} s; {len(silent)} times no log says why"
+    told = (
+        f"{looks} looks; {len(stands)} times a task stood for more than {MOST_S:.0f} s, at most {longest:.0f} s; {len(silent)} times without a line"
+    )
     more = tuple(f"{each}{f'; {len(each.said)} lines, the last: {each.said[-1]}' if each.said else ''}" for each in stands)
-    return Check("nothing stands without a word", not silent, told, more)
+    return Check("nothing stands without a word", not silent and looks > 0, told, more)
 
 
 def nothing_else(incidents: list[str]) -> Check:

@@ -81,7 +81,7 @@ async def run_storm(storm: Storm) -> list[Check]:
             _say(began_s, f"{wrong or watch}; until everything is counted")
             counted, changelog = await _counted(deployment)
             _say(began_s, "judging")
-            found = [*await _judge(storm, deployment, counted, changelog, settled, watch), checks.stood(stands.found())]
+            found = [*await _judge(storm, deployment, counted, changelog, settled, watch), checks.stood(stands.found(), len(stands.looks))]
             if not all(check.holds for check in found):
                 _say(began_s, "something does not hold; keeping the log and the topics")
                 topics = [orders.topic, f"{orders.topic}-state", f"{orders.topic}-counts"]

@@ -38,7 +38,7 @@ class Stand:
 
 
 @attrs.frozen
-class _Look:
+class Look:
     at_s: float
     written: dict[int, int]
     """Ends of the source."""
@@ -53,7 +53,7 @@ class Stands:
 
     def __init__(self, connection: Connection, topic: str, folder: Path) -> None:
         self._connection, self._topic, self._folder = connection, topic, folder
-        self._looks: list[_Look] = []
+        self.looks: list[Look] = []
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -81,7 +81,7 @@ class Stands:
                             for consumer, topic in zip(consumers, (self._topic, f"{self._topic}-state"), strict=True)
                         ]
                     sizes = {path: path.stat().st_size for path in self._folder.glob("*.out")}
-                    self._looks.append(_Look(clock() - began_s, written, done, sizes))
+                    self.looks.append(Look(clock() - began_s, written, done, sizes))
                 except (KafkaError, TimeoutError):
                     pass
                 await asyncio.sleep(EVERY_S)
@@ -96,12 +96,12 @@ class Stands:
     def found(self) -> list[Stand]:
         """Those of more than MOST_S."""
         stands: list[Stand] = []
-        for partition in sorted({number for look in self._looks for number in look.written}):
-            looks = [look for look in self._looks if partition in look.written and partition in look.done]
+        for partition in sorted({number for look in self.looks for number in look.written}):
+            looks = [look for look in self.looks if partition in look.written and partition in look.done]
             stands += self._of_partition(partition, looks)
         return stands
 
-    def _of_partition(self, partition: int, looks: Sequence[_Look]) -> Iterable[Stand]:
+    def _of_partition(self, partition: int, looks: Sequence[Look]) -> Iterable[Stand]:
         """It stands from the first record on that comes after the last commit."""
         begin: int | None = None
         for number, look in enumerate(looks):
@@ -116,7 +116,7 @@ class Stands:
             elif begin is None and look.written[partition] > looks[number - 1].written[partition]:
                 begin = number
 
-    def _said(self, partition: int, first: _Look, last: _Look) -> Iterable[str]:
+    def _said(self, partition: int, first: Look, last: Look) -> Iterable[str]:
         for path, end in last.sizes.items():
             with open(path, "rb") as file:
                 file.seek(first.sizes.get(path, 0))
