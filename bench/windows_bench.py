@@ -58,8 +58,8 @@ def _sessions_of(windows: AnyWindows[object, int, int]) -> Entries:
 
 def _filled(store: RocksStore, entries: Entries) -> None:
     while batch := dict(itertools.islice(entries, AT_ONCE)):
-        store.apply(batch, position=store.position + 1, bulk=True)
-    store.apply({}, position=store.position + 1)
+        store.apply(batch, offset=store.offset + 1, bulk=True)
+    store.apply({}, offset=store.offset + 1)
 
 
 @attrs.define
@@ -99,7 +99,7 @@ def _expiry(windows: AnyWindows[object, int, int], entries: Entries) -> tuple[_L
                 number += 1
             with commits.timed():
                 changes = state.begin_commit()
-                store.apply(changes, position=store.position + 1)
+                store.apply(changes, offset=store.offset + 1)
             left = None in changes.values()
         per_s = number / (time.perf_counter() - began_s)
         kept = sum(value is not None for _, value in state.raw_items(windows._by_time, windows._by_time + stream_time.packed(NOW_MS - 100_000)))
@@ -131,8 +131,8 @@ def _behind_deleted() -> tuple[float, float]:
             assert key == _key(number)
             state.delete(key)
             if number % MOST_UNCOMMITTED == MOST_UNCOMMITTED - 1:
-                store.apply(state.begin_commit(), position=store.position + 1)
-        store.apply(state.begin_commit(), position=store.position + 1)
+                store.apply(state.begin_commit(), offset=store.offset + 1)
+        store.apply(state.begin_commit(), offset=store.offset + 1)
         after_us = _range_us(state, first)
         store.close()
     return before_us, after_us

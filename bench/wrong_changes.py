@@ -182,7 +182,7 @@ class ChangedGroup(Group):
 class FullDisk(DiskStore):
     """A disk on which nothing fits."""
 
-    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
+    def apply(self, changes: Mapping[bytes, bytes | None], *, offset: int, bulk: bool = False) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 

@@ -39,7 +39,7 @@ def write(folder: Path) -> None:
     with StateDirectory(folder / "state", GROUP, MEMBER) as directory:
         directory.begin(INCARNATION, LOG_ID)
         store = RocksStore(directory.store(TASK, TOPIC))
-        store.apply(dict(STATE), position=POSITION)
+        store.apply(dict(STATE), offset=POSITION)
         store.close()
         for diary in directory.store(TASK, TOPIC).glob("LOG*"):
             diary.unlink()  # names this machine's folders

@@ -193,7 +193,7 @@ class TaskDriver:
         self.last_sent = self.context.outputs.take().unplaced  # it knows of no topic's partitions
         sent = [self._sent(*each) for each in self.last_sent]
         for state in self.states.values():
-            state.store.apply(state.begin_commit(), position=state.store.position + 1)
+            state.store.apply(state.begin_commit(), offset=state.store.offset + 1)
         error, self._processing.error = self._processing.error, None
         if error is not None:
             raise error

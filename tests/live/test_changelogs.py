@@ -84,7 +84,7 @@ async def changelog(application: Application) -> dict[int, list[ChangelogRecord]
 def restored(records: Sequence[ChangelogRecord]) -> dict[bytes, bytes]:
     """The keys and values that a task restores from a changelog."""
     fenced = FencedStore(MemoryStore(), "changelog")
-    fenced.apply(records, position=1)
+    fenced.apply(records, offset=1)
     return {key: value for key, value in fenced.store.items() if key not in (FENCE_KEY, TOPIC_KEY)}
 
 

@@ -88,7 +88,7 @@ async def test_standby_and_running_task_notice_in_which_epoch_they_are(broker: B
             broker.start(0)
             await until(lambda: store.leader_epoch > first)
             await append(broker, "c")
-            store.apply_written({b"c": b"1"}, (), position=3)
+            store.apply_written({b"c": b"1"}, (), offset=3)
             restorer.put_back(TASKS[0])
             restorer.follow(TASKS[0])
             await until(lambda: restorer.lags.get(TASKS[0]) == 0)

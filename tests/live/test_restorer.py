@@ -119,7 +119,7 @@ async def test_copy_follows_its_changelog_and_is_handed_over_whole(bootstrap: st
             await fill(producer, topic, 1, 10)
             stores, others = await asyncio.gather(restored(restorer, TASKS[0]), restored(restorer, TASKS[1]))
             assert restorer.lags == {}
-            assert (stores[topic].position, others[topic].position) == (3_720, 10)
+            assert (stores[topic].offset, others[topic].offset) == (3_720, 10)
             values = dict(items(stores[topic]))
             assert len(values) == 500
             assert values[b"%015d" % 30].rstrip(b"\0") == b"530"
@@ -152,12 +152,12 @@ async def test_restorer_ignores_uncommitted_records(bootstrap: str, prefix: str)
         async with restoring(bootstrap, topic, MemoryStore) as restorer:
             stores = await restored(restorer, TASKS[0])
             assert items(stores[topic]) == [(b"k0", b"0"), (b"k2", b"2")]
-            assert stores[topic].position == 6  # three records, three markers
+            assert stores[topic].offset == 6  # three records, three markers
             async with producing(bootstrap, transactional_id=f"{prefix}/0_0"):  # its start fences the other producer and ends its transaction
                 restorer.put_back(TASKS[0])
                 again = await restored(restorer, TASKS[0])
                 assert items(again[topic]) == [(b"k0", b"0"), (b"k2", b"2")]
-                assert again[topic].position == 8
+                assert again[topic].offset == 8
 
 
 async def test_restorer_ignores_late_records_of_a_former_owner(bootstrap: str, prefix: str) -> None:
@@ -170,7 +170,7 @@ async def test_restorer_ignores_late_records_of_a_former_owner(bootstrap: str, p
         async with restoring(bootstrap, topic, MemoryStore) as restorer:
             stores = await restored(restorer, TASKS[0])
             assert items(stores[topic]) == [(b"k3", b"a"), (b"k5", b"c")]
-            assert (stores[topic].position, restorer.dropped_records) == (5, 2)
+            assert (stores[topic].offset, restorer.dropped_records) == (5, 2)
             assert stores[topic].fence.owner == ChangelogOwner(Origin(1, "log", "g/x", "0_0", 5))
 
 
@@ -186,7 +186,7 @@ async def test_copy_is_followed_until_it_has_reached_its_fence(bootstrap: str, p
             await asyncio.sleep(0.3)
             assert not opening.done()
             await fill(producer, topic, 0, 2)
-            assert (await opening)[topic].position == 12
+            assert (await opening)[topic].offset == 12
             restorer.put_back(TASKS[0])
             waiting = asyncio.ensure_future(restorer.open(TASKS[0], {topic: 13}))
             await asyncio.sleep(0.1)
@@ -205,10 +205,10 @@ async def test_stores_are_taken_as_soon_as_they_are_restored_if_their_owners_all
             assert (owners, stores) == ({topic: None}, None)
             owners, stores = await restorer.restore(TASKS[0], lambda owners: owners == {topic: None})
             assert stores is not None
-            assert (owners, stores[topic].position) == ({topic: None}, 10)
+            assert (owners, stores[topic].offset) == ({topic: None}, 10)
             await fill(producer, topic, 0, 1)
             await asyncio.sleep(0.3)
-            assert (stores[topic].position, restorer.lags) == (10, {}), "it follows no more"
+            assert (stores[topic].offset, restorer.lags) == (10, {}), "it follows no more"
 
 
 async def test_opening_task_is_restored_before_copies(bootstrap: str, prefix: str) -> None:
@@ -252,16 +252,16 @@ async def test_copy_out_of_its_changelogs_range_is_restored_from_scratch(bootstr
         async with producing(bootstrap) as producer:
             await fill(producer, topic, 0, 10)
             ahead = RocksStore(directory.store(TASKS[0], topic))
-            ahead.apply({b"of another": b"life"}, position=500)
+            ahead.apply({b"of another": b"life"}, offset=500)
             ahead.close()
             async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
                 stores = await restored(restorer, TASKS[0])
-                assert (stores[topic].position, len(items(stores[topic]))) == (10, 10)
+                assert (stores[topic].offset, len(items(stores[topic]))) == (10, 10)
                 restorer.put_back(TASKS[0])
             await fill(producer, topic, 0, 20)
         async with admin_client(Connection(bootstrap=bootstrap)) as admin:
             await admin.delete_records({TopicPartition(topic, 0): 25})
         async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
             stores = await restored(restorer, TASKS[0])
-            assert (stores[topic].position, len(items(stores[topic]))) == (30, 5)
+            assert (stores[topic].offset, len(items(stores[topic]))) == (30, 5)
             restorer.put_back(TASKS[0])

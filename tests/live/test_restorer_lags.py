@@ -74,7 +74,7 @@ async def test_lag_of_a_copy_ignores_fetches_for_a_former_copy(bootstrap: str, p
 
 
 @pytest.mark.usefixtures("long_fetches")
-async def test_copy_that_ran_here_meanwhile_keeps_its_position(bootstrap: str, prefix: str) -> None:
+async def test_copy_that_ran_here_meanwhile_keeps_its_offset(bootstrap: str, prefix: str) -> None:
     """It is not set back to the consumer's position."""
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
@@ -84,12 +84,12 @@ async def test_copy_that_ran_here_meanwhile_keeps_its_position(bootstrap: str, p
             stores = await restored(restorer, TASK)
             await fill(producer, topic, 0, 10)
             await until_fetched(restorer)
-            stores[topic].apply([ChangelogRecord(b"%015d" % 9, b"written last")], position=20)
+            stores[topic].apply([ChangelogRecord(b"%015d" % 9, b"written last")], offset=20)
             restorer.put_back(TASK)
             await until(lambda: restorer.lags[TASK] == 0)
             restorer.follow(TASK)
             await fill(producer, topic, 0, 5)
-            await until(lambda: stores[topic].position == 25)
+            await until(lambda: stores[topic].offset == 25)
             assert dict(items(stores[topic]))[b"%015d" % 9] == b"written last"
 
 
@@ -188,7 +188,7 @@ async def test_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, pre
             for partition in (0, 1):
                 await fill(producer, topic, partition, 10)
         ahead = RocksStore(directory.store(TASK, topic))
-        ahead.apply({b"of another": b"life"}, position=500)
+        ahead.apply({b"of another": b"life"}, offset=500)
         ahead.close()
         async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
             assert restorer.lags == {TASK: LagSentinel.UNKNOWN}
@@ -196,7 +196,7 @@ async def test_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, pre
 
             def note() -> None:
                 if TASK in restorer._copies:
-                    said.append((restorer.lags[TASK], restorer._copies[TASK].stores[topic].position))
+                    said.append((restorer.lags[TASK], restorer._copies[TASK].stores[topic].offset))
 
             restorer._progressed = note
             asker: Any = restorer._asker
@@ -210,7 +210,7 @@ async def test_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, pre
             asker.beginning_offsets = joined
             restorer.follow(OTHER)
             await until(lambda: records_behind(restorer) == 0)
-            assert {position for lag, position in said if lag == 0} == {10}
+            assert {offset for lag, offset in said if lag == 0} == {10}
             assert len(items((await restored(restorer, TASK))[topic])) == 10
 
 
@@ -224,7 +224,7 @@ async def test_end_of_a_changelog_without_leader_is_unknown_and_hides_no_other(
     with StateDirectory(tmp_path, "g", "m") as directory:
         for task in TASKS:
             store = RocksStore(directory.store(task, topic))
-            store.apply({b"key": b"value"}, position=10)
+            store.apply({b"key": b"value"}, offset=10)
             store.close()
         async with producing(bootstrap) as producer:
             await fill(producer, topic, 0, 10)

@@ -528,7 +528,7 @@ class Deployment:
         for seat in self.members.values():
             copies = {} if seat.member is None or seat.member._host is None else seat.member._host._restorer._copies
             for task in copies:
-                position = DiskStore(seat.machine, self.store_folder(seat, task)).position if task.partition == partition else end
+                position = DiskStore(seat.machine, self.store_folder(seat, task)).offset if task.partition == partition else end
                 if position < end:
                     return f"copy of {task} at {seat.name} has read up to {position} of {end}"
         return ""

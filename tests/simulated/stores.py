@@ -1,5 +1,5 @@
 """Members' stores against their changelogs: on whatever disk a store is, running, followed or left
-behind, it holds the changelog up to its position.
+behind, it holds the changelog up to its offset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOBODY: OriginFields = (0, "", "", "", 0)
 
 def store_faults(deployment: Deployment, *members: str) -> list[str]:
     """Each store of these members, or of all, that holds anything but its changelog up to its
-    position.
+    offset.
     """
     faults: list[str] = []
     for seat in map(deployment.members.__getitem__, members or deployment.members):
@@ -31,15 +31,15 @@ def store_faults(deployment: Deployment, *members: str) -> list[str]:
             partition = deployment.cluster.partition(TopicPartition(folder.name, task.partition))  # a mistaken build has others
             assert partition is not None, "it was created"
             known = deployment.remember(partition)
-            wanted, owner = _folded(known[offset] for offset in sorted(known) if offset < content.position)
+            wanted, owner = _folded(known[offset] for offset in sorted(known) if offset < content.offset)
             found = {key: value for key, value in content.values.items() if key not in (FENCE_KEY, TOPIC_KEY)}
-            place = f"store of {task} at {seat.name}, {_use(seat, folder, task, deployment)}, position {content.position}"
-            if content.position > partition.log.end:
+            place = f"store of {task} at {seat.name}, {_use(seat, folder, task, deployment)}, offset {content.offset}"
+            if content.offset > partition.log.end:
                 faults.append(f"{place}: the changelog ends at {partition.log.end}")
-            elif content.position > partition.log.last_stable_offset:
+            elif content.offset > partition.log.last_stable_offset:
                 continue  # the transaction before it is not over
             # The earlier records of these keys may have been compacted away before they were read.
-            newer = {record.key for offset, record in known.items() if content.position <= offset < partition.log.compacted_below}
+            newer = {record.key for offset, record in known.items() if content.offset <= offset < partition.log.compacted_below}
             different = [key for key in sorted((found.keys() | wanted.keys()) - newer) if found.get(key) != wanted.get(key)]
             faults += [f"{place}: {key!r} is {found.get(key)!r}; the changelog has {wanted.get(key)!r}" for key in different]
             if _owner(content.values.get(FENCE_KEY)) != owner:

@@ -51,10 +51,10 @@ class BadStore(MemoryStore):
             raise self._error
 
     @property
-    def position(self) -> int:
-        if self.is_armed and self._position:
-            self._check("position")
-        return super().position
+    def offset(self) -> int:
+        if self.is_armed and self._offset:
+            self._check("offset")
+        return super().offset
 
     def get(self, key: bytes) -> bytes | None:
         if not key.startswith(b"\0"):
@@ -71,10 +71,10 @@ class BadStore(MemoryStore):
                 self._check("items")
             yield each
 
-    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
+    def apply(self, changes: Mapping[bytes, bytes | None], *, offset: int, bulk: bool = False) -> None:
         if b"k" in changes:
             self._check("apply")
-        super().apply(changes, position=position, bulk=bulk)
+        super().apply(changes, offset=offset, bulk=bulk)
 
     def close(self) -> None:
         self._check("close")
@@ -178,7 +178,7 @@ TABLE: dict[str, list[Callable[[BaseException], dict[str, Any]]]] = {
     "MemberOptions.state_serde": [lambda error: {"state_serde": ThrowingWriter(error), "handler": put_it}],
     "MemberOptions.open_store": [
         lambda error: {"open_store": thrower(error)},
-        *map(stored, ("position", "get", "get_many", "items", "apply")),
+        *map(stored, ("offset", "get", "get_many", "items", "apply")),
         CLOSED,
     ],
     "Source.key_serde": [lambda error: {"sources": [Source("in", key_serde=Throwing(error))]}],

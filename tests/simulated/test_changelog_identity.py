@@ -273,7 +273,7 @@ def test_copy_of_a_task_that_ran_while_leaders_changed_counts_unless_records_are
                 world.lose_tail(0)
                 await asyncio.sleep(3)  # it hears in which epoch the changelog has what the task has written
                 world.append(f"a{number}", "written")
-                stores["log"].apply_written({f"a{number}".encode(): b"written"}, (), position=number + 2)
+                stores["log"].apply_written({f"a{number}".encode(): b"written"}, (), offset=number + 2)
             restorer.put_back(TASK)
             await restorer.stop()
         caplog.clear()
@@ -335,7 +335,7 @@ def test_copy_of_a_build_without_ids_is_used_once_and_noted(tmp_path: Path, capl
         await world.state()
         with StateDirectory(tmp_path, "g", "m") as directory:
             store = RocksStore(directory.store(TASK, "log"))
-            store.apply({TOPIC_KEY: None, b"only here": b"kept"}, position=store.position)
+            store.apply({TOPIC_KEY: None, b"only here": b"kept"}, offset=store.offset)
             store.close()
         assert await world.state() == {"a": "old", "only here": "kept"}
         assert "not using" not in caplog.text

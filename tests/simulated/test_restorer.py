@@ -78,7 +78,7 @@ def test_restorer_without_copies_fetches_nothing_and_goes_on_where_it_was() -> N
             await asyncio.sleep(2)
             for task, store in zip(TASKS, stores, strict=True):
                 append(task, b"written here")
-                store.apply([ChangelogRecord(b"k", b"written here")], position=store.position + 1)
+                store.apply([ChangelogRecord(b"k", b"written here")], offset=store.offset + 1)
             await asyncio.sleep(2)
             assert fetches == before
             for task in TASKS:

@@ -67,10 +67,10 @@ class FailingStore(MemoryStore):
         yield from super().items(start, end)
         self._disk.check("items")
 
-    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
+    def apply(self, changes: Mapping[bytes, bytes | None], *, offset: int, bulk: bool = False) -> None:
         if any(not key.startswith(b"\0") for key in changes):
             self._disk.check("apply")
-        super().apply(changes, position=position, bulk=bulk)
+        super().apply(changes, offset=offset, bulk=bulk)
 
 
 def counting(record: Record, context: TaskContext) -> None:

@@ -56,7 +56,7 @@ def test_state_directory_of_a_release_is_opened(release: Path) -> None:
         assert "another machine" in directory.unproven or "the lock file is another one" in directory.unproven
         assert directory.stores() == [(stored.TASK, stored.TOPIC)]
         store = RocksStore(directory.store(stored.TASK, stored.TOPIC))
-        assert (store.position, dict(store.items())) == (stored.POSITION, stored.STATE)
+        assert (store.offset, dict(store.items())) == (stored.POSITION, stored.STATE)
         store.close()
 
 

@@ -47,11 +47,11 @@ class ChangelogSpans:
         if not why and tp in self.old:
             why = f"it is older than that, and its deletions are kept for {self.old[tp] // 1_000} s"
         if why:
-            _LOG.error("changelog %s/%d: not using the local copy up to offset %d, because %s: restoring from scratch", *tp, store.position, why)
+            _LOG.error("changelog %s/%d: not using the local copy up to offset %d, because %s: restoring from scratch", *tp, store.offset, why)
             store.wipe()
-        begun_ms = None if store.position else self.now_ms
-        if store.position < self.begins[tp]:
-            store.apply((), position=self.begins[tp])
+        begun_ms = None if store.offset else self.now_ms
+        if store.offset < self.begins[tp]:
+            store.apply((), offset=self.begins[tp])
         if store.leader_epoch == NO_EPOCH:
             store.leader_epoch = self.ends[tp].epoch
         store.note_copied(topic, begun_ms)
@@ -76,11 +76,11 @@ class CopyChecks:
         for look in range(SHRUNK_LOOKS):
             ends = await self._asker.leader_ends(list(stores))
             forked = await self.forked(stores)
-            if look == SHRUNK_LOOKS - 1 or not (forked or any(store.position > ends[tp].offset for tp, store in stores.items())):
+            if look == SHRUNK_LOOKS - 1 or not (forked or any(store.offset > ends[tp].offset for tp, store in stores.items())):
                 break
             await asyncio.sleep(_RETRY_S)
         now_ms = self._now_ms()
-        old = await self.old({tp: store for tp, store in stores.items() if 0 < store.position < ends[tp].offset}, now_ms)
+        old = await self.old({tp: store for tp, store in stores.items() if 0 < store.offset < ends[tp].offset}, now_ms)
         return ChangelogSpans(begins, ends, ids, forked, old, now_ms)
 
     async def old(self, stores: Mapping[TopicPartition, FencedStore], now_ms: int) -> dict[TopicPartition, int]:
@@ -97,18 +97,18 @@ class CopyChecks:
         if not from_ms:
             return {}
         found = await self._asker.offsets_for_times(from_ms)
-        return {tp: kept_ms[tp] for tp, first in found.items() if first is None or first > stores[tp].position}
+        return {tp: kept_ms[tp] for tp, first in found.items() if first is None or first > stores[tp].offset}
 
     async def forked(self, stores: Mapping[TopicPartition, FencedStore]) -> dict[TopicPartition, int]:
         """Returns the stores that have more of their leader epoch than their changelogs have now:
         an unclean election has lost records, and others may have their offsets. Partition -> where
         the epoch ends; -1: the changelog has no epoch as late as this. Raises KafkaError.
         """
-        epochs = {tp: store.leader_epoch for tp, store in stores.items() if store.position and store.leader_epoch != NO_EPOCH}
+        epochs = {tp: store.leader_epoch for tp, store in stores.items() if store.offset and store.leader_epoch != NO_EPOCH}
         if not epochs:
             return {}
         ends = await self._asker.epoch_ends(epochs) or {}
-        return {tp: end for tp, end in ends.items() if end < stores[tp].position}
+        return {tp: end for tp, end in ends.items() if end < stores[tp].offset}
 
     async def ask_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
         """Topic -> id; empty: the brokers have none (before Kafka 2.8). Raises KafkaError."""
@@ -122,18 +122,18 @@ class CopyChecks:
 
 def _why_no_copy(store: FencedStore, topic: CopiedTopic, end: int, epoch_end: int | None) -> str:
     """Returns why `store` is no copy of `topic`, which spans to `end`; "": it is one, or has
-    nothing. A store that a build without ids has written is a copy if its position is in the range.
+    nothing. A store that a build without ids has written is a copy if its offset is in the range.
     `epoch_end`: as `CopyChecks.forked` returns it; None: it does not.
     """
-    if not store.position:
+    if not store.offset:
         return ""
     former = store.copied
     why = "" if former is None else topic.differs(former)
-    if not why and store.position > end:
+    if not why and store.offset > end:
         why = f"it now ends at {end}"
     if not why and epoch_end is not None:
         ends = f"ends at {epoch_end} there" if epoch_end >= 0 else "is later than any there"
         why = f"records may have been lost by an unclean election (leader epoch {store.leader_epoch} {ends})"
-    if not why and (store.position < topic.begin or (former is None and store.position == topic.begin)):
+    if not why and (store.offset < topic.begin or (former is None and store.offset == topic.begin)):
         why = f"it now begins at {topic.begin}"
     return why

@@ -34,16 +34,16 @@ RESERVED_PREFIX = b"\x00equipoise."
 """Prefix of the member's own keys in changelogs and stores."""
 FENCE_KEY = b"\x00equipoise.fence"
 """In a changelog: the key of fences; the value is the guarantee of the owner, or GIVEN_BACK. In a
-store: the state of this fold at the store's position.
+store: the state of this fold at the store's offset.
 """
 GIVEN_BACK = b"given_back"
 """Value of the fence in the last transaction of an owner that has closed its task."""
 SOURCES_KEY = b"\x00equipoise.sources"
-"""Key of the record in each commit with the source positions that the state corresponds to. The
+"""Key of the record in each commit with the source offsets that the state corresponds to. The
 next owner continues there, whatever offsets a former owner has committed meanwhile.
 """
 SOURCE_TOPICS_KEY = b"\x00equipoise.source_topics"
-"""Of which topics the source positions are: topic -> id (KIP-516)."""
+"""Of which topics the source offsets are: topic -> id (KIP-516)."""
 TOPIC_KEY = b"\x00equipoise.topic"
 """In a store only: the topic that it is a copy of (`CopiedTopic`), its leader epoch, and when the
 copy was begun; former builds wrote less.
@@ -70,7 +70,7 @@ class ChangelogRecord(NamedTuple):
 
 @attrs.frozen
 class ChangelogOwner:
-    """The owner of a changelog at some position. `guarantee`: the value of its last fence; "": it
+    """The owner of a changelog at some offset. `guarantee`: the value of its last fence; "": it
     was compacted away.
     """
 
@@ -116,7 +116,7 @@ def claim(owner: ChangelogOwner | None, grant: Origin) -> Origin:
 
 
 class ChangelogFence:
-    """The state of the fold over one changelog partition, up to some position.
+    """The state of the fold over one changelog partition, up to some offset.
 
     `owner`: the last owner, whose records count; None: there was none. `stale_keys`: keys whose
     last record does not count. The owner has to write them again, because compaction would keep
@@ -217,8 +217,8 @@ class ChangelogFence:
         self._commits_under(guarantee if guarantee in _FENCES or guarantee.startswith(_TRANSACTIONAL) else "")
 
     def _written_by_former_build(self, key: bytes, changes: dict[bytes, bytes | None]) -> None:
-        """A build without epochs ends each commit with the source positions under at_least_once,
-        and never writes them under exactly_once. Earlier positions are then out of date.
+        """A build without epochs ends each commit with the source offsets under at_least_once,
+        and never writes them under exactly_once. Earlier offsets are then out of date.
         """
         if key == SOURCES_KEY:
             self._commits_under(AT_LEAST_ONCE)
@@ -295,7 +295,7 @@ class FencedStore:
         not note it has written it.
         """
         self.leader_epoch = self._written_epoch = NO_EPOCH
-        """A leader epoch in which the changelog had all up to `position` (KIP-320): if it ends
+        """A leader epoch in which the changelog had all up to `offset` (KIP-320): if it ends
         before that now, this is no copy any more. NO_EPOCH: unknown. It is stored with the next
         changes. Any thread may set it.
         """
@@ -309,9 +309,9 @@ class FencedStore:
             self.wipe()
 
     @property
-    def position(self) -> int:
+    def offset(self) -> int:
         """Offset of the changelog record to apply next."""
-        return self.store.position
+        return self.store.offset
 
     def _read_topic(self) -> None:
         packed = self.store.get(TOPIC_KEY)
@@ -331,31 +331,31 @@ class FencedStore:
         if self.copied != topic or begun_ms is not None:
             self.copied = topic
             self.begun_ms = self.begun_ms if begun_ms is None else begun_ms
-            self._apply({TOPIC_KEY: self._pack_topic(topic)}, position=self.store.position)
+            self._apply({TOPIC_KEY: self._pack_topic(topic)}, offset=self.store.offset)
 
     def _pack_topic(self, topic: CopiedTopic) -> bytes:
         self._written_epoch = self.leader_epoch
         packed: bytes = msgpack.packb([topic.topic_id, topic.begin, self.leader_epoch, self.begun_ms])
         return packed
 
-    def apply(self, records: Sequence[ChangelogRecord | Row], *, position: int, bulk: bool = False) -> None:
-        """Applies the changelog's next records, up to before `position`. `bulk`: as for
+    def apply(self, records: Sequence[ChangelogRecord | Row], *, offset: int, bulk: bool = False) -> None:
+        """Applies the changelog's next records, up to before `offset`. `bulk`: as for
         `StateStore.apply`. Raises InputError when a record has no key.
         """
         changes = self.fence.fold(records)
         if None in changes:
-            raise InputError(f"changelog {self._place}, before offset {position}: a record has no key; only members may write to a changelog")
-        self._apply(changes, position=position, bulk=bulk)
+            raise InputError(f"changelog {self._place}, before offset {offset}: a record has no key; only members may write to a changelog")
+        self._apply(changes, offset=offset, bulk=bulk)
 
-    def apply_written(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]], *, position: int) -> None:
+    def apply_written(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]], *, offset: int) -> None:
         """Does what `apply` does, for the records of a commit, which have the same headers."""
-        self._apply(self.fence.fold_written(changes, headers), position=position)
+        self._apply(self.fence.fold_written(changes, headers), offset=offset)
 
-    def _apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
+    def _apply(self, changes: Mapping[bytes, bytes | None], *, offset: int, bulk: bool = False) -> None:
         if self.leader_epoch != self._written_epoch and self.copied is not None:
             changes = {**changes, TOPIC_KEY: self._pack_topic(self.copied)}
         with self._noting_damage():
-            self.store.apply(changes, position=position, bulk=bulk)
+            self.store.apply(changes, offset=offset, bulk=bulk)
 
     @contextmanager
     def _noting_damage(self) -> Iterator[None]:
@@ -372,7 +372,7 @@ class FencedStore:
         return [(key, self.store.get(key)) for key in sorted(self.fence.stale_keys) if not key.startswith(RESERVED_PREFIX)]
 
     def wipe(self) -> None:
-        """Removes everything; `position` is 0 again."""
+        """Removes everything; `offset` is 0 again."""
         self.store.wipe()
         self.is_damaged, self.copied, self.begun_ms = False, None, 0
         self.leader_epoch = self._written_epoch = NO_EPOCH

@@ -35,7 +35,7 @@ class CopyStores:
         self._kept: dict[TaskId, TaskStores] = {}
         """Open stores: in memory, or from the start."""
         self._on_disk: dict[TaskId, dict[str, int]] = {}
-        """Closed stores: changelog topic -> position."""
+        """Closed stores: changelog topic -> offset."""
         self.damaged_copies = 0
         """Number of copies that were given up because they were damaged."""
         self._given_up_s: dict[TaskId, float] = {}
@@ -50,9 +50,9 @@ class CopyStores:
         """Returns whether stores of `task` are kept here, open or closed."""
         return task in self._kept or task in self._on_disk
 
-    def positions(self) -> dict[TaskId, dict[str, int]]:
-        """Task of which stores are kept here -> changelog topic -> position."""
-        return {task: {topic: store.position for topic, store in stores.items()} for task, stores in self._kept.items()} | self._on_disk
+    def offsets(self) -> dict[TaskId, dict[str, int]]:
+        """Task of which stores are kept here -> changelog topic -> offset."""
+        return {task: {topic: store.offset for topic, store in stores.items()} for task, stores in self._kept.items()} | self._on_disk
 
     def stored(self) -> list[tuple[TaskId, str]]:
         """Task and changelog topic of each store in the directory."""
@@ -88,7 +88,7 @@ class CopyStores:
         """Keeps the stores of `task`: closed if they are on disk, otherwise open."""
         wipe_damaged(stores)
         if all(each.store.lasting for each in stores.values()):
-            self._on_disk[task] = {topic: store.position for topic, store in stores.items()}
+            self._on_disk[task] = {topic: store.offset for topic, store in stores.items()}
             _close(stores)
         else:
             self._kept[task] = stores

@@ -69,15 +69,15 @@ class _RestoredCopy:
     stores: dict[str, FencedStore]
     """Changelog topic -> store."""
     placed: bool = False
-    """Its positions were checked against the ranges of its changelogs."""
+    """Its offsets were checked against the ranges of its changelogs."""
     sought: bool = False
-    """The consumer was moved to the stores' positions. Records that it had fetched for a former
+    """The consumer was moved to the stores' offsets. Records that it had fetched for a former
     copy of the task are out of date.
     """
     opening: bool = False
     """The task opens here: it is restored before copies of other tasks."""
     goals: Mapping[str, int] | None = None
-    """Changelog topic -> position to reach before `waiting` is done; None: the changelog's end,
+    """Changelog topic -> offset to reach before `waiting` is done; None: the changelog's end,
     which is requested next.
     """
     waiting: asyncio.Future[tuple[Owners, dict[str, FencedStore] | None]] | None = None
@@ -466,7 +466,7 @@ class ChangelogRestorer:
             for task, copy in self._copies.items():
                 for tp, store in self._partitions(task, copy).items():
                     if tp in fetched:
-                        self._consumer.seek(tp, store.position)
+                        self._consumer.seek(tp, store.offset)
 
     def _rest(self) -> None:
         """Fetches nothing while there is no copy: else it would fetch, and keep, what the running
@@ -507,7 +507,7 @@ class ChangelogRestorer:
                     copy.goals = {tp.topic: ends[tp] for tp in self._partitions(task)}
                 self._ends.answered(ends)
             await self._check_ranges({task: copy for task, copy in coming.items() if not copy.placed})
-        # A copy that replaced another meanwhile waits for the next look: its position may be out of
+        # A copy that replaced another meanwhile waits for the next look: its offset may be out of
         # its changelog's range.
         placed = {task: copy for task, copy in self._copies.items() if copy.placed}
         partitions = {tp: store for task, copy in placed.items() for tp, store in self._partitions(task, copy).items()}
@@ -519,13 +519,13 @@ class ChangelogRestorer:
             unsought |= new
             self._assigned, self._held = frozenset(partitions), self._held.intersection(partitions).difference(new)
         for tp in sorted(unsought):
-            self._consumer.seek(tp, partitions[tp].position)
+            self._consumer.seek(tp, partitions[tp].offset)
         for copy in placed.values():
             copy.sought = True
 
     async def _check_ranges(self, copies: Mapping[TaskId, _RestoredCopy]) -> None:
         """Wipes each store that is no copy of its changelog: it is of another topic of this name,
-        or its position is out of range. Asks for all of them at once.
+        or its offset is out of range. Asks for all of them at once.
         """
         partitions = {tp: store for task, copy in copies.items() for tp, store in self._partitions(task, copy).items()}
         if not partitions:
@@ -599,9 +599,9 @@ class ChangelogRestorer:
             position = await self._consumer.position(tp)  # behind transaction markers, too
             self._ends.read(tp, position, self._consumer.last_stable_offset(tp))
             end = self._ends.known.get(tp, position)
-            if not batch and position <= store.position:
+            if not batch and position <= store.offset:
                 continue
-            was_behind = end - store.position > self.ready_lag_records
+            was_behind = end - store.offset > self.ready_lag_records
             bulk = end - position > BULK_LAG
             self._apply(tp, store, batch, position, bulk=bulk)
             records += len(batch)
@@ -631,7 +631,7 @@ class ChangelogRestorer:
     def _apply(self, tp: TopicPartition, store: FencedStore, batch: Sequence[Row], position: int, *, bulk: bool) -> None:
         before = store.fence.dropped_records
         # Kafka refuses records without a key in compacted topics.
-        store.apply(batch, position=position, bulk=bulk)
+        store.apply(batch, offset=position, bulk=bulk)
         dropped = store.fence.dropped_records - before
         if dropped:
             self.dropped_records += dropped
@@ -643,7 +643,7 @@ class ChangelogRestorer:
         for task, copy in list(self._copies.items()):
             if copy.waiting is None or copy.goals is None or not copy.placed:
                 continue
-            if any(copy.stores[topic].position < goal for topic, goal in copy.goals.items()):
+            if any(copy.stores[topic].offset < goal for topic, goal in copy.goals.items()):
                 continue
             waiting, copy.waiting = copy.waiting, None
             finished = True
@@ -654,7 +654,7 @@ class ChangelogRestorer:
                 waiting.set_result((owners, None))
                 continue
             for store in copy.stores.values():
-                store.apply((), position=store.position)  # ends bulk writing
+                store.apply((), offset=store.offset)  # ends bulk writing
             del self._copies[task]
             self._handed_over[task] = copy.stores
             waiting.set_result((owners, copy.stores))
@@ -685,18 +685,18 @@ class ChangelogRestorer:
         this is taken for lost if it ends before this.
         """
         stores = {TopicPartition(topic, task.partition): store for task, each in self._handed_over.items() for topic, store in each.items()}
-        positions = {tp: store.position for tp, store in stores.items()}
+        offsets = {tp: store.offset for tp, store in stores.items()}
         for tp, end in (await ask_ends(self._ask_owned or self._asker.leader_ends, sorted(stores))).items() if stores else ():
-            if positions[tp] <= end.offset:
+            if offsets[tp] <= end.offset:
                 stores[tp].leader_epoch = max(stores[tp].leader_epoch, end.epoch)
 
     def _report(self, *, now: bool) -> None:
         if not now and self._monotonic_s() < self._reported_s + REPORT_EVERY_S:
             return
         self._reported_s = self._monotonic_s()
-        positions = {task: {topic: store.position for topic, store in copy.stores.items()} for task, copy in self._copies.items()}
-        positions |= self._stores.positions()
-        self.lags = {task: self._lag(task, at) for task, at in positions.items()}
+        offsets = {task: {topic: store.offset for topic, store in copy.stores.items()} for task, copy in self._copies.items()}
+        offsets |= self._stores.offsets()
+        self.lags = {task: self._lag(task, at) for task, at in offsets.items()}
         self._progressed()
 
     def _lag(self, task: TaskId, at: dict[str, int]) -> Lag:

@@ -1,7 +1,7 @@
-"""State stores: the state of a task, made of its changelog up to `position`.
+"""State stores: the state of a task, made of its changelog up to `offset`.
 
 A running task writes to the changelog first, and to its store only what the broker acknowledged. So
-position and content always agree, a copy can resume where it was left, and no store is ahead of its
+offset and content always agree, a copy can resume where it was left, and no store is ahead of its
 changelog.
 """
 
@@ -41,14 +41,14 @@ class DamagedStoreError(StoreError):
 
 
 class StateStore(Protocol):
-    """Keys and values, and the position in one changelog partition that they correspond to. One
+    """Keys and values, and the offset in one changelog partition that they correspond to. One
     thread at a time uses a store. What it raises ends the member, but for DamagedStoreError.
 
     A store keeps keys that begin with ``\\0equipoise.`` (the member's own) like any other.
     """
 
     @property
-    def position(self) -> int:
+    def offset(self) -> int:
         """Offset of the changelog record to apply next; 0 for a new store."""
         ...
 
@@ -71,8 +71,8 @@ class StateStore(Protocol):
         """
         ...
 
-    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
-        """Sets each key to its value (None: deletes it), and moves to `position`, atomically.
+    def apply(self, changes: Mapping[bytes, bytes | None], *, offset: int, bulk: bool = False) -> None:
+        """Sets each key to its value (None: deletes it), and moves to `offset`, atomically.
 
         `bulk`: much more follows at once. A crash may then undo this call and those before it, last
         first and each as a whole, back to the last call without `bulk`.
@@ -80,7 +80,7 @@ class StateStore(Protocol):
         ...
 
     def wipe(self) -> None:
-        """Removes everything; `position` is 0 again."""
+        """Removes everything; `offset` is 0 again."""
         ...
 
     def close(self) -> None:
@@ -99,11 +99,11 @@ class MemoryStore:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._values = Changes()  # without deleted keys
-        self._position = 0
+        self._offset = 0
 
     @property
-    def position(self) -> int:
-        return self._position
+    def offset(self) -> int:
+        return self._offset
 
     def get(self, key: bytes) -> bytes | None:
         return self._values.get(key)
@@ -117,29 +117,29 @@ class MemoryStore:
             if value is not None:
                 yield key, value
 
-    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
+    def apply(self, changes: Mapping[bytes, bytes | None], *, offset: int, bulk: bool = False) -> None:
         values = self._values
         for key, value in changes.items():
             if value is None:
                 values.drop(key)
             else:
                 values[key] = value
-        self._position = position
+        self._offset = offset
 
     def wipe(self) -> None:
         self._values = Changes()
-        self._position = 0
+        self._offset = 0
 
     def close(self) -> None:
         """Does nothing."""
 
 
 PROGRESS_KEY = b"\x00equipoise.store"
-"""Key of a RocksStore's position (8 bytes). It is in the same column family as the application's
-keys, so that after a crash even writes that skip RocksDB's log come back with their position, or
+"""Key of a RocksStore's offset (8 bytes). It is in the same column family as the application's
+keys, so that after a crash even writes that skip RocksDB's log come back with their offset, or
 not at all.
 """
-_POSITION_BYTES = 8
+_OFFSET_BYTES = 8
 WRITE_BUFFER_BYTES = 16 * 2**20
 """Most of one store."""
 WRITE_BUFFERS = 4
@@ -230,14 +230,14 @@ class RocksStore:
         except Exception as error:  # noqa: BLE001  # rocksdict raises plain Exception
             self._db.close()
             raise self._failed(error) from None
-        self._position = 0 if progress is None else int.from_bytes(progress[:_POSITION_BYTES])
-        if progress is not None and len(progress) > _POSITION_BYTES:
+        self._offset = 0 if progress is None else int.from_bytes(progress[:_OFFSET_BYTES])
+        if progress is not None and len(progress) > _OFFSET_BYTES:
             _LOG.warning("%s was written by a build without fences: restoring it from the beginning of its changelog", self._folder)
             self.wipe()
 
     @property
-    def position(self) -> int:
-        return self._position
+    def offset(self) -> int:
+        return self._offset
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -281,11 +281,11 @@ class RocksStore:
             return DamagedStoreError(f"{self._folder}: the files of this store are damaged ({error})")
         return StoreError(f"{self._folder}: RocksDB cannot read or write here ({error}); see that the disk is well and has room")
 
-    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
+    def apply(self, changes: Mapping[bytes, bytes | None], *, offset: int, bulk: bool = False) -> None:
         if bulk != self._bulk:
             self._switch(bulk=bulk)
         if PROGRESS_KEY in changes:
-            raise InputError(f"key {PROGRESS_KEY!r}: RocksStore keeps its own position there; use another key")
+            raise InputError(f"key {PROGRESS_KEY!r}: RocksStore keeps its own offset there; use another key")
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         put, delete, values = batch.put, batch.delete, changes.values()
         if None in values:
@@ -297,12 +297,12 @@ class RocksStore:
         else:
             keys = sorted(changes)  # RocksDB takes neighbours in half of the time
             deque(map(put, keys, map(changes.__getitem__, keys)), maxlen=0)  # half the time of the loop
-        put(PROGRESS_KEY, position.to_bytes(_POSITION_BYTES))
+        put(PROGRESS_KEY, offset.to_bytes(_OFFSET_BYTES))
         try:
             self._db.write(batch, self._unlogged if bulk else self._logged)
         except Exception as error:  # noqa: BLE001  # rocksdict raises plain Exception
             raise self._failed(error) from None
-        self._position = position
+        self._offset = offset
 
     def wipe(self) -> None:
         self._close()
@@ -338,9 +338,9 @@ class GuardedStore:
             self.lasting = store.lasting
 
     @property
-    def position(self) -> int:
+    def offset(self) -> int:
         with guard(self._place):
-            return self._store.position
+            return self._store.offset
 
     def get(self, key: bytes) -> bytes | None:
         with guard(self._place):
@@ -360,9 +360,9 @@ class GuardedStore:
                 return
             yield each
 
-    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
+    def apply(self, changes: Mapping[bytes, bytes | None], *, offset: int, bulk: bool = False) -> None:
         with guard(self._place):
-            self._store.apply(changes, position=position, bulk=bulk)
+            self._store.apply(changes, offset=offset, bulk=bulk)
 
     def wipe(self) -> None:
         with guard(self._place):

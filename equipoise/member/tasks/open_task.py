@@ -94,7 +94,7 @@ class OpenTask:
         self._placing = placing
         self._fence = fence
         context.behind = lambda: self.behind
-        self._next_offsets: dict[str, tuple[int, ...]] = {topic: (each.position,) for topic, each in stores.items()}
+        self._next_offsets: dict[str, tuple[int, ...]] = {topic: (each.offset,) for topic, each in stores.items()}
         """Changelog topic -> offsets that the next record may have, unless another process writes.
         """
 
@@ -283,7 +283,7 @@ class OpenTask:
 
     def _to_stores(self, commit: Commit) -> None:
         for topic, last in commit.written.items():
-            self._stores[topic].apply_written(commit.changes[topic], last.headers, position=last.end)
+            self._stores[topic].apply_written(commit.changes[topic], last.headers, offset=last.end)
             # Kafka 4.3 leaves a marker out where a partition has no leader (KAFKA-20734): the
             # next one ends both transactions.
             self._next_offsets[topic] = last.behind(transactional=self._transactional), last.end

@@ -33,11 +33,11 @@ class _Content:
     """The contents of one store on a disk, and how to undo its last writes."""
 
     values: dict[bytes, bytes] = attrs.field(factory=dict)
-    position: int = 0
+    offset: int = 0
     undo: list[tuple[bool, int, dict[bytes, bytes | None]]] = attrs.field(factory=list)
-    """Of each of the last writes: whether it was in bulk, the position and the values before."""
+    """Of each of the last writes: whether it was in bulk, the offset and the values before."""
 
-    def apply(self, changes: Mapping[bytes, bytes | None], position: int, *, bulk: bool) -> None:
+    def apply(self, changes: Mapping[bytes, bytes | None], offset: int, *, bulk: bool) -> None:
         before: dict[bytes, bytes | None] = {}
         for key, value in changes.items():
             before[key] = self.values.get(key)
@@ -45,14 +45,14 @@ class _Content:
                 self.values.pop(key, None)
             else:
                 self.values[key] = value
-        self.undo.append((bulk, self.position, before))
+        self.undo.append((bulk, self.offset, before))
         del self.undo[:-MOST_UNDONE]
-        self.position = position
+        self.offset = offset
 
     def lose(self, writes: int) -> None:
         """Undoes the last `writes`, each as a whole."""
         for _ in range(min(writes, len(self.undo))):
-            _, self.position, before = self.undo.pop()
+            _, self.offset, before = self.undo.pop()
             for key, value in before.items():
                 if value is None:
                     self.values.pop(key, None)
@@ -108,7 +108,7 @@ class Machine:
             shutil.copytree(folder, to)
         for place, content in list(self.stores.items()):
             if place.is_relative_to(folder):
-                self.stores[to / place.relative_to(folder)] = _Content(dict(content.values), content.position)
+                self.stores[to / place.relative_to(folder)] = _Content(dict(content.values), content.offset)
 
     def lose_writes(self, folder: Path, *, failed: bool) -> None:
         """A process was killed, or the machine itself failed: the last writes of some stores are
@@ -129,8 +129,8 @@ class DiskStore:
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
-    def position(self) -> int:
-        return self._content.position
+    def offset(self) -> int:
+        return self._content.offset
 
     def get(self, key: bytes) -> bytes | None:
         return self._content.values.get(key)
@@ -141,13 +141,13 @@ class DiskStore:
     def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return iter(sorted((key, value) for key, value in self._content.values.items() if key >= start and (end is None or key < end)))
 
-    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
-        self._content.apply(changes, position, bulk=bulk)
+    def apply(self, changes: Mapping[bytes, bytes | None], *, offset: int, bulk: bool = False) -> None:
+        self._content.apply(changes, offset, bulk=bulk)
 
     def wipe(self) -> None:
         self._content.values.clear()
         self._content.undo.clear()
-        self._content.position = 0
+        self._content.offset = 0
 
     def close(self) -> None:
         self._content.undo.clear()

@@ -153,7 +153,7 @@ def _context(size_ms: int) -> TaskContext:
     store = MemoryStore()
     context = TaskContext(TaskId(0, 0), 1, {"state": State(store, StringSerde(), JsonSerde())})
     tumbling("minutes", count(), size_ms=size_ms).add(context, "k", 1, 1_000)
-    store.apply(context.state.begin_commit(), position=1)
+    store.apply(context.state.begin_commit(), offset=1)
     return TaskContext(TaskId(0, 0), 1, {"state": State(store, StringSerde(), JsonSerde())})
 
 

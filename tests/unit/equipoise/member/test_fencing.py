@@ -52,7 +52,7 @@ def restored(records: list[ChangelogRecord]) -> tuple[dict[bytes, bytes], Change
     after them.
     """
     fenced = FencedStore(MemoryStore(), "log/0")
-    fenced.apply(records, position=len(records))
+    fenced.apply(records, offset=len(records))
     return {key: value for key, value in fenced.store.items() if key != FENCE_KEY}, fenced.fence
 
 
@@ -122,11 +122,11 @@ def test_late_fence_is_dropped() -> None:
 def test_commit_is_applied_as_its_records_are(before: list[ChangelogRecord], changes: dict[bytes, bytes | None], origin: Origin) -> None:
     at_once, by_record = FencedStore(MemoryStore(), "log/0"), FencedStore(MemoryStore(), "log/0")
     for each in (at_once, by_record):
-        each.apply(before, position=len(before))
-    at_once.apply_written(changes, origin.headers, position=9)
-    by_record.apply([ChangelogRecord(key, value, origin.headers) for key, value in changes.items()], position=9)
+        each.apply(before, offset=len(before))
+    at_once.apply_written(changes, origin.headers, offset=9)
+    by_record.apply([ChangelogRecord(key, value, origin.headers) for key, value in changes.items()], offset=9)
     assert list(at_once.store.items()) == list(by_record.store.items())
-    assert (at_once.fence.pack(), at_once.position) == (by_record.fence.pack(), by_record.position)
+    assert (at_once.fence.pack(), at_once.offset) == (by_record.fence.pack(), by_record.offset)
 
 
 @pytest.mark.parametrize("other", [{"log_id": "log0"}, {"task": "1_0"}, {"group": "f"}])
@@ -180,11 +180,11 @@ def test_keys_whose_last_record_does_not_count_are_stale() -> None:
     first, second = granted(1, epoch=1), granted(2, epoch=1)
     fenced = FencedStore(MemoryStore(), "log/0")
     late = [put(first, b"late", key) for key in (b"a", b"b", b"c", SOURCES_KEY)]
-    fenced.apply([fence(first), put(first, b"1", b"a"), put(first, b"2", b"b"), fence(second), *late], position=7)
+    fenced.apply([fence(first), put(first, b"1", b"a"), put(first, b"2", b"b"), fence(second), *late], offset=7)
     assert fenced.stale_changes() == [(b"a", b"1"), (b"b", b"2"), (b"c", None)]
-    fenced.apply([put(second, b"3", b"b"), ChangelogRecord(b"c", None, second.headers)], position=9)
+    fenced.apply([put(second, b"3", b"b"), ChangelogRecord(b"c", None, second.headers)], offset=9)
     assert fenced.stale_changes() == [(b"a", b"1")]
-    fenced.apply([put(first, b"late", b"%d" % number) for number in range(MOST_STALE_KEYS + 5)], position=10_100)
+    fenced.apply([put(first, b"late", b"%d" % number) for number in range(MOST_STALE_KEYS + 5)], offset=10_100)
     assert len(fenced.fence.stale_keys) == MOST_STALE_KEYS
 
 
@@ -229,19 +229,19 @@ def test_source_positions_expire_once_the_former_build_wrote_without_them() -> N
 
 
 @BOTH_STORES
-def test_fence_state_is_stored_with_the_position(open_store: OpenStore, tmp_path: Path) -> None:
+def test_fence_state_is_stored_with_the_offset(open_store: OpenStore, tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
     first, second = granted(1, epoch=1), granted(2, epoch=1)
-    FencedStore(store, "log/0").apply([fence(first), put(first, b"1"), fence(second, EXACTLY_ONCE), put(first, b"late")], position=4)
+    FencedStore(store, "log/0").apply([fence(first), put(first, b"1"), fence(second, EXACTLY_ONCE), put(first, b"late")], offset=4)
     if store.lasting:
         store.close()
         store = open_store(tmp_path / "store")
     again = FencedStore(store, "log/0")
-    assert (again.position, again.fence.owner, again.stale_changes()) == (4, ChangelogOwner(second, EXACTLY_ONCE), [(b"k", b"1")])
-    again.apply([put(first, b"late")], position=5)
+    assert (again.offset, again.fence.owner, again.stale_changes()) == (4, ChangelogOwner(second, EXACTLY_ONCE), [(b"k", b"1")])
+    again.apply([put(first, b"late")], offset=5)
     assert store.get(b"k") == b"1"
     again.wipe()
-    assert (again.position, again.fence.owner, list(store.items())) == (0, None, [])
+    assert (again.offset, again.fence.owner, list(store.items())) == (0, None, [])
     store.close()
 
 
@@ -249,11 +249,11 @@ def test_store_of_the_former_build_is_restored_from_scratch(tmp_path: Path, capl
     import rocksdict
 
     before = rocksdict.Rdict(str(tmp_path), rocksdict.Options(raw_mode=True))
-    before[PROGRESS_KEY] = (17).to_bytes(8) + (3).to_bytes(8)  # position and token
+    before[PROGRESS_KEY] = (17).to_bytes(8) + (3).to_bytes(8)  # offset and token
     before[b"k"] = b"1"
     before.close()
     store = RocksStore(tmp_path)
-    assert (store.position, list(store.items())) == (0, [])
+    assert (store.offset, list(store.items())) == (0, [])
     assert "was written by a build without fences: restoring it from the beginning" in caplog.text
     store.close()
 
@@ -261,15 +261,15 @@ def test_store_of_the_former_build_is_restored_from_scratch(tmp_path: Path, capl
 @pytest.mark.parametrize("unreadable", [b"", b"x", b"\xc1", b"\x93\x02\xc0\x90", b"\x93\x01\x90\x90", b"\x93\x01\x07\x90"])
 def test_unreadable_fence_state_restores_from_the_beginning(unreadable: bytes, caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
-    store.apply({b"k": b"1", FENCE_KEY: unreadable}, position=9)
+    store.apply({b"k": b"1", FENCE_KEY: unreadable}, offset=9)
     fenced = FencedStore(store, "log/0")
-    assert (fenced.position, list(store.items()), fenced.fence.owner) == (0, [], None)
+    assert (fenced.offset, list(store.items()), fenced.fence.owner) == (0, [], None)
     assert "changelog log/0: the local copy is of another build" in caplog.text
 
 
 def test_record_without_a_key_is_error() -> None:
     with pytest.raises(InputError, match=r"changelog log/0, before offset 2: a record has no key; only members may write to a changelog"):
-        FencedStore(MemoryStore(), "log/0").apply([ChangelogRecord(None, b"1")], position=2)  # type: ignore[arg-type]
+        FencedStore(MemoryStore(), "log/0").apply([ChangelogRecord(None, b"1")], offset=2)  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------- any interleaving
@@ -304,12 +304,12 @@ def changelogs(draw: st.DrawFn) -> list[ChangelogRecord]:
 
 
 @given(records=changelogs(), cuts=st.lists(st.integers(0, 40), max_size=4))
-def test_restore_resumed_at_any_position_equals_a_whole_restore(records: list[ChangelogRecord], cuts: list[int]) -> None:
+def test_restore_resumed_at_any_offset_equals_a_whole_restore(records: list[ChangelogRecord], cuts: list[int]) -> None:
     whole = FencedStore(MemoryStore(), "log/0")
-    whole.apply(records, position=len(records))
+    whole.apply(records, offset=len(records))
     store = MemoryStore()
     for cut in [*sorted(min(cut, len(records)) for cut in cuts), len(records)]:
-        FencedStore(store, "log/0").apply(records[store.position : cut], position=cut)  # reopened each time: only the store is kept
+        FencedStore(store, "log/0").apply(records[store.offset : cut], offset=cut)  # reopened each time: only the store is kept
     assert list(store.items()) == list(whole.store.items())
 
 
@@ -334,7 +334,7 @@ def test_origins_of_counted_records_never_fall(records: list[ChangelogRecord]) -
 @given(records=changelogs(), data=st.data())
 def test_compaction_changes_nothing_once_the_owner_has_written_stale_keys_once_more(records: list[ChangelogRecord], data: st.DataObject) -> None:
     fenced = FencedStore(MemoryStore(), "log/0")
-    fenced.apply(records, position=len(records))
+    fenced.apply(records, offset=len(records))
     owner = fenced.fence.owner
     assert owner is not None
     its = owner.origin.headers

@@ -50,21 +50,21 @@ def test_expiry_from_the_front_passes_over_each_deleted_key_once(
     store = CountingStore()
     state = State(store)
     due = [b"t%08d" % number for number in range(rounds + 100)]
-    store.apply(dict.fromkeys(due[:100], b"x"), position=1)
+    store.apply(dict.fromkeys(due[:100], b"x"), offset=1)
     for number in range(rounds):
         state.put(due[number + 100], b"x")
         (first, _) = next(state.range(None if from_begin else b"t", due[number + 100]))
         assert first == due[number]
         state.delete(first)
         if commit_every and number % commit_every == commit_every - 1:
-            store.apply(state.begin_commit(), position=2)
+            store.apply(state.begin_commit(), offset=2)
     assert store.steps + CountingChanges.steps < 25 * rounds
 
 
 def test_a_step_of_a_range_does_not_wait_for_the_rest() -> None:
     store = CountingStore()
     state = State(store)
-    store.apply({b"s%05d" % number: b"x" for number in range(1_000)}, position=1)
+    store.apply({b"s%05d" % number: b"x" for number in range(1_000)}, offset=1)
     for number in range(1_000):
         state.put(b"w%05d" % number, b"x")
     assert next(state.items()) == (b"s00000", b"x")

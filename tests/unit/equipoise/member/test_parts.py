@@ -28,7 +28,7 @@ CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=2)), max_size=
 @given(stored=CHANGES, written=CHANGES)
 def test_state_shows_changes_over_the_store(stored: list, written: list) -> None:
     store = MemoryStore()
-    store.apply(dict(stored) | {SOURCES_KEY: b"x", FENCE_KEY: b"y"}, position=1)
+    store.apply(dict(stored) | {SOURCES_KEY: b"x", FENCE_KEY: b"y"}, offset=1)
     state = State(store)
     expected = dict(stored)
     for key, value in written:
@@ -39,7 +39,7 @@ def test_state_shows_changes_over_the_store(stored: list, written: list) -> None
             state.put(key, value)
     assert list(state.items()) == sorted((key, value) for key, value in expected.items() if value is not None)
     assert all(state.get(key) == value for key, value in expected.items())
-    store.apply(state.begin_commit(), position=2)
+    store.apply(state.begin_commit(), offset=2)
     assert list(state.items()) == sorted((key, value) for key, value in expected.items() if value is not None)
     assert state.written == {}
 
@@ -47,7 +47,7 @@ def test_state_shows_changes_over_the_store(stored: list, written: list) -> None
 @given(stored=CHANGES, before=CHANGES, dropped=CHANGES, start=KEYS, end=st.none() | KEYS)
 def test_state_rolled_back_is_as_at_the_savepoint(stored: list, before: list, dropped: list, start: bytes, end: bytes | None) -> None:
     store = MemoryStore()
-    store.apply(dict(stored), position=1)
+    store.apply(dict(stored), offset=1)
     state, expected = State(store), dict(stored) | dict(before)
     context = TaskContext(TaskId(0, 0), 1, {"changelog": state})
     for changes in (before, dropped):
@@ -73,7 +73,7 @@ STEPS = st.lists(
 @given(stored=CHANGES, steps=STEPS)
 def test_state_answers_the_same_before_during_and_after_commits(stored: list, steps: list) -> None:
     store, under_way = MemoryStore(), None
-    store.apply(dict(stored), position=1)
+    store.apply(dict(stored), offset=1)
     state = State(store)
     context = TaskContext(TaskId(0, 0), 1, {"changelog": state})
     expected = {key: value for key, value in dict(stored).items() if value is not None}
@@ -107,7 +107,7 @@ def test_state_answers_the_same_before_during_and_after_commits(stored: list, st
                 under_way = state.begin_commit({SOURCES_KEY: b"positions"})
                 saved = dict(expected)
             case "over" if under_way is not None:
-                store.apply(under_way, position=store.position + 1)
+                store.apply(under_way, offset=store.offset + 1)
                 under_way = None
     assert list(state.items()) == sorted(expected.items())
 
@@ -271,7 +271,7 @@ def test_state_holds_changes_of_a_commit_under_way_and_later_ones() -> None:
     for _ in range(2):
         assert [state.get(key) for key in (b"a", b"b", b"c")] == [b"1", b"2", None]
         assert list(state.items()) == [(b"a", b"1"), (b"b", b"2")]
-        store.apply(first, position=3)
+        store.apply(first, offset=3)
     assert list(state.written.items()) == [(b"b", b"2"), (b"c", None)]
 
 
@@ -292,7 +292,7 @@ def test_state_keeps_the_members_own_keys(key: bytes) -> None:
 
 def test_state_write_again_commits_the_change_again() -> None:
     store = MemoryStore()
-    store.apply({b"a": b"1"}, position=1)
+    store.apply({b"a": b"1"}, offset=1)
     state = State(store)
     state.write_again([(b"a", b"1"), (b"b", None)])
     state.put(b"a", b"2")
@@ -314,7 +314,7 @@ def test_state_of_a_task_needs_exactly_one() -> None:
 def test_source_positions_of_a_changelog() -> None:
     store = MemoryStore()
     assert read_sources(State(store)) == ({}, {})
-    store.apply({SOURCES_KEY: pack_sources({TopicPartition("t", 1): 7, TopicPartition("u", 1): 5}, {TopicPartition("u", 1): 0})}, position=1)
+    store.apply({SOURCES_KEY: pack_sources({TopicPartition("t", 1): 7, TopicPartition("u", 1): 5}, {TopicPartition("u", 1): 0})}, offset=1)
     assert read_sources(State(store)) == ({("t", 1): 7, ("u", 1): 5}, {("u", 1): 0})
 
 

@@ -23,7 +23,7 @@ READS: list[Callable[[State], Iterator[Any]]] = [State.items, State.range, lambd
 @pytest.fixture
 def store(tmp_path: Path) -> RocksStore:
     made = RocksStore(tmp_path / "store")
-    made.apply({b"k1": b"1", b"k2": b"2"}, position=1)
+    made.apply({b"k1": b"1", b"k2": b"2"}, offset=1)
     return made
 
 
@@ -37,7 +37,7 @@ def test_store_that_is_closed_ends_its_iterators(store: RocksStore, tmp_path: Pa
         next(kept)
 
 
-@pytest.mark.parametrize("change", [lambda store: store.apply({b"k3": b"3"}, position=2, bulk=True), RocksStore.wipe])
+@pytest.mark.parametrize("change", [lambda store: store.apply({b"k3": b"3"}, offset=2, bulk=True), RocksStore.wipe])
 def test_store_that_opens_again_by_itself_does_so_under_an_iterator(store: RocksStore, change: Callable[[RocksStore], None]) -> None:
     kept = store.items()
     next(kept)

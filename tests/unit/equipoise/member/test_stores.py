@@ -1,4 +1,4 @@
-"""Stores: position and content agree, also after a kill -9. State directories: lock and proof of
+"""Stores: offset and content agree, also after a kill -9. State directories: lock and proof of
 death.
 """
 
@@ -30,17 +30,17 @@ BOTH = pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
 @BOTH
 def test_store_holds_applied_changes(open_store: OpenStore, tmp_path: Path) -> None:
     store: StateStore = open_store(tmp_path / "store")
-    assert (store.position, list(store.items())) == (0, [])
-    store.apply({b"b": b"1", b"a": b"2", b"c": b"4"}, position=3)
-    store.apply({b"b": b"3", b"c": None}, position=5)
-    assert store.position == 5
+    assert (store.offset, list(store.items())) == (0, [])
+    store.apply({b"b": b"1", b"a": b"2", b"c": b"4"}, offset=3)
+    store.apply({b"b": b"3", b"c": None}, offset=5)
+    assert store.offset == 5
     assert list(store.items()) == [(b"a", b"2"), (b"b", b"3")]
     assert (store.get(b"b"), store.get(b"c")) == (b"3", None)
-    store.apply({}, position=9, bulk=True)
-    assert store.position == 9
+    store.apply({}, offset=9, bulk=True)
+    assert store.offset == 9
     store.wipe()
-    assert (store.position, list(store.items())) == (0, [])
-    store.apply({b"\x00": b""}, position=1)
+    assert (store.offset, list(store.items())) == (0, [])
+    store.apply({b"\x00": b""}, offset=1)
     assert list(store.items()) == [(b"\x00", b"")]
     store.close()
 
@@ -48,7 +48,7 @@ def test_store_holds_applied_changes(open_store: OpenStore, tmp_path: Path) -> N
 @pytest.mark.parametrize("at", [0.01, 0.3, 0.5, 0.9])
 def test_damaged_files_are_never_a_smaller_state(at: float, tmp_path: Path) -> None:
     store = RocksStore(tmp_path)
-    store.apply({b"k%05d" % number: os.urandom(100) for number in range(20_000)}, position=1)
+    store.apply({b"k%05d" % number: os.urandom(100) for number in range(20_000)}, offset=1)
     store._db.flush()
     store.close()
     (file,) = tmp_path.glob("*.sst")
@@ -82,7 +82,7 @@ def test_files_that_cannot_be_opened_for_damage_say_so(tmp_path: Path) -> None:
 @BOTH
 def test_store_reads_ranges_and_many_keys(open_store: OpenStore, tmp_path: Path) -> None:
     store: StateStore = open_store(tmp_path / "store")
-    store.apply({key: b"v" + key for key in (b"", b"a", b"aa", b"b", b"\xff")}, position=1)
+    store.apply({key: b"v" + key for key in (b"", b"a", b"aa", b"b", b"\xff")}, offset=1)
     assert [key for key, _ in store.items(b"a", b"b")] == [b"a", b"aa"]
     assert [key for key, _ in store.items(b"aaa")] == [b"b", b"\xff"]
     assert [key for key, _ in store.items(end=b"a")] == [b""]
@@ -93,12 +93,12 @@ def test_store_reads_ranges_and_many_keys(open_store: OpenStore, tmp_path: Path)
 
 
 @pytest.mark.parametrize("bulk", [True, False])
-def test_rocks_store_reopened_keeps_its_position(tmp_path: Path, bulk: bool) -> None:
+def test_rocks_store_reopened_keeps_its_offset(tmp_path: Path, bulk: bool) -> None:
     store = RocksStore(tmp_path)
-    store.apply({b"a": b"1"}, position=10, bulk=bulk)
+    store.apply({b"a": b"1"}, offset=10, bulk=bulk)
     store.close()
     again = RocksStore(tmp_path)
-    assert (again.position, again.get(b"a")) == (10, b"1")
+    assert (again.offset, again.get(b"a")) == (10, b"1")
     with pytest.raises(InputError, match="cannot open RocksDB"):
         RocksStore(tmp_path)
     again.close()
@@ -107,8 +107,8 @@ def test_rocks_store_reopened_keeps_its_position(tmp_path: Path, bulk: bool) -> 
 def test_rocks_store_refuses_its_own_key(tmp_path: Path) -> None:
     store = RocksStore(tmp_path)
     with pytest.raises(InputError, match="use another key"):
-        store.apply({PROGRESS_KEY: b"1"}, position=1)
-    assert store.position == 0
+        store.apply({PROGRESS_KEY: b"1"}, offset=1)
+    assert store.offset == 0
     store.close()
 
 
@@ -118,13 +118,13 @@ def test_rocks_stores_share_their_memory(tmp_path: Path, write_buffer_bytes: int
     stores = [RocksStore(tmp_path / str(number), memory) for number in range(20)]
     for begin in range(0, 1_000, 50):
         for store in stores:
-            store.apply({b"%d" % number: bytes(1_000) for number in range(begin, begin + 50)}, position=begin + 50)
+            store.apply({b"%d" % number: bytes(1_000) for number in range(begin, begin + 50)}, offset=begin + 50)
     end_s = time.monotonic() + 10
-    position = 1_000
+    offset = 1_000
     while memory.write_buffers.get_usage() > write_buffer_bytes and time.monotonic() < end_s:
-        position += 1
+        offset += 1
         for store in stores:
-            store.apply({b"0": b""}, position=position)
+            store.apply({b"0": b""}, offset=offset)
         time.sleep(0.05)  # files are written by another thread
     used_bytes = memory.write_buffers.get_usage()
     assert used_bytes <= write_buffer_bytes
@@ -139,16 +139,16 @@ import os, sys
 from pathlib import Path
 from equipoise.member.copies.stores import RocksStore
 store = RocksStore(Path(sys.argv[1]))
-number = store.position
+number = store.offset
 while True:
     number += 1
-    store.apply({str(number % 1000).encode(): str(number).encode() + bytes(2000)}, position=number, bulk=number % 50000 > 500)
+    store.apply({str(number % 1000).encode(): str(number).encode() + bytes(2000)}, offset=number, bulk=number % 50000 > 500)
     if number % 5000 == 0:
         os.write(1, b"%d\\n" % number)
 """
 
 
-def test_store_killed_position_matches_content(tmp_path: Path) -> None:
+def test_store_killed_offset_matches_content(tmp_path: Path) -> None:
     for _ in range(2):
         process = subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE)
         assert process.stdout is not None
@@ -158,12 +158,12 @@ def test_store_killed_position_matches_content(tmp_path: Path) -> None:
         process.wait()
         process.stdout.close()
         store = RocksStore(tmp_path)
-        assert store.position >= said - said % 50000  # writes without bulk are kept
-        for number in range(max(1, store.position - 999), store.position + 1):
+        assert store.offset >= said - said % 50000  # writes without bulk are kept
+        for number in range(max(1, store.offset - 999), store.offset + 1):
             value = store.get(str(number % 1000).encode())
             assert value is not None
             assert int(value.rstrip(b"\0")) == number
-        assert len(list(store.items())) == min(store.position, 1000)
+        assert len(list(store.items())) == min(store.offset, 1000)
         store.close()
 
 

@@ -25,7 +25,7 @@ def _context(store: MemoryStore) -> TaskContext:
 
 
 def _commit(context: TaskContext, store: MemoryStore) -> None:
-    store.apply(context.state.begin_commit(), position=store.position + 1)
+    store.apply(context.state.begin_commit(), offset=store.offset + 1)
 
 
 def _timers(name: str = "w") -> Timers:
@@ -82,7 +82,7 @@ def _as_a_former_build(store: MemoryStore, kept: Any) -> None:
     changes: dict[bytes, bytes | None] = {kept._description: None, kept._prefix + b"s": None}
     if isinstance(kept, StreamJoin):
         changes |= {key: b"1" for key, _ in store.items(kept._by_time, kept._by_time + b"\xff")}
-    store.apply(changes, position=store.position + 1)
+    store.apply(changes, offset=store.offset + 1)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ async def _parked(policy: ErrorPolicy) -> None:
     store, former = driver.state.store, tumbling("w", count(), size_ms=10_000)
     context = TaskContext(TaskId(0, 0), 1, {"state": State(store, StringSerde(), JsonSerde())})
     former.add(context, "k", 1, BASE)
-    store.apply(context.state.begin_commit(), position=store.position + 1)
+    store.apply(context.state.begin_commit(), offset=store.offset + 1)
     content = dict(store.items(b"", None))
     with pytest.raises(KeptError):
         await driver.send({}, key="k", timestamp_ms=BASE)
@@ -185,7 +185,7 @@ def test_windows_that_did_not_change_go_on_exactly(emit: str, is_of_former_build
     _commit(context, moved)
     _commit(whole, plain)
     for store in (moved, plain):
-        store.apply({windows._description: None}, position=store.position + 1)
+        store.apply({windows._description: None}, offset=store.offset + 1)
     assert dict(moved.items(windows._prefix, None)) == dict(plain.items(windows._prefix, None))
 
 
@@ -211,7 +211,7 @@ def test_windows_that_a_former_build_had_for_a_while_are_closed_once() -> None:
         _commit(context, store)
         if 20 <= second < 40:  # it knows no marks in ms: those from before are still there
             marks = marks or store.get(windows._mark)
-            store.apply({windows._mark: marks}, position=store.position + 1)
+            store.apply({windows._mark: marks}, offset=store.offset + 1)
     assert [each.start_ms - BASE for each in seen] == list(range(0, 55_000, 5_000))
 
 
@@ -233,7 +233,7 @@ def test_state_of_a_former_build_goes_on_as_there(kind: str) -> None:
         "timers": Timers("w", lambda context, key, value, due_ms: due.append([key, due_ms])),
     }[kind]
     store, former = MemoryStore(), OF_FORMER_BUILD[kind]
-    store.apply({bytes.fromhex(key): bytes.fromhex(value) for key, value in former["kept"].items()}, position=1)
+    store.apply({bytes.fromhex(key): bytes.fromhex(value) for key, value in former["kept"].items()}, offset=1)
     for other in set(KINDS) - {kind}:
         with pytest.raises(KeptError, match=f"was the name of {kind}"):
             _use(KINDS[other](), _context(store), BASE)

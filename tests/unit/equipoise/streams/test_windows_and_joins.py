@@ -73,7 +73,7 @@ class Task:
         result = work(self.context, *given)
         self.uncommitted.append((work, given, result))
         if step in ("commit", "move"):
-            self.store.apply(self.state.begin_commit(), position=self.store.position + 1)
+            self.store.apply(self.state.begin_commit(), offset=self.store.offset + 1)
             self.uncommitted.clear()
         if step in ("move", "crash"):
             self.open()
