@@ -291,7 +291,7 @@ class TransactionManager:
             elif self._offsets:
                 self._offsets.popleft().end(self.error)
         else:
-            self.has_moved |= errors.for_code(code).invalid_metadata
+            self.has_moved |= any(errors.for_code(each).invalid_metadata for _, each in codes)  # of those of a topic that is gone
 
     def _moved(self, order: TransactionOrder, now_ms: float) -> None:
         """Another broker may coordinate by now."""

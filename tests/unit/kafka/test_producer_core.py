@@ -408,6 +408,18 @@ def test_topic_that_may_not_be_written_leaves_the_others_in_the_transaction() ->
         writer.core.transaction.end(commits=True)
 
 
+def test_topic_that_is_gone_is_asked_for_whichever_partition_the_coordinator_names_first() -> None:
+    """Only metadata shows that no broker leads it any more, so that its batch fails in time."""
+    writer = transactional()
+    for place in (A, TopicPartition("gone", 0)):
+        writer.write(place, b"1")
+    writer.send()
+    gone, skipped = errors.UnknownTopicOrPartitionError.errno, errors.OperationNotAttempted.errno
+    writer.answer(AddPartitionsToTxnResponse_v0(0, [("in", [(0, skipped)]), ("gone", [(0, gone)])]))
+    writer.send()
+    assert writer.asks_metadata
+
+
 def test_group_that_may_not_commit_is_named() -> None:
     for what in ("group", "offsets"):
         writer = asked(what)

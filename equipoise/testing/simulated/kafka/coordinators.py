@@ -208,17 +208,22 @@ class Coordinators:
         broker: SimulatedBroker,
         reply: Reply,
     ) -> None:
-        """Adds partitions, or a group. Replies with an error, or None."""
+        """Adds partitions, or a group. Replies with an error, or None; where only some partitions are
+        there, with the error of each.
+        """
         if not self._may_write(TRANSACTION, transactional_id, broker, reply):
             return
         problem = self._problem(transactional_id, producer_id, epoch)
         known = self._transactional.get(transactional_id)
+        gone = {place for place in places if self._cluster.partition(place) is None}
         if problem is not None or known is None:
             reply(problem)
         elif known.state == "ending":
             reply(errors.ConcurrentTransactions)
-        elif any(self._cluster.partition(place) is None for place in places):
+        elif gone == set(places) != set():
             reply(errors.UnknownTopicOrPartitionError)
+        elif gone:
+            reply({place: errors.UnknownTopicOrPartitionError if place in gone else errors.OperationNotAttempted for place in places})
         else:
             if known.state != "ongoing":
                 known.state = "ongoing"

@@ -117,7 +117,8 @@ def add_partitions(cluster: Cluster, request: Any, broker: SimulatedBroker, repl
     places = [TopicPartition(topic, number) for topic, numbers in request.topics for number in numbers]
 
     def answer(found: Any) -> None:
-        reply(AddPartitionsToTxnResponse_v0(0, [(topic, [(number, _code(found)) for number in numbers]) for topic, numbers in request.topics]))
+        codes: dict[tuple[str, int], int] = {place: _code(found[place] if isinstance(found, Mapping) else found) for place in places}
+        reply(AddPartitionsToTxnResponse_v0(0, [(topic, [(each, codes[topic, each]) for each in numbers]) for topic, numbers in request.topics]))
 
     cluster.coordinators.add_to_transaction(*_of(request), places, None, broker, answer)
 
