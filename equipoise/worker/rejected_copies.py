@@ -29,7 +29,7 @@ class RejectedCopies:
 
     async def write(self, key: bytes | None, value: bytes | None, record: FactRecord) -> None:
         """One more, with reason and place. `record`: what was folded of it."""
-        from aiokafka.errors import KafkaError
+        from aiokafka.errors import KafkaError, ProducerClosed
 
         if self._monotonic_s() < self._again_s:
             return
@@ -38,14 +38,18 @@ class RejectedCopies:
         try:
             async with within(f"topic {self._topics.rejected}", _SEND_S):
                 sent = await self._producer.send(self._topics.rejected, value, key=key, partition=0, headers=[("equipoise", why)])
+        except ProducerClosed:
+            return  # the session has ended, and the next one comes to this record again
         except KafkaError as error:
             self._failed(error)
         else:
             sent.add_done_callback(self._look)
 
     def _look(self, sent: asyncio.Future[Any]) -> None:
+        from aiokafka.errors import ProducerClosed
+
         error = None if sent.cancelled() else sent.exception()
-        if error is not None:
+        if error is not None and not isinstance(error, ProducerClosed):
             self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
