@@ -115,7 +115,7 @@ class BaseKeeper:
         self._halted: set[str] = set()
         """Groups that have halted here."""
         self._round: _BaseRound | None = None
-        self._said_held = ""
+        self._said_held = self._said_failed = ""
 
     async def store_state(self, checkpoint: StoredCheckpoint) -> None:
         """Stores a state that was asked for. Its decisions are acknowledged."""
@@ -177,8 +177,11 @@ class BaseKeeper:
         try:
             await work()
         except (KafkaError, EquipoiseError, TimeoutError) as error:
-            _LOG.warning("partition %d: cannot store bases or delete records, retrying: %r", self._partition, error)
+            if str(error) != self._said_failed:
+                self._said_failed = str(error)
+                _LOG.warning("partition %d: cannot store bases or delete records, retrying: %r", self._partition, error)
             return False
+        self._said_failed = ""
         return True
 
     # Bases
