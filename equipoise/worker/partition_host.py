@@ -20,6 +20,7 @@ from equipoise.folding.log_reading import FactReader, PartitionReading
 from equipoise.hosting.runtime import DEPLOYED, Runtime
 from equipoise.kafka.broker_watch import BrokerWatch
 from equipoise.kafka.client import ENDS_S, LOG_COMPRESSION, call_off, within
+from equipoise.log.kafka.log_topics import MADE_AGAIN
 from equipoise.replay.wording import names_text
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
@@ -40,11 +41,18 @@ _RETRY_WAITS_S = (0.2, 1.0, 3.0, 10.0)
 """Waits before the next takeover session, after one, two, ... failed sessions in a row."""
 
 
-def _problem_of(error: Exception) -> str:
-    """Returns what has ended a session, and how to mend a missing right, which the error does not
-    say.
+def _is_gone(error: Exception, facts: str) -> bool:
+    """Returns whether another topic of the log than `facts` was deleted."""
+    return error.__class__.__name__ == "UnknownTopicOrPartitionError" and facts not in str(error)
+
+
+def _problem_of(error: Exception, facts: str) -> str:
+    """Returns what has ended a session, and how to mend it where the error does not say it.
+    `facts`: topic of the facts.
     """
     text = f"{error.__class__.__name__}: {error}"
+    if _is_gone(error, facts):
+        return f"{text} is gone: {MADE_AGAIN}"
     if "AuthorizationFailed" not in text:
         return text
     return f"{text}: the worker's user may not do that; `equipoise doctor` names the ACL that is missing"
@@ -176,9 +184,12 @@ class PartitionHost:
                 self._replaced()
                 return
             except Exception as error:  # noqa: BLE001 whatever ended the session, the next one starts from the log
-                self.problem = _problem_of(error)
-                known = isinstance(error, SendFailedError | ReaderStalledError | EquipoiseError)
-                if self._brokers is None or not self._brokers.noted(f"takeover session of partition {self.partition}", error):
+                facts, former = self._settings.topics.facts, self.problem
+                self.problem = _problem_of(error, facts)
+                is_gone = _is_gone(error, facts)
+                known = is_gone or isinstance(error, SendFailedError | ReaderStalledError | EquipoiseError)
+                is_noted = self._brokers is not None and self._brokers.noted(f"takeover session of partition {self.partition}", error)
+                if not is_noted and not (is_gone and self.problem == former):
                     trace = None if known else error
                     _LOG.warning("takeover session of partition %d failed, retrying: %s", self.partition, self.problem, exc_info=trace)
                 self._metrics.takeovers_failed.inc()

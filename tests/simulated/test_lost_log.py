@@ -5,13 +5,14 @@ and the log can be recomputed; or `status` says first what to do.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.kafka.client import TopicPartition
-from equipoise.log.kafka.log_topics import MUST_BE, NEW_LOG, Topics
+from equipoise.log.kafka.log_topics import BASES_MUST_BE, MADE_AGAIN, MUST_BE, NEW_LOG, Topics
 from equipoise.operations.follower import Follower
 from equipoise.testing.simulated.connection import SimulatedConnection, SimulatedSettings
 from equipoise.testing.simulated.kafka.partition_log import Batch
@@ -25,7 +26,11 @@ FAR = 30
 
 
 class Led(Deploys):
-    """A group whose worker stores checkpoints often."""
+    """A group whose worker stores checkpoints often, and `retains` facts and decisions: for ever,
+    or bases, and what is behind the last two of them.
+    """
+
+    retains: Mapping[str, Any] = {}
 
     def restart_worker(self) -> None:
         self._worker.process.kill()
@@ -36,6 +41,7 @@ class Led(Deploys):
             partitions=1,
             observe_interval_ms=1_000,
             checkpoint_facts=5,
+            **self.retains,
         )
         process = self._process("worker", lambda error: None)
         self._worker = SimulatedWorker(settings, process, WorkerCoordinator(self._scheduler, 1, 10.0))
@@ -93,14 +99,14 @@ class Led(Deploys):
     def take(self, topic: str, what: str) -> None:
         place = self.place(topic)
         if what == "loses its beginning":
-            self._cluster.delete_records(place, 1)
+            self._cluster.delete_records(place, 1 if topic in ("facts", "decisions") else self._log(*place).end)
             return
         if what == "loses its end":
             self._cluster.lose_tail(place, 1)
             return
         self._cluster.delete_topic(place.topic)
         if what == "made again":
-            self._cluster.create_topic(place.topic, 1, 1, MUST_BE[topic])
+            self._cluster.create_topic(place.topic, 1, 1, {**MUST_BE, "bases": BASES_MUST_BE}[topic])
 
 
 def led() -> Led:
@@ -171,11 +177,15 @@ GONE = [("made again", "lives"), ("made again", "restarts"), ("deleted", "lives"
 
 @pytest.mark.parametrize(("what", "when"), GONE)
 @pytest.mark.parametrize("topic", ["decisions", "checkpoints"])
-def test_group_goes_on_when_decisions_or_checkpoints_are_gone(topic: str, what: str, when: str) -> None:
+def test_group_goes_on_when_decisions_or_checkpoints_are_gone(topic: str, what: str, when: str, caplog: pytest.LogCaptureFixture) -> None:
     """Who begins with the log's first record misses deleted decisions."""
     with led() as group:
         begin(group, when)
         group.take(topic, what)
+        if what == "deleted":
+            group.advance(40)
+            assert MADE_AGAIN in group.status()
+            assert 1 <= sum(MADE_AGAIN in each for each in caplog.messages) <= 2
         go_on(group, when)
         assert group.status() == ""
         is_whole = (topic, what) != ("decisions", "loses its beginning")
@@ -220,3 +230,32 @@ def test_groups_are_led_whatever_becomes_of_the_topic_of_rejected_records(what: 
         assert group.verify() == []
         assert group.sent() == every("a", 40)
         assert len(group._cluster.topics[group.place("rejected").topic].partitions[0].log.records) > 0
+
+
+@pytest.mark.parametrize("when", ["lives", "restarts"])
+@pytest.mark.parametrize("what", ["made again", "deleted", "loses its beginning", "loses its end"])
+def test_log_of_which_no_record_was_deleted_needs_no_base(what: str, when: str) -> None:
+    with led() as group:
+        group.retains = {"retention_ms": 86_400_000, "base_interval_ms": 2_000}
+        begin(group, when)
+        group.take("bases", what)
+        go_on(group, when)
+        group.settle()
+        assert group.status() == ""
+        assert group.verify() == []
+        assert group.sent() == every("a", 40)
+
+
+@pytest.mark.parametrize("what", ["made again", "loses its beginning"])
+def test_status_says_first_how_to_go_on_without_the_bases_of_deleted_records(what: str) -> None:
+    with led() as group:
+        group.retains = {"retention_ms": 5_000, "base_interval_ms": 2_000}
+        begin(group, "lives")
+        group.advance(30)
+        group._worker.process.kill()
+        assert group._log(*group.place("facts")).start > 0
+        for topic in ("checkpoints", "bases"):
+            group.take(topic, what)
+        group.restart_worker()
+        group.advance(30)
+        assert NEW_LOG in group.status()

@@ -16,7 +16,8 @@ def test_log_is_opened_whichever_broker_is_asked() -> None:
             topics = Topics(f"p{number}")
             cluster.isolate(1)
             cluster.scheduler.call_later(3 * S_US, cluster.heal, 1)
-            cluster.create_topic(topics.facts, 2, 1, MUST_BE["facts"])
+            for what, settings in MUST_BE.items():
+                cluster.create_topic(topics.name_of(what), 2, 1, settings)
             opened = await open_partitions(connection, topics)
             assert opened.partitions == 2
             assert await read_opening(connection, topics, timeout_s=60) == opened

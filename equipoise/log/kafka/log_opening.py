@@ -20,7 +20,7 @@ from equipoise.log.kafka.bases_reading import opening_in_bases
 from equipoise.log.kafka.bases_topic import archive_record, opening_record
 from equipoise.log.kafka.envelope import pack_fact, read_fact
 from equipoise.log.kafka.fact_checks import check_append_time
-from equipoise.log.kafka.log_topics import NEW_LOG, Topics
+from equipoise.log.kafka.log_topics import MADE_AGAIN, NEW_LOG, Topics
 from equipoise.log.kafka.topic_making import WAIT_S, described_topics, make_bases_topic, partition_count
 
 
@@ -63,18 +63,21 @@ async def read_opening(connection: Connection, topics: Topics, *, timeout_s: flo
     """Returns the log's first record: its id and the number of partitions for groups
     (docs/protocol.md#l1).
 
-    Waits up to `timeout_s` for a worker to open the log, and calls `waits` once when it has to.
-    Raises NotThereError when none does.
+    Waits up to `timeout_s` for a worker to open the log, or to make what was deleted of it, and
+    calls `waits` once when it has to. Raises NotThereError when none does.
     """
     clock = asyncio.get_running_loop().time
     end_s, waited = clock() + timeout_s, False
     while True:
-        if await partition_count(connection, topics.facts):
+        lacking, opened = await _lacking(connection, topics), None
+        if topics.facts not in lacking:
             opened = await first_record(connection, topics, 0)
-            if opened is not None:
+            if opened is not None and not lacking:
                 return opened
         if clock() >= end_s:
             place = f"kafka://{connection.bootstrap}/{topics.prefix}"
+            if opened is not None:
+                raise NotThereError(f"{place}: {' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} gone: {MADE_AGAIN}")
             if await _has_records(connection, topics.decisions):
                 raise NotThereError(f"{place}: {topics.facts} is empty, and {topics.decisions} is not: facts are lost; {NEW_LOG}")
             raise NotThereError(f"{place}: there is no log; start a worker, which makes one")
@@ -82,6 +85,17 @@ async def read_opening(connection: Connection, topics: Topics, *, timeout_s: flo
             waits()
             waited = True
         await asyncio.sleep(WAIT_S)
+
+
+async def _lacking(connection: Connection, topics: Topics) -> list[str]:
+    """Returns the topics of the log that are not there."""
+    from aiokafka.errors import UnknownTopicOrPartitionError
+
+    names = [topics.facts, topics.decisions, topics.checkpoints]
+    async with admin_client(connection) as admin:
+        with reaching(connection):
+            codes = {each["topic"]: each["error_code"] for each in await admin.describe_topics(names)}
+    return [name for name in names if codes[name] and (name == topics.facts or codes[name] == UnknownTopicOrPartitionError.errno)]
 
 
 async def _has_records(connection: Connection, topic: str) -> bool:

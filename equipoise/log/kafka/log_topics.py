@@ -53,6 +53,8 @@ NEW_LOG = (
     "(docs/operations.md#begin-a-new-log)"
 )
 """Resumes the groups of a log that has lost what nobody can make again."""
+MADE_AGAIN = "no group is led until a worker starts, which makes it again: restart `equipoise worker`"
+"""Resumes the groups of a log of which another topic than that of facts was deleted."""
 
 
 def _sound_prefix(_: object, field: object, value: object) -> None:
