@@ -8,7 +8,7 @@ explanation has what was observed and what equipoise would do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -20,6 +20,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.group_view import TaskRow, preparing_row, task_rows
 from equipoise.replay.history import Candidate, Condition, History, Interval, MoveStory, candidates
 from equipoise.replay.replayer import Replayer
+from equipoise.replay.undecided import Undecided
 from equipoise.replay.wording import cause_text, clock_text, counted, lag_form, lag_text, preparing_text, reason_text, share_text, span_text
 from equipoise.statemachine.machine import AssignorLoader
 from equipoise.statemachine.restart_view import as_it_is, with_all_present
@@ -74,6 +75,8 @@ class Explanation:
     stopped: tuple[Interval, ...]
     """Intervals in which no member ran it."""
     first_divergence: int | None
+    undecided: Undecided | None = None
+    """Facts behind this one that nobody has decided on; None: there is none."""
 
     def document(self) -> dict[str, Any]:
         return {
@@ -100,6 +103,7 @@ class Explanation:
                 for interval in self.stopped
             ],
             "log_differs_at": self.first_divergence,
+            "undecided": None if self.undecided is None else self.undecided.document(),
         }
 
 
@@ -152,7 +156,18 @@ def explain(
         known = ", ".join(f"{part.subtopology}_0 to {part.subtopology}_{part.partitions - 1}" for part in parts) or "none yet"
         raise InputError(f"--task: the group has no task {task} at offset {state.last_offset}; it has {known}")
     history.finish(replayer.last_append_ms)
-    return _Explaining(replayer, history, row).explanation()
+    return attrs.evolve(_Explaining(replayer, history, row).explanation(), undecided=replayer.undecided)
+
+
+def explain_decided(read: Callable[[], Iterable[Entry]], task: TaskId, *, group: str | None = None, at_offset: int | None = None) -> Explanation:
+    """`explain`, at the last fact that is decided on where `at_offset` is None. `read`: begins to
+    read the log. Raises what `explain` raises.
+    """
+    found = explain(read(), task, group=group, at_offset=at_offset)
+    undecided = found.undecided
+    if at_offset is not None or undecided is None:
+        return found
+    return attrs.evolve(explain(read(), task, group=group, at_offset=undecided.offset - 1), undecided=undecided)
 
 
 def explain_state(base: BaseState, task: TaskId, *, moves: Sequence[MoveStory], stopped: Sequence[Interval], unknown_before: str) -> Explanation:

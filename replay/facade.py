@@ -45,7 +45,7 @@ def explain(log: Location, task: TaskId | str, *, group: str | None = None, at_o
     """
     with _opened(log) as opened:
         task_id = parse_task(task) if isinstance(task, str) else task
-        return explanation.explain(_entries(opened, group), task_id, group=group, at_offset=at_offset)
+        return explanation.explain_decided(lambda: _entries(opened, group), task_id, group=group, at_offset=at_offset)
 
 
 def show(log: Location, *, group: str | None = None, at_offset: int | None = None) -> group_view.GroupView:

@@ -21,6 +21,7 @@ from equipoise.events.decisions import Decision, MemberExpired
 from equipoise.events.errors import DamagedError, InputError
 from equipoise.events.facts import BaseRequested, GroupConfigured, LogOpened
 from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord
+from equipoise.replay.undecided import Undecided
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.published import Match, compare
@@ -92,7 +93,9 @@ class Replayer:
         """
         self.base: BaseState | None = None
         """The state at which the log begins; None: it begins with its first record."""
-        self._uncompared: deque[DecisionRecord] = deque(maxlen=MOST_UNCOMPARED)
+        self._uncompared: deque[tuple[DecisionRecord, int]] = deque(maxlen=MOST_UNCOMPARED)
+        """Recomputed decisions, and when their facts were appended."""
+        self._is_decided = False
         self._answers = ConfigurationAnswers()
 
     @property
@@ -103,6 +106,16 @@ class Replayer:
     def assignor(self) -> Assignor | None:
         """The group's current assignor; None before the first configuration."""
         return self._recording
+
+    @property
+    def undecided(self) -> Undecided | None:
+        """Returns what nobody has decided on where the log was read to its end; None: all is
+        decided, or the log has no decision at all, as one that was made of facts alone.
+        """
+        if not self._uncompared or not self._is_decided:
+            return None
+        first, append_ms = self._uncompared[0]
+        return Undecided(first.caused_by, append_ms, len(self._uncompared))
 
     def _listen(self, name: str, version: int) -> Assignor:
         self._recording = RecordingAssignor(self._load(name, version))
@@ -117,6 +130,7 @@ class Replayer:
         read; GroupHalted when the machine halts.
         """
         last_offset = -1
+        is_behind = False
         others: set[str] = set()
         for entry in entries:
             if isinstance(entry, DecisionRecord):
@@ -132,6 +146,7 @@ class Replayer:
                     others.add(entry.group)
                 continue
             if until_offset is not None and entry.offset > until_offset:
+                is_behind = True
                 break
             if self.base is not None and entry.group == self._group and entry.offset <= self.base.offset:
                 continue
@@ -164,7 +179,7 @@ class Replayer:
             if self._group is None:
                 raise InputError("the log holds no fact of any group; import or simulate one")
             raise InputError(f"--group: the log holds no fact of group {self._group!r}; {groups_text(others)}")
-        if until_offset is not None and max(last_offset, -1 if self.base is None else self.base.offset) < until_offset:
+        if until_offset is not None and not is_behind and max(last_offset, -1 if self.base is None else self.base.offset) < until_offset:
             raise InputError(f"--at: the log ends at offset {last_offset}; name one up to that")
 
     def _begin(self, base: BaseState) -> ReplayStep:
@@ -186,8 +201,9 @@ class Replayer:
                 continue
             elif entry.number is None:
                 raise entry.error()
-            elif self.first_divergence is None:
-                self.first_divergence = entry.offset
+            else:
+                list(self._decided(entry.number))
+                self.first_divergence = entry.offset if self.first_divergence is None else self.first_divergence
 
     def _step(self, record: FactRecord) -> ReplayStep:
         if self._recording is not None:
@@ -197,18 +213,19 @@ class Replayer:
         if self.first_append_ms is None:
             self.first_append_ms = record.append_ms
         self.last_append_ms = record.append_ms
-        self._uncompared.extend(decisions)
+        self._uncompared.extend((each, record.append_ms) for each in decisions)
         return ReplayStep(record, decisions, None if self._recording is None else self._recording.last_call)
 
     def _compare(self, stored: DecisionRecord) -> None:
-        if self.first_divergence is not None:
-            return
-        if not self._uncompared:
-            return
-        if self._uncompared[0].number <= stored.number:
-            recomputed = self._uncompared.popleft()
-            if stored != recomputed and compare(stored, recomputed) is Match.DIFFERENT:
+        for recomputed in self._decided(stored.number):
+            if self.first_divergence is None and stored != recomputed and compare(stored, recomputed) is Match.DIFFERENT:
                 self.first_divergence = stored.caused_by
+
+    def _decided(self, number: int) -> Iterator[DecisionRecord]:
+        """The recomputed decisions up to this number, one of which is stored now."""
+        self._is_decided = True
+        while self._uncompared and self._uncompared[0][0].number <= number:
+            yield self._uncompared.popleft()[0]
 
 
 # ---------------------------------------------------------------------------- configuration answers

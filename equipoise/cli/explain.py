@@ -9,7 +9,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.group_tables import differs_line
 from equipoise.cli.params import AT_HELP, OFFSET, TASK, Moment, log_argument, offset_of, read
-from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from equipoise.events.tasks import TaskId
 from equipoise.log import Log
 from equipoise.replay.wording import clock_text, counted, day_text, lag_text, reason_text, share_text, span_text
@@ -37,9 +37,10 @@ def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | Moment | No
       equipoise explain group.db --task 0_3
       equipoise explain kafka://127.0.0.1:9092 --group orders --task 0_3
     """
-    from equipoise.replay.explanation import explain  # loads the solver
+    from equipoise.replay.explanation import explain_decided  # loads the solver
 
-    explanation = explain(read(screen, log, "folding", group), task, group=group, at_offset=offset_of(log, at_offset, group))
+    at = offset_of(log, at_offset, group)
+    explanation = explain_decided(lambda: read(screen, log, "folding", group), task, group=group, at_offset=at)
     screen.answer(explanation.document(), *explanation_parts(explanation))
 
 
@@ -51,6 +52,8 @@ def explanation_parts(explanation: Explanation) -> list[Part]:
     reads = f", which reads {', '.join(explanation.sources)}" if explanation.sources else ""
     where = f"task {task} of group {explanation.group}{reads}, after offset {explanation.offset} ({day_text(explanation.append_ms)})"
     parts: list[Part] = [Line(bold(where))]
+    if explanation.undecided is not None:
+        parts.append(Line(Styled(f"{explanation.undecided.text}; this is the state before", colour="red")))
     parts += _section(f"Why is {task} {'with nobody' if explanation.row.owner is None else f'on {explanation.row.owner}'}?", explanation.why_here)
     parts += ["", candidates_table(explanation)]
     parts += _section(f"How did {task} get there?", [] if explanation.moves else ["No member ever had it."])

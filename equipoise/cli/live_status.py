@@ -23,6 +23,7 @@ from equipoise.cli.screen import Line, Part, Styled, Table, bold
 from equipoise.cli.visible import shortened, visible
 from equipoise.replay.restore_progress import RestoreRow, restores
 from equipoise.replay.trouble import Severity, Trouble, troubles
+from equipoise.replay.undecided import Deciding
 from equipoise.replay.wording import counted, lag_text, span_text
 from equipoise.statemachine.state import GroupPhase
 
@@ -45,14 +46,16 @@ class Seen:
     view: GroupView
     troubles: Sequence[Trouble]
     restores: Sequence[RestoreRow]
+    deciding: Deciding
     at_s: float
 
 
-def seen(lead: GroupLead, view: GroupView) -> Seen:
+def seen(lead: GroupLead, view: GroupView, deciding: Deciding) -> Seen:
     """What the live view shows of this state."""
     halted = None if lead.halted is None else str(lead.halted)
     state = lead.machine.state
-    return Seen(view=view, troubles=troubles(state, halted), restores=restores(state), at_s=time.monotonic())
+    nobody = () if deciding.trouble is None or halted is not None else (deciding.trouble,)
+    return Seen(view=view, troubles=[*nobody, *troubles(state, halted)], restores=restores(state), deciding=deciding, at_s=time.monotonic())
 
 
 class LiveView:
@@ -64,9 +67,9 @@ class LiveView:
         self._remark = ""
         self._live = rich.live.Live(console=self._console, get_renderable=self._draw, screen=True, refresh_per_second=4)
 
-    def see(self, lead: GroupLead, view: GroupView) -> None:
+    def see(self, lead: GroupLead, view: GroupView, deciding: Deciding) -> None:
         """The group is in this state now."""
-        self._seen = seen(lead, view)
+        self._seen = seen(lead, view, deciding)
 
     def remark(self, text: str) -> None:
         """A line about the brokers; "": there is nothing to say any more."""
@@ -136,7 +139,7 @@ def parts_of(group: Seen) -> list[Part]:
     """The same as lines and tables, with every row."""
     title, rest = _title(group.view)
     parts: list[Part] = [Line(bold(title), rest)]
-    parts += [_trouble_line(trouble) for trouble in group.troubles] or [_calm_line(group.view)]
+    parts += [_trouble_line(trouble) for trouble in group.troubles] or [_calm_line(group)]
     for section in (_restores(group, group.at_s), _members(group.view.members), _tasks(group)):
         parts += ["", section.table()] if section.count else []
     return parts
@@ -168,18 +171,21 @@ def draw(group: Seen, remark: str, *, width: int, height: int, now_s: float) -> 
 _CALM = "every task runs, and nothing moves"
 
 
-def _calm(view: GroupView) -> str:
+def _calm(group: Seen) -> str:
     """Returns the line for a group in which equipoise sees no trouble. It does not judge a group
-    that something else leads, or that is not configured.
+    that something else leads, that is not configured, or that has nobody.
     """
+    view = group.view
     owned = sum(task.owner is not None for task in view.tasks)
     if view.phase == GroupPhase.SHADOWING.value:
         return f"its own leader decides; {owned} of {counted(len(view.tasks), 'task')} have an owner"
-    return "not configured yet" if view.phase == GroupPhase.UNCONFIGURED.value else _CALM
+    if view.phase == GroupPhase.UNCONFIGURED.value:
+        return "not configured yet"
+    return group.deciding.calm(_CALM) if view.members else "nobody is in the group"
 
 
-def _calm_line(view: GroupView) -> Line:
-    calm = _calm(view)
+def _calm_line(group: Seen) -> Line:
+    calm = _calm(group)
     return Line(Styled(calm, colour="green") if calm == _CALM else calm)
 
 
@@ -197,7 +203,7 @@ def _head(group: Seen, remark: str) -> Iterator[Text]:
     if remark:
         yield Text(visible(remark), style="yellow", no_wrap=True, overflow="ellipsis")
     if not group.troubles:
-        calm = _calm(group.view)
+        calm = _calm(group)
         yield Text(calm, style="green" if calm == _CALM else "")
     for trouble in group.troubles:
         yield Text(_safe(trouble.text), style=_COLOURS[trouble.severity], no_wrap=True, overflow="ellipsis")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -23,6 +23,7 @@ from equipoise.cli.visible import shortened
 from equipoise.events.errors import GroupHalted, InputError
 from equipoise.hosting.live_settings import LiveSettings
 from equipoise.log import Log, open_log
+from equipoise.replay.undecided import Deciding, Undecided
 from equipoise.replay.wording import groups_text
 
 if TYPE_CHECKING:
@@ -30,10 +31,13 @@ if TYPE_CHECKING:
     from equipoise.kafka.broker_watch import BrokerWatch
     from equipoise.operations.follower import Follower
     from equipoise.replay.group_view import GroupView
+    from equipoise.replay.trouble import Trouble
     from equipoise.statemachine.group_lead import GroupLead
 
 EXIT_HALTED = 1
 _ROUND_S = 0.5
+_WORKERS_S = 5.0
+"""Between two looks at the group of workers."""
 
 
 @command("status", short_help="Show the groups of a log, or one of them; --watch follows it.")
@@ -49,7 +53,7 @@ def status(
     """List the groups of LOG, those in trouble first: halted, tasks that stand still, silent
     members, then work that moves and how long that takes. Of one group show what is wrong first,
     then restores and warm-ups with the time at which each is expected to be ready, then members and
-    tasks.
+    tasks. What nobody has decided yet is not shown: the first line says since when.
 
     With --json, --group decides which document it is: one group, or the list. Exit code 1: a group
     is halted. --watch waits for brokers that are away.
@@ -82,35 +86,42 @@ def status(
             raise InputError(f"--at: name the group with --group; {groups_text(names)}")
         views = []
         found: list[tuple[int | None, GroupLead]] = []
+        decided: dict[str, Deciding] = {}
         for name in names:
-            lead, view = _folded(screen, log, name, at_offset, alone=len(names) == 1)
+            lead, view, undecided = _folded(screen, log, name, at_offset, alone=len(names) == 1)
             views.append(view)
             found.append((None, lead))
+            decided[name] = Deciding(undecided=undecided)
     if group is None and (screen.json or len(found) > 1):
-        return _answer_list(screen, found)
-    return _answer_one(screen, *found[0], views[0], everything=everything)
+        return _answer_list(screen, found, decided)
+    return _answer_one(screen, *found[0], views[0], decided[found[0][1].name], everything=everything)
 
 
-def _folded(screen: Screen, log: Log, name: str, at_offset: int | Moment | None, *, alone: bool) -> tuple[GroupLead, GroupView]:
-    """The group's state in a log that is read once. A group that halts is told among others; if
-    it is the only one, its error is raised.
+def _folded(screen: Screen, log: Log, name: str, at_offset: int | Moment | None, *, alone: bool) -> tuple[GroupLead, GroupView, Undecided | None]:
+    """The group's state at the last fact that is decided on, and what is not. A group that halts is
+    shown among others; if it is the only one, its error is raised.
     """
     from equipoise.replay.group_view import view
     from equipoise.replay.replayer import Replayer
     from equipoise.statemachine.group_lead import GroupLead
 
-    replayer = Replayer(name)
-    entries = read(screen, log, "folding", name) if alone else log.read(group=name)
-    lead = GroupLead(name, replayer.machine)
-    try:
-        for _ in replayer.follow(entries, until_offset=offset_of(log, at_offset, name)):
-            pass
-    except GroupHalted as halted:
-        if alone:
-            raise
-        lead.halted = halted
+    until, undecided = offset_of(log, at_offset, name), None
+    while True:
+        replayer = Replayer(name)
+        entries = read(screen, log, "folding", name) if alone else log.read(group=name)
+        lead = GroupLead(name, replayer.machine)
+        try:
+            for _ in replayer.follow(entries, until_offset=until):
+                pass
+        except GroupHalted as halted:
+            if alone:
+                raise
+            lead.halted = halted
+        if until is not None or replayer.undecided is None or lead.halted is not None:
+            break
+        undecided, until = replayer.undecided, replayer.undecided.offset - 1
     lead.machine = replayer.machine
-    return lead, view(replayer)
+    return lead, view(replayer), undecided
 
 
 def _live(screen: Screen, settings: LiveSettings, group: str | None, *, watch: bool, everything: bool) -> int:
@@ -132,16 +143,19 @@ async def _status(
     """`watch`: shows the group until interrupted, also when the brokers are away meanwhile. `live`:
     where it is drawn; None: it is printed.
     """
+    from equipoise.operations.follower import WRITTEN_S
+    from equipoise.operations.worker_builds import deciding as who_decides
     from equipoise.replay.group_view import view_of
 
     follower = _follower(settings, group)
-    shown = -1
+    shown: tuple[int, Deciding] | None = None
+    deciding, asked_at_s = Deciding(), -_WORKERS_S
     while True:
         asked_s = time.monotonic()
         try:
             await follower.catch_up()
         except Exception as error:
-            if watch is None or shown < 0 or not watch.noted("cannot read the log", error):
+            if watch is None or shown is None or not watch.noted("cannot read the log", error):
                 raise
             await asyncio.sleep(_ROUND_S)
             continue
@@ -149,10 +163,15 @@ async def _status(
             watch.answered(asked_s)
             if live is not None and not watch.is_away:
                 live.remark("")
-        found = list(follower.groups())
+        undecided = await follower.undecided(WRITTEN_S if watch is None else 0)
+        if watch is not None:
+            undecided = {name: each for name, each in undecided.items() if time.time_ns() // 1_000_000 - each.append_ms > 1_000 * WRITTEN_S}
+        if asked_s - asked_at_s >= _WORKERS_S:
+            deciding, asked_at_s = await who_decides(settings), asked_s
+        found = list((await follower.decided() if undecided else follower).groups())
         if group is None:
             if watch is None and (screen.json or len(found) != 1):
-                return _answer_list(screen, found)
+                return _answer_list(screen, found, {lead.name: attrs.evolve(deciding, undecided=undecided.get(lead.name)) for _, lead in found})
             if len(found) != 1:
                 raise InputError(f"--watch: name the group with --group; {groups_text({each.name for _, each in found})}")
         elif not found:
@@ -161,8 +180,9 @@ async def _status(
             raise InputError(f"--group: the log holds no fact of group {group!r}; {groups_text({each.name for _, each in everybody.groups()})}")
         partition, lead = found[0]
         code = EXIT_HALTED if lead.halted is not None else 0
-        if lead.machine.state.last_offset != shown:
-            shown = lead.machine.state.last_offset
+        now = (lead.machine.state.last_offset, attrs.evolve(deciding, undecided=undecided.get(lead.name)))
+        if now != shown:
+            shown = now
             try:
                 view = view_of(lead.machine)
             except Exception:
@@ -170,29 +190,30 @@ async def _status(
                     raise lead.halted from None
                 raise
             if live is not None:
-                live.see(lead, view)
+                live.see(lead, view, now[1])
             else:
-                code = _answer_one(screen, partition, lead, view, everything=everything)
+                code = _answer_one(screen, partition, lead, view, now[1], everything=everything)
         if watch is None:
             return code
         await asyncio.sleep(_ROUND_S)
 
 
-def _answer_one(screen: Screen, partition: int | None, lead: GroupLead, view: GroupView, *, everything: bool) -> int:
+def _answer_one(screen: Screen, partition: int | None, lead: GroupLead, view: GroupView, deciding: Deciding, *, everything: bool) -> int:
     from equipoise.cli.live_status import parts_of, seen
     from equipoise.replay.trouble import wrong
 
     halted = None if lead.halted is None else str(lead.halted)
-    found = wrong(lead.machine.state, halted)
-    parts: list[Part] = [*view_parts(view), *found] if everything else parts_of(seen(lead, view))
+    found = [*(() if deciding.trouble is None else (deciding.trouble.text,)), *wrong(lead.machine.state, halted)]
+    parts: list[Part] = [*view_parts(view), *found] if everything else parts_of(seen(lead, view, deciding))
     if not everything and view.first_divergence is not None:
         parts.append(differs_line(view.first_divergence))
-    screen.answer({"partition": partition, "halted": halted, "trouble": found, "state": view.document()}, *parts)
+    screen.answer({"partition": partition, "halted": halted, "trouble": found, "deciding": deciding.document(), "state": view.document()}, *parts)
     return 0 if halted is None else EXIT_HALTED
 
 
-def _answer_list(screen: Screen, found: Sequence[tuple[int | None, GroupLead]]) -> int:
-    rows = [row for _, row in sorted((_ranked(partition, lead) for partition, lead in found), key=lambda pair: pair[0])]
+def _answer_list(screen: Screen, found: Sequence[tuple[int | None, GroupLead]], deciding: Mapping[str, Deciding]) -> int:
+    ranked = (_ranked(partition, lead, deciding[lead.name].trouble) for partition, lead in found)
+    rows = [row for _, row in sorted(ranked, key=lambda pair: pair[0])]
     halted = [shortened(str(row["halted"])) for row in rows if row["halted"]]
     screen.answer({"groups": rows}, groups_table(rows) if rows else "no group yet", *halted)
     return EXIT_HALTED if halted else 0
@@ -205,12 +226,12 @@ def groups_table(rows: list[dict[str, Any]]) -> Table:
     return Table(columns=columns, rows=[[row[column] for column in columns] for row in states])
 
 
-def _ranked(partition: int | None, lead: GroupLead) -> tuple[tuple[int, int, str], dict[str, Any]]:
+def _ranked(partition: int | None, lead: GroupLead, nobody: Trouble | None = None) -> tuple[tuple[int, int, str], dict[str, Any]]:
     """The key by which groups are sorted, and the row of one."""
     from equipoise.replay.trouble import Severity, troubles
 
     halted = None if lead.halted is None else str(lead.halted)
-    found = troubles(lead.machine.state, halted)
+    found = [*(() if nobody is None or halted is not None else (nobody,)), *troubles(lead.machine.state, halted)]
     worst = min((each.severity for each in found), default=Severity.NONE)
     tasks = sum(each.tasks for each in found if each.severity is worst)
     return (worst, -tasks, lead.name), _row(partition, lead, "; ".join(each.text for each in found) or None)

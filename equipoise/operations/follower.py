@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Iterator, Mapping
 
 from equipoise.events import codec
@@ -18,11 +19,15 @@ from equipoise.kafka.started_clients import reaching
 from equipoise.log.kafka.envelope import partition_of, published
 from equipoise.log.kafka.log_opening import read_opening
 from equipoise.log.kafka.log_topics import Topics
+from equipoise.replay.undecided import Undecided
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.partition import Folded, PartitionLead
 from equipoise.statemachine.state import GroupState
 
 _EVENT_REJECTED = codec.kind_of(EventRejected)
+WRITTEN_S = 2.0
+"""A worker that leads has written its decisions by then."""
+_AGAIN_S = 0.3
 
 
 class Follower:
@@ -31,12 +36,24 @@ class Follower:
 
     `group`: reads only the partition of this group; None: all partitions. `folded`: called for each
     fact after it was folded, again for the same fact when the follower restarts from checkpoints.
+    `before`: partition -> offset at which it ends to read; others are read to their ends.
     """
 
     def __init__(
-        self, connection: Connection, topics: Topics, group: str | None = None, *, folded: Folded = lambda record, decisions, machine: None
+        self,
+        connection: Connection,
+        topics: Topics,
+        group: str | None = None,
+        *,
+        folded: Folded = lambda record, decisions, machine: None,
+        before: Mapping[int, int] | None = None,
     ) -> None:
         self._folded = folded
+        self._before = before or {}
+        self._unwritten: dict[tuple[PartitionReading, str], deque[tuple[int, int, int, int]]] = {}
+        """Facts of a group whose decisions were not written when they were folded: the number of
+        the last one, how many, the fact's offset, and when it was appended.
+        """
         self._connection, self._topics, self._group = connection, topics, group
         self._leads: dict[PartitionReading, PartitionLead] = {}
         self._unanswered: set[PartitionReading] = set()
@@ -48,6 +65,7 @@ class Follower:
         """Offset up to which the decisions of a partition had been read when it was (re)started."""
 
     async def _start(self, reading: PartitionReading) -> None:
+        self._unwritten = {key: facts for key, facts in self._unwritten.items() if key[0] != reading}
         begun = await reading.begin(answers=False, folded=self._folded)
         self._leads[reading], self.published_to[reading] = begun.lead, begun.published_to
 
@@ -72,16 +90,51 @@ class Follower:
                     await self._start(reading)
                     lead = self._leads[reading]
                     await facts.place(lead.position)
-                async for record in facts.until(await facts.end()):
+                end = await facts.end()
+                async for record in facts.until(min(end, self._before.get(reading.partition, end))):
                     fact = next_fact(lead, record)
                     if fact is None:
                         continue
-                    lead.fold(fact, int(clock() * 1_000))
+                    missing = lead.fold(fact, int(clock() * 1_000))
+                    if missing:
+                        row = (missing[-1].number, len(missing), fact.offset, fact.append_ms)
+                        self._unwritten.setdefault((reading, fact.group), deque()).append(row)
                     group = lead.groups.get(fact.group)
                     if group is None or not isinstance(fact.event, GroupConfigured) or fact.offset <= group.checkpoint_offset:
                         continue
                     if group.last_published <= group.machine.state.number:
                         self._unanswered.add(reading)
+
+    async def undecided(self, within_s: float = WRITTEN_S) -> dict[str, Undecided]:
+        """Group -> facts that were read here and are not decided on after `within_s`; groups without
+        such facts are left out. Reads the published decisions again as long as some are missing.
+        Raises DamagedError, KafkaError.
+        """
+        clock = asyncio.get_running_loop().time
+        by_s = clock() + within_s
+        while self._unwritten:
+            for reading in {key[0] for key in self._unwritten}:
+                begun = await reading.begin(answers=False)
+                for name, lead in begun.lead.groups.items():
+                    facts = self._unwritten.get((reading, name), deque())
+                    while facts and facts[0][0] <= lead.last_published:
+                        facts.popleft()
+            self._unwritten = {key: facts for key, facts in self._unwritten.items() if facts}
+            if clock() > by_s:
+                break
+            await asyncio.sleep(_AGAIN_S if self._unwritten else 0)
+        return {name: Undecided(facts[0][2], facts[0][3], sum(each[1] for each in facts)) for (_, name), facts in self._unwritten.items()}
+
+    async def decided(self) -> Follower:
+        """A follower that has read what is decided on, by what `undecided` has found."""
+        before: dict[int, int] = {}
+        for (reading, _), facts in self._unwritten.items():
+            before[reading.partition] = min(facts[0][2], before.get(reading.partition, facts[0][2]))
+        if not before:
+            return self
+        follower = Follower(self._connection, self._topics, self._group, before=before)
+        await follower.catch_up()
+        return follower
 
     async def partitions(self) -> int:
         """Number of partitions that groups are spread over. See docs/protocol.md#l1.

@@ -5,14 +5,31 @@ group. An older one halts the group in which it meets a fact that it does not kn
 
 from __future__ import annotations
 
+import asyncio
+
 from equipoise.events import codec
-from equipoise.events.errors import InputError
+from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.hosting.live_settings import LiveSettings
 from equipoise.kafka.consumer_groups import ConsumerGroup, repeated
+from equipoise.replay.undecided import Deciding, Undecided
 from equipoise.worker.faust_group import CLIENT_ID, group_name
 
 ASK_S = 10.0
 """A rebalance of the workers is over by then."""
+
+
+async def deciding(settings: LiveSettings, undecided: Undecided | None = None) -> Deciding:
+    """Returns who decides in the groups of the log. Raises nothing."""
+    from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
+
+    name = group_name(settings)
+    try:
+        async with asyncio.timeout(ASK_S), ConsumerGroup(settings, name) as group:
+            return Deciding(undecided=undecided, workers=len(await repeated(group.members, ASK_S)))
+    except GroupAuthorizationFailedError:
+        return Deciding(undecided=undecided, unknown=f"this user may not describe group {name}")
+    except (KafkaError, OSError, EquipoiseError) as error:
+        return Deciding(undecided=undecided, unknown=f"group {name} cannot be described: {type(error).__name__} {error}")
 
 
 async def check_workers_read(settings: LiveSettings) -> str:

@@ -71,6 +71,8 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     warming = max(entry.offset for entry in lived() if isinstance(entry, FactRecord) and entry.append_ms <= JOINED_MS + 10_000)
     decisions = [entry for entry in lived() if isinstance(entry, DecisionRecord)]
     revoking = next(entry for entry in decisions if isinstance(entry.decision, MemberAssigned) and entry.decision.revoke).caused_by
+    cut = folder / "cut.db"
+    write_log(cut, [entry for entry in lived() if not isinstance(entry, DecisionRecord) or entry.caused_by < revoking])
     moving = next(row["task"] for row in printed("status", log, *OF_ORDERS, "--at", str(warming))["state"]["tasks"] if row["movement"] == "warming")
     dead = str(first.caused_by - 1)
     tasks = [row["task"] for row in printed("status", log, *OF_ORDERS)["state"]["tasks"]]
@@ -95,6 +97,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             printed("status", log),
             printed("status", wrong, *OF_ORDERS),
             printed("status", parked),
+            printed("status", cut, *OF_ORDERS),
             printed("status", parked, *OF_ORDERS),
             *(printed("status", path, *OF_ORDERS, *at) for path in (log, told) for at in ((), ("--at", str(warming)), ("--at", str(revoking)))),
         ],
@@ -103,6 +106,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             *(printed("explain", log, "--task", task, "--at", str(warming)) for task in tasks),
             printed("explain", log, "--task", moving, "--at", dead),
             printed("explain", wrong, "--task", moving),
+            printed("explain", cut, "--task", moving),
             *(printed("explain", led, "--task", f"0_{partition}") for partition in range(12)),
             printed("explain", told, "--task", "0_0"),
         ],

@@ -21,12 +21,16 @@ from equipoise.cli.visible import MOST_WORD_CHARS
 from equipoise.events.errors import GroupHalted
 from equipoise.events.fields import is_hidden
 from equipoise.replay.group_view import view_of
+from equipoise.replay.undecided import Deciding, Undecided
 from equipoise.statemachine.group_lead import GroupLead
 from tests.groups import Group, topology
 from tests.unit.equipoise.test_visible import GROUP, LONG, evil
 from tests.unit.replay.test_trouble import restoring, settled
 
 SIZES = ((40, 12), (80, 24), (200, 60))
+
+
+LED = Deciding(workers=1)
 
 
 def screen(group: Seen, width: int, height: int, *, remark: str = "", age_s: float = 0.0) -> list[str]:
@@ -37,8 +41,8 @@ def screen(group: Seen, width: int, height: int, *, remark: str = "", age_s: flo
     return captured.get().removesuffix("\n").split("\n")
 
 
-def of(group: Group) -> Seen:
-    return seen(GroupLead("orders", group.machine), view_of(group.machine))
+def of(group: Group, deciding: Deciding = LED) -> Seen:
+    return seen(GroupLead("orders", group.machine), view_of(group.machine), deciding)
 
 
 @functools.cache
@@ -48,7 +52,7 @@ def hostile() -> Seen:
     replayer = Replayer(GROUP)
     for _ in replayer.follow(evil()):
         pass
-    return seen(GroupLead(GROUP, replayer.machine), view_of(replayer.machine))
+    return seen(GroupLead(GROUP, replayer.machine), view_of(replayer.machine), LED)
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -95,6 +99,26 @@ def test_groups_with_hostile_names_are_text() -> None:
 
 def test_calm_group_says_so() -> None:
     assert screen(of(settled("m1")), 80, 24)[1] == "every task runs, and nothing moves"
+
+
+@pytest.mark.parametrize(
+    ("deciding", "first"),
+    [
+        (Deciding(), "every task runs, and nothing moves, as of that offset"),
+        (Deciding(unknown="no right"), "every task runs, and nothing moves; whether a worker leads is not known: no right"),
+        (Deciding(workers=0), "no worker runs: nobody decides what becomes of the tasks of a member that leaves or ends"),
+        (
+            Deciding(workers=0, undecided=Undecided(7, 0, 2)),
+            "nobody has decided since 00:00:00.000: 2 decisions are not written; no worker runs; what follows is the state before",
+        ),
+        (
+            Deciding(workers=1, undecided=Undecided(7, 0, 1)),
+            "nobody has decided since 00:00:00.000: 1 decision is not written; 1 worker should: see what it logs; what follows is the state before",
+        ),
+    ],
+)
+def test_calm_without_its_evidence_is_not_said(deciding: Deciding, first: str) -> None:
+    assert screen(of(settled("m1"), deciding), 200, 24)[1] == first
 
 
 def test_groups_are_sorted_by_trouble() -> None:

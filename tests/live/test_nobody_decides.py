@@ -1,0 +1,70 @@
+"""A worker that is killed, and then a member: what commands say, and what they do not say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from equipoise.worker.settings import WorkerSettings
+from tests.json_schemas import check
+from tests.live.swarm import Swarm, topology
+from tests.live.test_outage import Command
+from tests.live.test_worker import CONFIG, MOST_S, until
+
+TASKS = 4
+
+
+async def answered(folder: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
+    """What a command says to people, and to programs."""
+    texts = []
+    for more in ((), ("--json",)):
+        command = Command(folder, *arguments, *more)
+        assert await asyncio.to_thread(command.process.wait) == 0, command.err.read_text()
+        texts.append(command.out.read_text())
+    document = json.loads(texts[1])
+    check(arguments[0], document)
+    return texts[0], document
+
+
+async def test_decision_that_nobody_has_written_is_not_shown(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix)
+    address = ("--bootstrap", bootstrap, "--prefix", prefix)
+    log = f"kafka://{bootstrap}/{prefix}"
+    worker = Command(tmp_path, "worker", *address, "--http-port", "0")
+    try:
+        await until(lambda: "http://127.0.0.1:" in "".join(worker.lines()), "the worker leads")
+        async with Swarm(settings, settings.topics) as swarm:
+            await swarm.configure("g", CONFIG, topology(TASKS))
+            swarm.add("g", ["m1"])
+            (second,) = swarm.add("g", ["m2"])
+            swarm.start()
+            await swarm.until_all_run("g", TASKS, ["m1", "m2"], timeout_s=MOST_S)
+            text, document = await answered(tmp_path, "status", *address, "--group", "g")
+            assert document["deciding"] == {"undecided": None, "workers": 1, "unknown": None}
+            assert "every task runs, and nothing moves\n" in text
+
+            worker.process.kill()
+            worker.process.wait()
+            owners = {task["task"]: task["owner"] for task in document["state"]["tasks"]}
+            second.killed = True
+            async with asyncio.timeout(MOST_S):
+                while True:
+                    text, document = await answered(tmp_path, "status", *address, "--group", "g")
+                    if document["deciding"]["undecided"] is not None and document["deciding"]["workers"] == 0:
+                        break
+                    assert document["deciding"]["workers"] is None or document["trouble"] or document["deciding"]["workers"] == 1
+            assert re.match(r"nobody has decided since \S+: \d+ decisions? (?:is|are) not written; no worker runs", text.splitlines()[1])
+            assert {task["task"]: task["owner"] for task in document["state"]["tasks"]} == owners
+            assert document["trouble"][0].startswith("nobody has decided since")
+
+            lost = next(task for task, owner in owners.items() if owner == "m2")
+            text, document = await answered(tmp_path, "explain", log, "--task", lost, "--group", "g")
+            assert re.match(r"nobody has decided since \S+: \d+ decisions? (?:is|are) not written; this is the state before", text.splitlines()[1])
+            assert document["state"]["owner"] == "m2"
+            assert document["undecided"]["decisions"] > 0
+    finally:
+        worker.process.kill()
+        worker.process.wait()
