@@ -181,8 +181,11 @@ class Worker:
         waiting = [host for _, host in sorted(self._partitions.hosts.items()) if not host.leading]
         return ", ".join(f"partition {host.partition} is being taken over{host.problem and ': ' + host.problem}" for host in waiting)
 
-    def _positions(self) -> Iterable[tuple[int, int, bool]]:
-        return [(host.partition, host.lead.position, host.leading) for _, host in sorted(self._partitions.hosts.items())]
+    def _positions(self) -> Iterable[tuple[int, int | None, bool]]:
+        hosts, opened = self._partitions.hosts, self._log.opened
+        for partition in range(0 if opened is None else opened.partitions):
+            host = hosts.get(partition)
+            yield (partition, None, False) if host is None else (partition, host.lead.position, host.leading)
 
     # Partitions
 

@@ -140,7 +140,7 @@ class WorkerMetrics:
     def observe(
         self,
         groups: Callable[[], Iterable[GroupLead]],
-        positions: Callable[[], Iterable[tuple[int, int, bool]]],
+        positions: Callable[[], Iterable[tuple[int, int | None, bool]]],
         most_groups: Callable[[], int],
         monotonic_s: Callable[[], float],
     ) -> None:
@@ -259,17 +259,19 @@ class _UnavailableTime:
 
 class PartitionCollector(Collector):
     """Reads positions at each scrape. `positions`: returns (partition, offset of the next fact,
-    whether it is led).
+    whether it is led) for every partition of the log; the offset is None where another worker has
+    it.
     """
 
-    def __init__(self, positions: Callable[[], Iterable[tuple[int, int, bool]]]) -> None:
+    def __init__(self, positions: Callable[[], Iterable[tuple[int, int | None, bool]]]) -> None:
         self._positions = positions
 
     def collect(self) -> Iterator[Metric]:
         """For a scrape."""
         position = GaugeMetricFamily("equipoise_partition_position", "Offset of the next fact of each partition led here.", labels=["partition"])
-        leading = GaugeMetricFamily("equipoise_partition_leading", "1: taken over and led; 0: still being taken over.", labels=["partition"])
+        leading = GaugeMetricFamily("equipoise_partition_leading", "1: taken over and led here; 0: not, or not yet.", labels=["partition"])
         for partition, offset, leads in self._positions():
-            position.add_metric([str(partition)], offset)
+            if offset is not None:
+                position.add_metric([str(partition)], offset)
             leading.add_metric([str(partition)], float(leads))
         yield from (position, leading)
