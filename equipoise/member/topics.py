@@ -74,8 +74,8 @@ async def source_partitions(connection: Connection, processors: Sequence[Process
 
 
 async def ensure_positions_topic(connection: Connection, group: str) -> None:
-    """Makes the topic of the group's positions, unless it is there. Raises InputError when it
-    cannot be made or would lose positions, NotNowError when it was made and is not known yet.
+    """Makes the topic of the tasks' offsets, unless it is there. Raises InputError when it
+    cannot be made or would lose offsets, NotNowError when it was made and is not known yet.
     """
     name = positions_topic(group)
     async with admin_client(connection) as admin:
@@ -87,7 +87,7 @@ async def ensure_positions_topic(connection: Connection, group: str) -> None:
                 copies, insync = await _copies(admin)
                 for why in (await admin.create_topics([NewTopic(name, PARTITIONS, copies, {**insync, **SETTINGS})])).values():
                     raise InputError(
-                        f"topic {name}, of the positions of group {group}, cannot be made: {why}; give the client the right to, or make it: "
+                        f"topic {name}, of the task offsets of group {group}, cannot be made: {why}; give the client the right to, or make it: "
                         f"kafka-topics.sh --bootstrap-server {connection.bootstrap} --create --topic {name} --partitions {PARTITIONS} "
                         "--config cleanup.policy=compact"
                     )
@@ -99,7 +99,7 @@ async def ensure_positions_topic(connection: Connection, group: str) -> None:
         raise InputError(f"topic {name} has {found} partitions; delete it while it is empty, or give it {PARTITIONS}")
     if policy != "compact":
         raise InputError(
-            f"topic {name} has cleanup.policy={policy}, and positions in it would be lost: kafka-configs.sh --bootstrap-server "
+            f"topic {name} has cleanup.policy={policy}, and offsets in it would be lost: kafka-configs.sh --bootstrap-server "
             f"{connection.bootstrap} --alter --entity-type topics --entity-name {name} --add-config cleanup.policy=compact"
         )
 
@@ -128,11 +128,11 @@ def check_processors(group: str, processors: Sequence[Processor], *, dead_letter
         shared = [processors[index].name for index in indexes]
         if len(set(shared)) < len(shared):
             raise InputError(
-                f"Processor.sources: two processors read {topic} and have the same name, so they would share one position; give one of them a name, "
+                f"Processor.sources: two processors read {topic} and have the same name, so they would share one offset; give one of them a name, "
                 "as in Processor(..., name='second'), and keep the name of the one that has run before"
             )
         if len(shared) > 1 and adopts is not None:
-            raise InputError(f"adopts: two processors read {topic}, and a consumer group has one position in it; adopt with one of them")
+            raise InputError(f"adopts: two processors read {topic}, and a consumer group has one offset in it; adopt with one of them")
     sent = {topic: "outputs" for each in processors for topic in each.outputs} | ({dead_letters: "on_error"} if dead_letters else {})
     positions = positions_topic(group)
     for topic in sorted(keepers):
@@ -141,7 +141,7 @@ def check_processors(group: str, processors: Sequence[Processor], *, dead_letter
                 raise InputError(f"Processor.state: {topic} is in {what}, too; only the tasks with that state may write there, so name another topic")
     for topic in [*readers, *keepers, *sent]:
         if topic == positions:
-            raise InputError(f"topic {topic} has the positions of group {group}; name another")
+            raise InputError(f"topic {topic} has the task offsets of group {group}; name another")
 
 
 async def check_topics(connection: Connection, topology: TopologyDeclared) -> None:

@@ -30,7 +30,7 @@ from equipoise.statemachine.watched_change import measured
 LOOK_S = 0.05
 RETRY_S = 0.5
 FIRST_LOOK_BACK = 10_000
-"""Records from the end of a changelog in which the source positions are looked for first. Each
+"""Records from the end of a changelog in which the source offsets are looked for first. Each
 commit has them.
 """
 PAUSES_MS = {"median": 500, "low_50": 200, "high_50": 1_000, "low_95": 0, "high_95": 1_500}
@@ -229,7 +229,7 @@ class Adopting:
         return found
 
     async def _stored(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """The positions of tasks without changelogs."""
+        """The offsets of tasks without changelogs."""
         reader = PositionsReader(self.group, lambda: self._settings.clients.consumer(read_committed=True))
         found: dict[TopicPartition, int] = {}
         try:
@@ -245,7 +245,7 @@ class Adopting:
         return found
 
     async def _logged(self, changelog: TopicPartition) -> dict[TopicPartition, int]:
-        """The source positions of the last commit in a changelog; empty: there is none."""
+        """The source offsets of the last commit in a changelog; empty: there is none."""
         consumer = self._settings.clients.consumer(read_committed=True)
         try:
             await consumer.start()

@@ -167,7 +167,7 @@ def test_task_that_loses_all_its_changelogs_is_refused(guarantee: str) -> None:
             group.advance(20)
             group.deploy(one(state=other))
             assert isinstance(group.error, InputError)
-            assert "its source positions are in changelog s1, which is no state of it any more" in str(group.error)
+            assert "its source offsets are in changelog s1, which is no state of it any more" in str(group.error)
             group.deploy(one(state=other, name="again"))
             assert group.sent() == every("a", 5) + every("a", 5)
 
@@ -324,7 +324,7 @@ def test_source_that_ends_before_a_position_without_leader_epoch_is_said_once(
         group._cluster.lose_tail(SOURCE, 2)
         group.join("m1")
         group.advance(30)
-        said = [each for each in caplog.messages if "source/0 ends at offset 3, before its position 5" in each]
+        said = [each for each in caplog.messages if "source/0 ends at offset 3, and the task is at offset 5" in each]
         assert len(said) == 1
         group.write(3)
         group.advance(30)

@@ -296,8 +296,8 @@ def test_positions_too_large_for_the_changelog_are_no_records_fault(group: NewGr
             group.settle(4)
             group.send(0)
     (parked,) = member.failed_tasks.values()
-    assert "topic log takes no record as large as one that the member keeps its positions in: raise its max.message.bytes" in parked.error
-    said = [each.getMessage() for each in caplog.records if "skipped" in each.getMessage() or "has failed" in each.getMessage()]
+    assert "topic log takes no record as large as one that the member keeps its offsets in: raise its max.message.bytes" in parked.error
+    said = [each.getMessage() for each in caplog.records if "skipped" in each.getMessage() or "other tasks go on" in each.getMessage()]
     assert said == [f"task 0_0 has failed, other tasks go on: {parked.error}. Then restart the member"]
 
 

@@ -160,7 +160,7 @@ def test_member_with_another_topology_ends_with_the_difference(group: NewGroup, 
     if may:
         assert "m2" in {name for _, name in group.assigned}, "with a higher epoch it is let in"
     else:
-        assert "its source positions are in changelog log, which is no state of it any more" in str(group.ended["m2"])
+        assert "its source offsets are in changelog log, which is no state of it any more" in str(group.ended["m2"])
 
 
 def test_member_restarts_with_the_same_topology_when_its_topics_have_grown(group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:

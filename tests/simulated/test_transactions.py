@@ -928,7 +928,7 @@ def test_owner_of_a_former_build_takes_over_and_the_late_commit_is_aborted() -> 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", EXACTLY_ONCE])
 def test_changelog_that_refuses_a_batch_gets_no_later_part_of_the_commit(guarantee: str) -> None:
-    """Otherwise it has the source positions, and not all changes."""
+    """Otherwise it has the source offsets, and not all changes."""
 
     def put_widely(record: Any, context: TaskContext) -> None:
         context.states["log"].put(record.key, bytes(500 if record.offset % 500 else 9_000))

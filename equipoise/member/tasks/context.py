@@ -600,28 +600,28 @@ Callback = Callable[[TaskContext], Awaitable[None] | object]
 """What it returns is not looked at, unless it is awaitable."""
 
 
-def pack_sources(positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> bytes:
-    """Packs source positions, source partition -> offset of the next record, as the value of
+def pack_sources(offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> bytes:
+    """Packs source offsets, source partition -> offset of the next record, as the value of
     SOURCES_KEY. `epochs`: leader epochs in which the partitions had all before, where known.
     """
-    entries: list[Any] = [[*source, offset] for source, offset in sorted(positions.items())]
-    known = [[offset, epochs.get(source, NO_EPOCH)] for source, offset in sorted(positions.items())]
+    entries: list[Any] = [[*source, offset] for source, offset in sorted(offsets.items())]
+    known = [[offset, epochs.get(source, NO_EPOCH)] for source, offset in sorted(offsets.items())]
     packed: bytes = msgpack.packb([*entries, [*_EPOCHS, known]])
     return packed
 
 
 def unpack_sources(packed: bytes) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The positions and epochs that `pack_sources` has packed. A former build keeps the epochs as
-    they are beside positions of its own; there they do not count.
+    """The offsets and epochs that `pack_sources` has packed. A former build keeps the epochs as
+    they are beside offsets of its own; there they do not count.
     """
-    positions = {TopicPartition(topic, partition): offset for topic, partition, offset in msgpack.unpackb(packed)}
-    known: Any = positions.pop(_EPOCHS, ())
-    said = zip(sorted(positions), known, strict=False)
-    return positions, {source: epoch for source, (offset, epoch) in said if epoch != NO_EPOCH and offset == positions[source]}
+    offsets = {TopicPartition(topic, partition): offset for topic, partition, offset in msgpack.unpackb(packed)}
+    known: Any = offsets.pop(_EPOCHS, ())
+    said = zip(sorted(offsets), known, strict=False)
+    return offsets, {source: epoch for source, (offset, epoch) in said if epoch != NO_EPOCH and offset == offsets[source]}
 
 
 def read_sources(state: State) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The source positions in a changelog, and the leader epochs of those of which it has one."""
+    """The source offsets in a changelog, and the leader epochs of those of which it has one."""
     value = state.store.get(SOURCES_KEY)
     return ({}, {}) if value is None else unpack_sources(value)
 
@@ -633,8 +633,8 @@ def pack_source_topics(topics: Mapping[str, str]) -> bytes:
 
 
 def read_source_topics(state: State) -> dict[str, str]:
-    """Returns the ids of the topics whose source positions are in a changelog: topic -> id. Missing
-    ones are unknown: the brokers had none, or a former build has written the positions.
+    """Returns the ids of the topics whose source offsets are in a changelog: topic -> id. Missing
+    ones are unknown: the brokers had none, or a former build has written the offsets.
     """
     value = state.store.get(SOURCE_TOPICS_KEY)
     return {} if value is None else dict(msgpack.unpackb(value))

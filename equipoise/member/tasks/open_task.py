@@ -45,13 +45,13 @@ from equipoise.member.tasks.writer import TaskWriter, WrittenChanges
 @attrs.define(eq=False)
 class Commit:
     """Contents of a commit. `sent`: outputs that are sent already. `changes`: changelog topic ->
-    all changes and, when they are written, the source positions. `queued`, `written`: what was
+    all changes and, when they are written, the source offsets. `queued`, `written`: what was
     queued for the changelogs, and appended to them. With exactly_once, `part`: of its transaction.
     """
 
     sent: list[SentBatch]
     changes: Mapping[str, dict[bytes, bytes | None]]
-    positions: dict[TopicPartition, int]
+    offsets: dict[TopicPartition, int]
     part: TransactionPart | None = None
     queued: dict[str, list[SentBatch]] = attrs.field(factory=dict)
     written: Mapping[str, WrittenChanges] = attrs.field(factory=dict)
@@ -63,8 +63,8 @@ class Commit:
 
 
 class OpenTask:
-    """A task that was opened. `stores`: changelog topic -> store. `positions`: source partition ->
-    offset of the next record to process. `placing`: where its positions are written.
+    """A task that was opened. `stores`: changelog topic -> store. `offsets`: source partition ->
+    offset of the next record to process. `placing`: where its offsets are written.
     `fence`: what the first commit has to write under FENCE_KEY; None: that is written.
     """
 
@@ -78,7 +78,7 @@ class OpenTask:
         stores: Mapping[str, FencedStore],
         context: TaskContext,
         processing: Processing,
-        positions: dict[TopicPartition, int],
+        offsets: dict[TopicPartition, int],
         placing: SourcePlacing,
         fence: bytes | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class OpenTask:
         self.reading: TaskSources = clients.sources
         self.context = context
         self.processing = processing
-        self.positions = positions
+        self.offsets = offsets
         self._task = task
         self._transactional = transactional
         self._clients = clients
@@ -104,8 +104,8 @@ class OpenTask:
         unknown. Any thread may read it.
         """
         behind: int | None = None
-        for tp, position in list(self.positions.items()):
-            records = self.reading.behind(tp, position)
+        for tp, offset in list(self.offsets.items()):
+            records = self.reading.behind(tp, offset)
             if records is None:
                 return None
             behind = (behind or 0) + records
@@ -130,10 +130,10 @@ class OpenTask:
         is_due |= self._fence is not None
         own = self._fence_to_write(gives_back=gives_back)
         if not self._transactional:
-            own[SOURCES_KEY] = self._sources(self.positions)
-        if self._placing.source_topics is not None:  # behind the positions: who has these only reads records again
+            own[SOURCES_KEY] = self._sources(self.offsets)
+        if self._placing.source_topics is not None:  # behind the offsets: who has these only reads records again
             own[SOURCE_TOPICS_KEY], self._placing.source_topics = self._placing.source_topics, None
-        commit = Commit(sent, {topic: state.begin_commit(own) for topic, state in self.context.states.items()}, dict(self.positions))
+        commit = Commit(sent, {topic: state.begin_commit(own) for topic, state in self.context.states.items()}, dict(self.offsets))
         if self._transactional:
             part = commit.part = TransactionPart(
                 self._task,
@@ -141,7 +141,7 @@ class OpenTask:
                 self._queue_outputs,
                 partial(self._queue_changes, commit),
                 partial(self._check, commit),
-                offsets={} if commit.changes else commit.positions,
+                offsets={} if commit.changes else commit.offsets,
                 is_due=is_due,
             )
             part.outputs = outputs
@@ -156,7 +156,7 @@ class OpenTask:
         for topic, more in changes.items():
             part.changes.setdefault(topic, {}).update(more)
         self._note_place(commit, part)
-        commit.positions.update(self.positions)
+        commit.offsets.update(self.offsets)
         for place, records in outputs.items():
             part.outputs.setdefault(place, []).extend(records)
         part.records += _number(outputs, changes)
@@ -181,17 +181,17 @@ class OpenTask:
         return {} if fence is None else {FENCE_KEY: fence}
 
     def _note_place(self, commit: Commit, part: TransactionPart) -> None:
-        """A task without changelogs writes its positions when its transaction closes."""
+        """A task without changelogs writes its offsets when its transaction closes."""
         if not commit.changes:
             part.changes.setdefault(self._placing.place.topic, {})
             part.written_to.add(self._placing.place)
 
-    def _sources(self, positions: Mapping[TopicPartition, int]) -> bytes:
+    def _sources(self, offsets: Mapping[TopicPartition, int]) -> bytes:
         """Also of sources that the task read before: it may read them again."""
-        return pack_sources({**self._placing.kept, **positions}, {**self._placing.kept_epochs, **self.reading.epochs})
+        return pack_sources({**self._placing.kept, **offsets}, {**self._placing.kept_epochs, **self.reading.epochs})
 
-    def _records(self, positions: Mapping[TopicPartition, int], transactional_id: str) -> list[Unsent]:
-        return self._placing.records(positions, self.reading.epochs, transactional_id)
+    def _records(self, offsets: Mapping[TopicPartition, int], transactional_id: str) -> list[Unsent]:
+        return self._placing.records(offsets, self.reading.epochs, transactional_id)
 
     def write(self, commit: Commit, ended: Callable[[BaseException | None], None], closes: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
         """Writes the commit. The future ends when that is acknowledged and in the stores; it raises
@@ -211,9 +211,9 @@ class OpenTask:
         if error is None:
             self._to_stores(commit)
             if commit.written:
-                self._clients.report_offsets(commit.positions, self.writer.producer)
+                self._clients.report_offsets(commit.offsets, self.writer.producer)
             elif not commit.changes:
-                self._placing.keep(self._clients, commit.positions, self.reading.epochs)
+                self._placing.keep(self._clients, commit.offsets, self.reading.epochs)
         ended(error)
 
     def _queue_outputs(self, part: TransactionPart, producer: Producer) -> Sequence[SentBatch]:
@@ -226,9 +226,9 @@ class OpenTask:
         changes, part.changes = part.changes, {}
         if not commit.changes:
             assert self._clients.transactions is not None, "a task with exactly_once was opened"
-            part.notes = self._placing.notes(commit.positions, self.reading.epochs)
-            return self.writer.queue_outputs({self._placing.place: self._records(commit.positions, self._clients.transactions.id)}, is_own=True)
-        sources = self._sources(commit.positions)
+            part.notes = self._placing.notes(commit.offsets, self.reading.epochs)
+            return self.writer.queue_outputs({self._placing.place: self._records(commit.offsets, self._clients.transactions.id)}, is_own=True)
+        sources = self._sources(commit.offsets)
         for topic, each in changes.items():
             each[SOURCES_KEY] = commit.changes[topic][SOURCES_KEY] = sources
         queued = self.writer.queue_changes(changes)
@@ -242,7 +242,7 @@ class OpenTask:
 
     async def _commit_plainly(self, commit: Commit, ended: Callable[[BaseException | None], None]) -> None:
         try:
-            # Outputs first: once the changelog has the positions, no record is processed again.
+            # Outputs first: once the changelog has the offsets, no record is processed again.
             await acknowledged(commit.sent)
             if commit.changes:
                 commit.written = await self.writer.append_changes(commit.changes)
@@ -253,16 +253,16 @@ class OpenTask:
                     raise
                 self._to_stores(commit)
             else:
-                await acknowledged(await self.writer.send_outputs({self._placing.place: self._records(commit.positions, "")}, is_own=True))
-                self._placing.keep(self._clients, commit.positions, self.reading.epochs)
-            self._clients.report_offsets(commit.positions, self.writer.producer)  # the next owner reads them elsewhere
+                await acknowledged(await self.writer.send_outputs({self._placing.place: self._records(commit.offsets, "")}, is_own=True))
+                self._placing.keep(self._clients, commit.offsets, self.reading.epochs)
+            self._clients.report_offsets(commit.offsets, self.writer.producer)  # the next owner reads them elsewhere
         except BaseException as error:
             ended(error)
             raise
         ended(None)
 
     async def _withdraw(self, commit: Commit) -> None:
-        """Removes the commit from changelogs that were made again: its few changes, and positions,
+        """Removes the commit from changelogs that were made again: its few changes, and offsets,
         would be taken for the whole state.
         """
         ids = await self.reading.reader.topic_ids(list(commit.changes), self.reading.partitions[0])
@@ -295,7 +295,7 @@ LONGEST_WAIT_S = 1.0
 
 class TaskCommits:
     """Carries out the orders of an open task's schedule. `most`: returns how many records one
-    commit takes at most. `committed`: called with the number of records and the source positions of
+    commit takes at most. `committed`: called with the number of records and the source offsets of
     each commit that is over.
     """
 
@@ -438,7 +438,7 @@ class TaskCommits:
         self.begun_s = inf
         if error is None and self._commit is not None:
             self._committing = None
-            self._committed(self.schedule.in_commit, self._commit.positions)
+            self._committed(self.schedule.in_commit, self._commit.offsets)
         if self.tell(CommitInput.ENDED if error is None else CommitInput.FAILED) is CommitOrder.WAKE:
             self.wake()
 

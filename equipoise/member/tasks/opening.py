@@ -1,6 +1,6 @@
 """Opens a task under one grant (docs/protocol.md#m6): the changelogs are restored to their ends, a
 fence is written to each, and they are restored up to it. Then the sources are read from the
-positions in the changelogs.
+offsets in the changelogs.
 
 With exactly_once, transactions that a former owner may have left open are ended before the fences
 are written. Where the former owner has given the task back, the fences are part of the first
@@ -84,13 +84,13 @@ class TaskOpening:
         self._reading: TaskSources | None = None
         """Those of the last time it was opened."""
         self._said_to_end: dict[TopicPartition, int] = {}
-        """Source partition -> end before its position that was logged."""
+        """Source partition -> end before the task's offset that was logged."""
         self._fences_later = options.transactional
         """Whether the fences may be part of the first commit."""
 
     async def open(self, clients: TaskClients, writer: TaskWriter, *, was_out_of_range: bool) -> OpenTask:
         """Returns when the task may process. `was_out_of_range`: a broker had no records at a
-        source position when it was open before. Raises RefusedError, OvertakenError,
+        source offset when it was open before. Raises RefusedError, OvertakenError,
         TopicReplacedError, KafkaError.
         """
         self._stops = asyncio.ensure_future(self._stopping.wait())
@@ -134,14 +134,14 @@ class TaskOpening:
         )
         stale = {key for each in stores.values() for key in each.fence.stale_keys}
         finding = placing.continue_in(clients, states, stale) if states else placing.take(clients, writer)
-        positions = await self._unless_stopping("placed", finding)
-        epochs = placing.epochs | ({} if self._reading is None else self._reading.epochs_at(positions, topic_ids))
+        offsets = await self._unless_stopping("placed", finding)
+        epochs = placing.epochs | ({} if self._reading is None else self._reading.epochs_at(offsets, topic_ids))
         if was_out_of_range:
-            positions = {tp: await self._not_deleted(reading, tp, position, epochs) for tp, position in positions.items()}
+            offsets = {tp: await self._not_deleted(reading, tp, offset, epochs) for tp, offset in offsets.items()}
         preparing = self._permit.prepare(self._task)
         if preparing is not None:
             await self._unless_stopping("prepared", preparing)
-        reading.place(positions, topic_ids, epochs, self.order)
+        reading.place(offsets, topic_ids, epochs, self.order)
         self._reading = reading
         context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values, writer.headers, clients.sizes)
         context.look_up_latest = partial(self._latest_ms, clients)
@@ -164,7 +164,7 @@ class TaskOpening:
             stores=stores,
             context=context,
             processing=processing,
-            positions=positions,
+            offsets=offsets,
             placing=placing,
             fence=fence,
         )
@@ -176,45 +176,45 @@ class TaskOpening:
         now_ms = clients.clock.now_ms()
         return INT64_MAX if now_ms is None else now_ms + self._options.max_ahead_ms
 
-    async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int, epochs: dict[TopicPartition, int]) -> int:
-        """Where to read on, if retention has deleted the record at `position`, or an unclean
+    async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, offset: int, epochs: dict[TopicPartition, int]) -> int:
+        """Where to read on, if retention has deleted the record at `offset`, or an unclean
         election has lost what was before it: where the leader epoch in `epochs` ends now. The epoch
-        is then removed there. When the partition ends before `position` and no epoch is known, the
-        broker leads no longer or lags behind, or records are lost; the task reads from `position`
+        is then removed there. When the partition ends before `offset` and no epoch is known, the
+        broker leads no longer or lags behind, or records are lost; the task reads from `offset`
         again. Raises KafkaError.
         """
         consumer = reading.reader.consumer
         begin = (await consumer.beginning_offsets([tp]))[tp]
-        if begin > position:
+        if begin > offset:
             epochs.pop(tp, None)
-            self._failures.drops.note(self._processor.label(self._task.subtopology), tp.topic, DropReason.EXPIRED, begin - position)
-            _LOG.error("task %s: records %d to %d of %s/%d were deleted before they were processed", self._task, position, begin - 1, *tp)
+            self._failures.drops.note(self._processor.label(self._task.subtopology), tp.topic, DropReason.EXPIRED, begin - offset)
+            _LOG.error("task %s: records %d to %d of %s/%d were deleted before they were processed", self._task, offset, begin - 1, *tp)
             return begin
         if tp in epochs:
-            end = (await consumer.epoch_ends({tp: epochs[tp]}) or {tp: position})[tp]
-            if 0 <= end < position:
+            end = (await consumer.epoch_ends({tp: epochs[tp]}) or {tp: offset})[tp]
+            if 0 <= end < offset:
                 del epochs[tp]
                 _LOG.error(
                     "task %s: brokers have lost records %d to %d of %s/%d, which were processed: reading on at offset %d",
                     self._task,
                     end,
-                    position - 1,
+                    offset - 1,
                     *tp,
                     end,
                 )
                 return end
         end = (await consumer.end_offsets([tp]))[tp]
-        if end < position and self._said_to_end.get(tp) != end:
+        if end < offset and self._said_to_end.get(tp) != end:
             self._said_to_end[tp] = end
             _LOG.warning(
-                "task %s: %s/%d ends at offset %d, before its position %d: it processes nothing of it until it is as long. If that stays so, "
+                "task %s: %s/%d ends at offset %d, and the task is at offset %d: it processes nothing of it until it is as long. If that stays so, "
                 "brokers have lost records",
                 self._task,
                 *tp,
                 end,
-                position,
+                offset,
             )
-        return position
+        return offset
 
     async def _unless_stopping(self, what: str, waiting: Awaitable[T]) -> T:
         """Waits for what may take minutes. Raises RefusedError when the task stops first."""

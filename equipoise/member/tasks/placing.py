@@ -87,7 +87,7 @@ class SourcePlacing:
             lost = sorted({topic for each in stored.values() if each is not None for topic in each.position.changelogs})
             if lost:
                 raise InputError(
-                    f"task {self._task}{self._named}: its source positions are in changelog {', '.join(lost)}, which is no state of it any more; "
+                    f"task {self._task}{self._named}: its source offsets are in changelog {', '.join(lost)}, which is no state of it any more; "
                     "name it as state, or give the processor another name, under which it reads its sources as a new one"
                 )
             committed = await self._committed(clients)
@@ -277,7 +277,7 @@ class SourcePlacing:
                 otherwise = await self._beginning(clients, source)
             if each is not None and each.position.changelogs and not listed:
                 raise InputError(
-                    f"task {self._task}{self._named}: its source positions are in changelog {', '.join(each.position.changelogs)}, which is no state "
+                    f"task {self._task}{self._named}: its source offsets are in changelog {', '.join(each.position.changelogs)}, which is no state "
                     "of it any more; name it as state, too, or give the processor another name, under which it reads its sources as a new one"
                 )
             offset = continued([stored[topic] for topic in listed], source, otherwise)

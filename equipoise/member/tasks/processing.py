@@ -76,7 +76,7 @@ class Processor:
     changelog topics of its state. `outputs`: topics it sends to. Exactly one of `handler` and
     `batch_handler` is given.
 
-    `name`: under which the positions of its tasks are stored. Two processors that read the same
+    `name`: under which the offsets of its tasks are stored. Two processors that read the same
     source have different names. A processor with another name reads its sources as a new one.
     """
 

@@ -148,7 +148,7 @@ def blames_record(error: BaseException) -> bool:
 
 
 def is_own_refused(error: BaseException) -> bool:
-    """Returns whether brokers refuse a record of the member's own, such as its positions."""
+    """Returns whether brokers refuse a record of the member's own, such as its offsets."""
     return refused_by(error) is ForGood.RECORD and vars(error).get("is_of_record") is False
 
 
@@ -195,7 +195,7 @@ def sentence(error: BaseException) -> str:
         return f"{name}: {error}"
     topic, text = _topic_of(error), _SENTENCES.get(name)
     if is_own_refused(error) and is_too_large(error):
-        return f"{name}: topic {topic} takes no record as large as one that the member keeps its positions in: raise its max.message.bytes"
+        return f"{name}: topic {topic} takes no record as large as one that the member keeps its offsets in: raise its max.message.bytes"
     if text is None:
         return f"{name}: {error}" + (f" (topic {topic})" if topic else "")
     operation = vars(error).get("operation", "")
@@ -248,8 +248,8 @@ class TaskRefusals:
         self._pending += records
         self._last = None if place is None else (place, offset)
 
-    def committed(self, records: int, positions: Mapping[TopicPartition, int]) -> None:
-        """So many of them are committed, up to before these positions."""
+    def committed(self, records: int, offsets: Mapping[TopicPartition, int]) -> None:
+        """So many of them are committed, up to before these offsets."""
         self._pending = max(0, self._pending - records)
         self._since_s, self._smaller = None, 0
         if self._suspects:
@@ -257,7 +257,7 @@ class TaskRefusals:
             self.most = max(1, self._suspects // 2) if self._suspects else None
         elif self.most is not None:
             self.most *= 2
-        for place in [place for place, each in self.records.items() if positions.get(place, 0) > each.offset]:
+        for place in [place for place, each in self.records.items() if offsets.get(place, 0) > each.offset]:
             del self.records[place]
 
     def back_to_usual(self, most: int) -> None:

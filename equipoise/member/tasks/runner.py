@@ -2,7 +2,7 @@
 processes records, commits, and closes it.
 
 Each commit sends everything since the last one began: outputs, changelog records and source
-positions, each with its origin, and the sources' offsets (with changelogs a moment later). With
+offsets, each with its origin, and the group's offsets (with changelogs a moment later). With
 exactly_once that is a transaction, together with other tasks. More records are processed meanwhile.
 When it commits, and sends outputs before that, is in `commit_schedule.py`; `open_task.py` writes
 the commit.
@@ -365,9 +365,9 @@ class TaskRunner:
         most = min(self._options.most_uncommitted_records, max(MOST_AT_ONCE, self._of_member.most_of_task(opened.reading.reader.partitions)))
         return most if self._refusals.most is None else min(most, self._refusals.most)
 
-    def _committed(self, records: int, positions: Mapping[TopicPartition, int]) -> None:
+    def _committed(self, records: int, offsets: Mapping[TopicPartition, int]) -> None:
         self.commits += 1
-        self._refusals.committed(records, positions)
+        self._refusals.committed(records, offsets)
         if self._clients is not None:
             self._clients.clock.over(self.task, is_committed=True)
 
@@ -469,7 +469,7 @@ class TaskRunner:
             handled = await processing.handle(records, done, end, self._boot_ms, self._held.until_ms)
             if handled:
                 done += handled
-                opened.positions[tp] = records[done - 1].offset + 1
+                opened.offsets[tp] = records[done - 1].offset + 1
                 self.processed += handled
                 self._refusals.handled(tp, records[done - 1].offset, handled)
             order = commits.processed(handled)

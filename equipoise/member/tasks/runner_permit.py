@@ -134,7 +134,7 @@ class RunnerPermit:
 
     def failed(self, task: TaskId, error: Exception) -> None:
         if not self._brokers.noted(f"task {task}", error):
-            _LOG.warning("task %s failed, reopening it: %s", task, error_text(error))
+            _LOG.warning("task %s: opening it again: %s", task, error_text(error))
 
     def fenced(self, task: TaskId) -> None:
         self.fenced_writes += 1

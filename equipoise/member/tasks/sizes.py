@@ -32,7 +32,7 @@ def is_too_large(error: BaseException) -> bool:
 
 Owns = Callable[[int, int | None], bool]
 """Whether the records with these numbers (from, to before; None: to the end) of those that were
-sent are the member's own, such as positions.
+sent are the member's own, such as offsets.
 """
 
 

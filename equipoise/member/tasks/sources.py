@@ -348,17 +348,17 @@ class TaskSources:
         consumer = self.reader.consumer
         return (await (consumer.beginning_offsets if to == "earliest" else consumer.end_offsets)([tp]))[tp]
 
-    def epochs_at(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> dict[TopicPartition, int]:
-        """Leader epochs in which the partitions had all before `positions`, in topics with these
+    def epochs_at(self, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> dict[TopicPartition, int]:
+        """Leader epochs in which the partitions had all before `offsets`, in topics with these
         ids; without those of which that is not known.
         """
         if topic_ids != self._topic_ids:
             return {}
-        return {tp: epoch for tp, epoch in self.epochs.items() if tp in positions and positions[tp] <= self._taken_to[tp]}
+        return {tp: epoch for tp, epoch in self.epochs.items() if tp in offsets and offsets[tp] <= self._taken_to[tp]}
 
     def place(
         self,
-        positions: Mapping[TopicPartition, int],
+        offsets: Mapping[TopicPartition, int],
         topic_ids: Mapping[str, str],
         epochs: Mapping[TopicPartition, int],
         order: SourceOrder | None = None,
@@ -368,11 +368,11 @@ class TaskSources:
         `order`: of several sources, in which `runs` has them.
         """
         self.stop_proving()
-        self._aside, self._error, self._taken_to, self.epochs = {}, None, dict(positions), dict(epochs)
+        self._aside, self._error, self._taken_to, self.epochs = {}, None, dict(offsets), dict(epochs)
         self._topic_ids, self._replaced = topic_ids, None
-        for tp, position in positions.items():
-            self.reader.consumer.seek(tp, position)
-        self.reader.consumer.resume(*positions)
+        for tp, offset in offsets.items():
+            self.reader.consumer.seek(tp, offset)
+        self.reader.consumer.resume(*offsets)
         self.is_placed = True
         self.reader.hold_fetches()
         self.reader.prove(epochs)
@@ -557,17 +557,17 @@ class TaskSources:
         """Ends `wait`."""
         self._woken.set()
 
-    def behind(self, tp: TopicPartition, position: int) -> int | None:
-        """Offsets from `position`, behind the last record that was processed, to the partition's
+    def behind(self, tp: TopicPartition, offset: int) -> int | None:
+        """Offsets from `offset`, behind the last record that was processed, to the partition's
         end. What has no record, as the markers of transactions, does not count once it was read.
         None: the end is unknown. Any thread may call this.
         """
         read_to, end = self.reader.consumer.next_offset(tp), self.end(tp)
         if end is None:
             return None
-        if read_to is not None and tp not in self._aside and self._taken_to.get(tp) == position:
-            position = max(position, read_to)
-        return max(0, end - position)
+        if read_to is not None and tp not in self._aside and self._taken_to.get(tp) == offset:
+            offset = max(offset, read_to)
+        return max(0, end - offset)
 
     def end(self, tp: TopicPartition) -> int | None:
         """The partition's end, by the last fetch or a later answer of its leader; None: unknown.

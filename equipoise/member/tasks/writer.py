@@ -30,7 +30,7 @@ def _all(first: int, end: int | None) -> bool:
 
 
 def _are_own(changes: Mapping[bytes, bytes | None], first: int, end: int | None) -> bool:
-    """With those of its handler, a task writes positions and fences to its changelogs."""
+    """With those of its handler, a task writes offsets and fences to its changelogs."""
     return all(key.startswith(RESERVED_PREFIX) for key in islice(changes, first, end))
 
 

@@ -97,7 +97,7 @@ def _member(topics: Topics, application: Application | None) -> Iterator[Need]:
     for topic in application.outputs:
         yield _topic(topic, "Write", "its tasks cannot commit")
     for operation in ("Read", "Write", "DescribeConfigs"):
-        yield _topic(positions_topic(application.group), operation, "members do not start: positions of tasks are there")
+        yield _topic(positions_topic(application.group), operation, "members do not start: offsets of tasks are there")
     yield _topic(positions_topic(application.group), "Create", "members cannot make it; an administrator can", is_optional=True)
     yield Need(Acl("Group", application.group, "Read"), "offsets are not committed")
     own = Acl("TransactionalId", f"{application.group}/", "Write", is_prefix=True)

@@ -48,7 +48,7 @@ def former(token: int, value: bytes, key: bytes = b"k", task: str = "0_0") -> Ch
 
 
 def restored(records: list[ChangelogRecord]) -> tuple[dict[bytes, bytes], ChangelogFence]:
-    """The application's values and the source positions in a store made of `records`, and the fence
+    """The application's values and the source offsets in a store made of `records`, and the fence
     after them.
     """
     fenced = FencedStore(MemoryStore(), "log/0")

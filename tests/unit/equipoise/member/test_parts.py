@@ -1,4 +1,4 @@
-"""Small parts of the member: the state of a task, source positions, the throttle, options."""
+"""Small parts of the member: the state of a task, source offsets, the throttle, options."""
 
 from __future__ import annotations
 

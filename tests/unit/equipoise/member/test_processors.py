@@ -36,7 +36,7 @@ def processor(sources: Any, **topics: Any) -> Processor:
         ([processor("t", state="s")], {"on_error": ErrorPolicy.dead_letter("s")}, "s is in on_error, too"),
         ([processor(["t", "t"])], {}, "t is named twice"),
         ([processor("t"), processor("t", name="b")], {"adopts": "old"}, "adopts: two processors read t"),
-        ([processor("g-positions")], {}, "has the positions of group g"),
+        ([processor("g-positions")], {}, "has the task offsets of group g"),
     ],
 )
 def test_uses_of_a_topic_that_spoil_each_other_are_refused(processors: Any, options: Any, says: str) -> None:
