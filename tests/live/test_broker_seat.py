@@ -160,6 +160,39 @@ async def test_group_goes_on_when_the_seat_is_killed_and_the_second_one_leads(st
     assert second.verified()
 
 
+@pytest.mark.slow
+async def test_seat_that_was_away_stands_by_behind_the_one_that_leads_since(start: Start, lead: Any) -> None:
+    """They lead with different settings: the lead that comes back would move partitions twice."""
+    clients = [start(name) for name in ("first", "second", "third")]
+    await until_shared(*clients)
+    seat = lead()
+    await until(lambda: "partitions move" in seat.said)
+    second = lead("--capacity", "third=2")
+    await until(lambda: "standing by" in second.said)
+    seat.process.send_signal(signal.SIGSTOP)
+    await until(lambda: len(clients[2].assigned) == 6)
+    seat.process.send_signal(signal.SIGCONT)
+    await until(lambda: "standing by" in seat.said)
+    await asyncio.sleep(5)
+    assert second.said.count("standing by") == 1, second.said
+    assert [len(each.assigned) for each in clients] == [3, 3, 6]
+
+
+async def test_seat_whose_clock_is_behind_stands_by(start: Start, lead: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = [start(name) for name in ("first", "second", "third")]
+    await until_shared(*clients)
+    seat = lead()
+    await until(lambda: "partitions move" in seat.said)
+    clock = tmp_path / "clock"
+    clock.write_text("-7200")
+    monkeypatch.setenv("STORM_CLOCK", str(clock))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "storm" / "clock"))
+    second = lead()
+    await until(lambda: "standing by" in second.said)
+    await asyncio.sleep(2)
+    assert "standing by" not in seat.said, seat.said
+
+
 async def test_held_partitions_wait_for_a_member_that_comes_back(start: Start, lead: Any) -> None:
     clients = [start(name) for name in ("first", "second", "third")]
     await until_shared(*clients)

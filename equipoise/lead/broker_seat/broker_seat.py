@@ -22,7 +22,7 @@ from equipoise.kafka.connection import Connection
 from equipoise.kafka.embedded_protocol import TopicPartition
 from equipoise.lead.broker_seat.broker_plan import MARK, MOST_FOLLOWED, newest, write_plan
 from equipoise.lead.broker_seat.described_group import DescribedConsumers, joined_clients, plan_for, subscriptions
-from equipoise.lead.broker_seat.extra_member import CLIENT_ID, JOINED_FIRST, ExtraMember, NoBrokerSeatError, OutOfGroupError, TopicsAsked
+from equipoise.lead.broker_seat.extra_member import CLIENT_ID, ExtraMember, NoBrokerSeatError, OutOfGroupError, TopicsAsked, id_behind
 from equipoise.lead.seat.generation import JoinedClient, SeatSettings, answer
 from equipoise.lead.seat.log import SeatLog, assigned_changes
 
@@ -81,7 +81,7 @@ class BrokerSeat:
         self.group = group
         self._runtime = runtime
         self._log, self._settings, self._together = seat_log, settings, together
-        self._member = ExtraMember(connection, group, JOINED_FIRST.format(runtime.wall_us(), runtime.unique()[:12]))
+        self._member = ExtraMember(connection, group, "")
         self._brokers = BrokerWatch(f"group {group}", runtime.monotonic_s)
         self._lags = LagFetcher(group_id=group, connection=connection, auto_offset_reset="earliest", timeout_s=LAGS_WITHIN_S)
         self._stopped = asyncio.Event()
@@ -139,6 +139,8 @@ class BrokerSeat:
                     await asyncio.sleep(LOOK_S)
             except OutOfGroupError as error:
                 _LOG.info("group %s: joins again: %s", self.group, error)
+                if error.is_removed:
+                    self._member.member_id = ""  # another one behind the seat that leads since
             except errors.GroupAuthorizationFailedError:
                 raise NoBrokerSeatError(f"--group {self.group}: the user may not read this group; it needs READ and DESCRIBE on the group") from None
             except errors.TopicAuthorizationFailedError:
@@ -153,6 +155,7 @@ class BrokerSeat:
             found = await self._member.describe()
             if found is not None and not found.carriers and found.assignor == TOGETHER:
                 self._together = True
+            self._member.member_id = self._member.member_id or id_behind(found, self._runtime)
             await self._beat(f"{MARK}1")
             _LOG.info("group %s: joined as %s", self.group, self._member.member_id)
 

@@ -11,6 +11,7 @@ import attrs
 from aiokafka import errors
 
 from equipoise.events.errors import InputError
+from equipoise.hosting.runtime import Runtime
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup
 from equipoise.kafka.group_requests import JOINS, LEAVES, ConsumerGroupDescribe, ConsumerGroupHeartbeat
@@ -18,8 +19,6 @@ from equipoise.lead.broker_seat.described_group import DescribedConsumers, descr
 from equipoise.lead.seat.metadata import SeatTopicMetadata, described_topics
 
 CLIENT_ID = "equipoise-lead"
-JOINED_FIRST = CLIENT_ID + "-{:016d}-{}"
-"""Form of the id of a member, from its start (us since 1970): the first one has the lowest."""
 ASSIGNOR = "equipoise"
 """Name of the assignor inside the brokers."""
 REBALANCE_TIMEOUT_MS = 60_000
@@ -36,7 +35,22 @@ class NoBrokerSeatError(InputError):
 
 
 class OutOfGroupError(errors.KafkaError):  # type: ignore[misc]  # aiokafka has no types
-    """The member is not in the group any more, and has to join again."""
+    """The member has to join again. `is_removed`: the broker has removed it, and others may have
+    its place.
+    """
+
+    def __init__(self, said: str, *, is_removed: bool) -> None:
+        super().__init__(said)
+        self.is_removed = is_removed
+
+
+def id_behind(group: DescribedConsumers | None, runtime: Runtime) -> str:
+    """Returns the id of a member of equipoise that joins now. It is above those of the members of
+    equipoise in the group, whatever the clocks of their machines say.
+    """
+    known = [each.member_id.removeprefix(f"{CLIENT_ID}-").partition("-")[0] for each in ([] if group is None else group.carriers)]
+    behind_us = max((int(number) + 1 for number in known if number.isdecimal() and len(number) == 16), default=0)
+    return f"{CLIENT_ID}-{max(runtime.wall_us(), behind_us):016d}-{runtime.unique()[:12]}"
 
 
 @attrs.frozen(kw_only=True)
@@ -49,8 +63,8 @@ class TopicsAsked:
 
 class ExtraMember:
     """The membership of one process. `member_id`: of members that carry plans, the one with the
-    lowest id leads. `assignor`: the one that it wishes; None: the broker's own. Requests raise
-    KafkaError or OSError.
+    lowest id leads; "": it has none yet (`id_behind`). `assignor`: the one that it wishes; None:
+    the broker's own. Requests raise KafkaError or OSError.
     """
 
     def __init__(self, connection: Connection, group: str, member_id: str, *, assignor: str | None = ASSIGNOR, client_id: str = CLIENT_ID) -> None:
@@ -104,7 +118,7 @@ class ExtraMember:
             raise NoBrokerSeatError(f"--group {self.group}: the broker does not take it over to the new protocol: {answer.error_message}")
         if code in (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_ID_NOT_FOUND):
             self.epoch = JOINS
-            raise OutOfGroupError(answer.error_message or str(code))
+            raise OutOfGroupError(answer.error_message or str(code), is_removed=code != FENCED_MEMBER_EPOCH)
         self._group.check(code)
 
     async def leave(self) -> None:

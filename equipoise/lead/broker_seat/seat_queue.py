@@ -10,7 +10,7 @@ from typing import Self
 from equipoise.hosting.runtime import Runtime
 from equipoise.kafka.connection import Connection
 from equipoise.lead.broker_seat.broker_plan import MARK
-from equipoise.lead.broker_seat.extra_member import CLIENT_ID, JOINED_FIRST, ExtraMember, OutOfGroupError
+from equipoise.lead.broker_seat.extra_member import CLIENT_ID, ExtraMember, OutOfGroupError, id_behind
 
 PREFIX = f"{CLIENT_ID}."
 
@@ -20,11 +20,8 @@ class SeatQueue:
 
     def __init__(self, connection: Connection, group: str, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._member = ExtraMember(connection, f"{PREFIX}{group}", self._new_id(), assignor=None)
+        self._member = ExtraMember(connection, f"{PREFIX}{group}", "", assignor=None)
         self._beaten_s = 0.0
-
-    def _new_id(self) -> str:
-        return JOINED_FIRST.format(self._runtime.wall_us(), self._runtime.unique()[:12])
 
     async def __aenter__(self) -> Self:
         return self
@@ -40,12 +37,14 @@ class SeatQueue:
         try:
             if self._member.epoch == 0:
                 self._beaten_s = now_s
+                self._member.member_id = self._member.member_id or id_behind(await self._member.describe(), self._runtime)
                 await self._member.beat(f"{MARK}1")
             elif now_s - self._beaten_s >= self._member.heartbeat_interval_ms / 2_000:
                 self._beaten_s = now_s
                 await self._member.beat()
-        except OutOfGroupError:
-            self._member.member_id = self._new_id()  # it was away, and others may have its place
+        except OutOfGroupError as error:
+            if error.is_removed:
+                self._member.member_id = ""  # another one behind the process that leads since
             return False
         found = await self._member.describe()
         return found is not None and min((each.member_id for each in found.carriers), default="") == self._member.member_id
