@@ -21,6 +21,7 @@ from equipoise.log.kafka.log_opening import open_partitions
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.watched_change import ChangeObserver
 
 TICK_S = 0.3
 
@@ -33,6 +34,7 @@ class Leader:
         self.topics = Topics(prefix)
         self.group = group
         self.machine = GroupMachine()
+        self.observer = ChangeObserver()
         self.facts: list[FactRecord] = []
         self.decisions: list[DecisionRecord] = []
         self.failure: EquipoiseError | None = None
@@ -70,7 +72,7 @@ class Leader:
                 if time.monotonic() - ticked_s >= TICK_S:
                     ticked_s = time.monotonic()
                     await self._observe(consumer)
-                    await self.say(ProbingTick())
+                    await self.say(self.observer.verdict or ProbingTick())
 
     async def _fold(self, record: FactRecord) -> None:
         try:
@@ -78,6 +80,7 @@ class Leader:
         except EquipoiseError as error:
             self.failure = error
             raise
+        self.observer.see(self.machine.state, record, decided)
         self.facts.append(record)
         for each in decided:
             self.decisions.append(each)
