@@ -17,6 +17,7 @@ from equipoise.kafka.admin.shell import WireAdmin
 from equipoise.kafka.client import NewTopic
 
 AWAY = errors.NodeNotReadyError("away")
+SILENCE = object()
 
 
 class AdminWire:
@@ -44,6 +45,8 @@ class AdminWire:
     async def send(self, node: int, request: Any) -> Any:
         self.asked.append((node, request))
         answer = self.answers[node].pop(0)
+        if answer is SILENCE:
+            await asyncio.Event().wait()
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -62,6 +65,22 @@ async def test_question_goes_to_the_next_broker_when_one_is_away() -> None:
     wire: Any = AdminWire({3: [AWAY], 1: [errors.KafkaConnectionError("gone")], 2: ["answer"]})
     assert await WireAdmin(wire).ask("request") == "answer"
     assert [node for node, _ in wire.asked] == [3, 1, 2]
+
+
+async def test_question_goes_to_the_next_broker_when_one_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_choice, "SILENT_S", 0.05)
+    wire: Any = AdminWire({3: [SILENCE], 1: [errors.RequestTimedOutError("late")], 2: ["answer"]})
+    assert await WireAdmin(wire).ask("request") == "answer"
+    assert [node for node, _ in wire.asked] == [3, 1, 2]
+
+
+async def test_last_broker_that_is_asked_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_choice, "SILENT_S", 0.05)
+    wire: Any = AdminWire({3: [SILENCE], 1: [SILENCE]})
+    asked = asyncio.ensure_future(WireAdmin(wire).ask("request"))
+    await asyncio.wait((asked,), timeout=0.3)
+    assert not asked.done()
+    asked.cancel()
 
 
 async def test_question_fails_when_no_broker_is_left_or_one_refuses() -> None:
