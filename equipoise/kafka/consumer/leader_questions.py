@@ -26,6 +26,8 @@ from equipoise.kafka.declared_requests import by_topic
 
 T = TypeVar("T")
 AGAIN_S = 0.1
+MORE = 1.5
+"""Times the timeout of a request: when one broker was silent for that long, another one is asked."""
 MakeRequest = Callable[[Collection[TopicPartition]], Any]
 Answers = Iterable[tuple[TopicPartition, int, T]]
 """Partition, error code (0: none), and what was asked for."""
@@ -72,16 +74,17 @@ async def delete_records(wire: Wire, before: Mapping[TopicPartition, int], withi
 async def _answered(
     wire: Wire, places: Collection[TopicPartition], request: MakeRequest, read: Callable[[Any], Answers[T]], within_s: float
 ) -> dict[TopicPartition, T]:
-    """Repeats what leaders that change answer."""
+    """Repeats what leaders that change answer. `within_s`: the timeout of a request."""
     silent: set[int] = set()
     why = f"no broker has named the leaders of {', '.join(sorted({place[0] for place in places}))}"
     try:
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(MORE * within_s):
             while True:
                 try:
                     return await _asked(wire, places, request, read, silent)
                 except KafkaError as error:
-                    why = f"{type(error).__name__} {error}"
+                    if not isinstance(error, LeaderNotAvailableError):
+                        why = f"{type(error).__name__} {error}"
                     if not error.retriable or isinstance(error, IncompatibleBrokerVersion):
                         raise
                     if error.invalid_metadata:
@@ -89,7 +92,7 @@ async def _answered(
                     await asyncio.sleep(AGAIN_S)
     except TimeoutError as error:
         who = f"no answer of broker {', '.join(map(str, sorted(silent)))}" if silent else why
-        late: Exception = KafkaTimeoutError(f"{who}, for {within_s:.0f} s")
+        late: Exception = KafkaTimeoutError(f"{who}, for {MORE * within_s:.0f} s")
         raise late from error
 
 
