@@ -42,7 +42,7 @@ from equipoise.replay.spark.timeline import TABLES, plain_tables, spark_timeline
 from equipoise.replay.spark.verify import spark_verify, verify_group
 from equipoise.replay.spark.what_if import what_if_group, what_if_rows
 from equipoise.replay.whatif.evaluate import Configuration
-from equipoise.testing.many_groups import Fleet, make_group
+from examples.fleet.many_groups import Fleet, make_group
 
 CORES = os.cpu_count() or 1
 SEEDS = (0,)

@@ -51,7 +51,7 @@ from equipoise.replay.verification import verify
 from equipoise.replay.whatif.evaluate import Configuration
 from equipoise.replay.wording import counted
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.testing.many_groups import Fleet, make_fleet
+from examples.fleet.many_groups import Fleet, make_fleet
 
 CORES = os.cpu_count() or 1
 FLEET = Fleet(groups=int(os.environ.get("BENCH_GROUPS", "40")), records=int(os.environ.get("BENCH_RECORDS", "200000")), seed=1)

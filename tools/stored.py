@@ -14,7 +14,7 @@ from equipoise.log.parquet.log import ArchiveLog
 from equipoise.member.copies.directory import StateDirectory
 from equipoise.member.copies.stores import RocksStore
 from equipoise.replay.verification import verify
-from equipoise.testing.many_groups import Fleet, make_fleet
+from examples.fleet.many_groups import Fleet, make_fleet
 
 GROUPS, RECORDS, SEED = 1, 400, 10
 STATE = {f"key {number}".encode(): f"value {number}".encode() * 3 for number in range(50)}

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from equipoise import replay
-from equipoise.testing.many_groups import Fleet, make_fleet
+from examples.fleet.many_groups import Fleet, make_fleet
 
 GROUP = "g000"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from equipoise.replay.spark.session import NO_JAVA, session
-from equipoise.testing.many_groups import Fleet, make_fleet
+from examples.fleet.many_groups import Fleet, make_fleet
 from tests.live.conftest import bootstrap
 from tools.brokers import jars
 

@@ -9,7 +9,7 @@ import pytest
 from equipoise import replay
 from equipoise.log import open_log
 from equipoise.replay.verification import Verdict
-from equipoise.testing.many_groups import Fleet, make_fleet
+from examples.fleet.many_groups import Fleet, make_fleet
 from examples.replay.__main__ import GROUP, main
 from tests.made import hold
 

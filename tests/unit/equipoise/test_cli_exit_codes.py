@@ -25,7 +25,7 @@ from equipoise.log import open_log
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.files import all_parts, by_partition
 from equipoise.replay.parallel import ProcessDiedError, in_processes
-from equipoise.testing.many_groups import Fleet, make_fleet
+from examples.fleet.many_groups import Fleet, make_fleet
 from tests.unit.equipoise.test_output import contents
 from tests.unit.replay.lived import lived, write
 
@@ -60,7 +60,7 @@ def processes_of(session: int) -> list[int]:
 def command_of(line: str) -> list[str]:
     """`line`: a command and its arguments, or ``.MODULE`` of equipoise and its arguments."""
     name, *words = line.split()
-    return [*COMMAND[:-1], f"equipoise{name}", *words] if name.startswith(".") else [*COMMAND, name, *words]
+    return [*COMMAND[:-1], name, *words] if "." in name else [*COMMAND, name, *words]
 
 
 def ended(line: str, folder: Path, target: Path, sign: str, which: signal.Signals, *, whole_group: bool = False) -> tuple[int, str]:
@@ -136,7 +136,7 @@ def test_ended_writer_reports_its_files(folder: Path, tmp_path: Path, line: str,
 @pytest.mark.parametrize("whole_group", [False, True], ids=["the process", "the terminal"])
 @pytest.mark.parametrize(("which", "code"), SIGNALS)
 def test_ended_fleet_stops_its_processes_and_can_resume(tmp_path: Path, which: signal.Signals, code: int, whole_group: bool) -> None:
-    line = ".testing.fleet --to {t}/fleet --groups 4 --records 1600 --seed 3 --processes 2"
+    line = "examples.fleet --to {t}/fleet --groups 4 --records 1600 --seed 3 --processes 2"
     ended_with, told = ended(line, tmp_path, tmp_path, "simulating", which, whole_group=whole_group)
     assert ended_with == code, told
     assert re.search(r"^equipoise: interrupted; \S+/fleet holds \d of 4 groups; the same command makes the others$", told, re.MULTILINE), told
@@ -277,7 +277,7 @@ def test_archive_after_a_full_disk_resumes(folder: Path, small: SmallDisk, name:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_fleet_on_a_full_disk_counts_its_groups(folder: Path, small: SmallDisk, processes: int) -> None:
     small.leave(24_000 if small.is_mounted else 8_192)
-    done = small.run(f".testing.fleet --to {{t}}/fleet --groups 4 --records 4000 --processes {processes}", folder)
+    done = small.run(f"examples.fleet --to {{t}}/fleet --groups 4 --records 4000 --processes {processes}", folder)
     assert done.returncode == 74, done.stderr
     told = r"equipoise: \S+/fleet: .+; make room there; \S+/fleet holds (\d) of 4 groups; the same command makes the others\n"
     said = re.fullmatch(told, done.stderr)

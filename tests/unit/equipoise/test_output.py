@@ -24,7 +24,7 @@ from equipoise.events.errors import InputError, StorageError
 from equipoise.events.facts import LogOpened
 from equipoise.log import open_log
 from equipoise.replay.interrupts import undisturbed
-from equipoise.testing.fleet import fleet
+from examples.fleet.__main__ import fleet
 from tests.unit.replay.lived import lived, write
 
 PAGE = '<!doctype html>\n<meta name="generator" content="equipoise">\n'

@@ -14,7 +14,7 @@ from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.files import all_parts
 from equipoise.log.parquet.log import ArchiveLog
 from equipoise.replay.verification import verify
-from equipoise.testing.many_groups import Fleet, check_location, make_fleet
+from examples.fleet.many_groups import Fleet, check_location, make_fleet
 
 
 def test_fleet_sizes_fall_and_add_up() -> None:

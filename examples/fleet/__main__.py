@@ -1,4 +1,4 @@
-"""`python -m equipoise.testing.fleet --to ARCHIVE`: writes an archive of many simulated groups."""
+"""`python -m examples.fleet --to ARCHIVE`: writes an archive of many simulated groups."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def fleet(screen: Screen, location: str, groups: int, records: int, seed: int, p
 
     \b
     Examples:
-      python -m equipoise.testing.fleet --to fleet/ --groups 20 --records 100000
-      python -m equipoise.testing.fleet --to fleet/
+      python -m examples.fleet --to fleet/ --groups 20 --records 100000
+      python -m examples.fleet --to fleet/
     """
-    from equipoise.testing.many_groups import Fleet, check_location, groups_there, make_fleet
+    from examples.fleet.many_groups import Fleet, check_location, groups_there, make_fleet
 
     wanted = Fleet(groups=groups, records=records, seed=seed)
     folder = check_location(location)
@@ -43,4 +43,4 @@ def fleet(screen: Screen, location: str, groups: int, records: int, seed: int, p
 
 
 if __name__ == "__main__":
-    fleet(prog_name="python -m equipoise.testing.fleet")
+    fleet(prog_name="python -m examples.fleet")
