@@ -35,6 +35,7 @@ from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import FATAL_REJECTIONS, MemberSession, MemberSettings
 from tests.search.scripted_assignor import ScriptedAssignor, load
 from tests.support.reference_model.step_checker import check_timers
+from tests.support.session_snapshots import restore, snapshot
 
 NOW = 1_000
 APPENDED = 5_000
@@ -255,10 +256,10 @@ class Stepper:
     # The sessions
 
     def _session(self, who: int, session_id: int) -> MemberSession:
-        return self._session_class.restore(self.incarnations[who], self.sessions.values[session_id])
+        return restore(self._session_class, self.incarnations[who], self.sessions.values[session_id])
 
     def _keep_session(self, session: MemberSession, now_ms: int) -> int:
-        state = json.loads(session.snapshot())
+        state = json.loads(snapshot(session))
         oldest_ms = now_ms - self.longest_steps - 1
         for name in ("heartbeat_ms", "fetch_ms"):
             state[name] = max(oldest_ms, state[name]) - now_ms + NOW

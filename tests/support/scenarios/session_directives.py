@@ -20,6 +20,7 @@ from tests.support.scenarios.render import by_task_text, fact_text
 from tests.support.scenarios.scenario_context import Context
 from tests.support.scenarios.session_harness import SIMPLER, Fetch, Host, SessionHarness
 from tests.support.scenarios.text import ScenarioError
+from tests.support.session_snapshots import restore, snapshot
 
 
 def _harness(context: Context) -> SessionHarness:
@@ -53,7 +54,7 @@ def _line(harness: SessionHarness, host: Host) -> str:
     """``m1 epoch=2 may=(0_0) not=(0_1:hold) lease_ms=26990``. Asks a copy of the session, because
     the questions change its state.
     """
-    session = type(host.session).restore(host.session.settings, host.session.snapshot())
+    session = restore(type(host.session), host.session.settings, snapshot(host.session))
     now_ms = harness.now_ms
     refusals = {task: session.refusal(task, now_ms) for task in sorted({*session.grants, *session.closing})}
     words = [host.name, f"epoch={session.assignment_epoch}", f"may={tasks_text(task for task, why in refusals.items() if why is None)}"]

@@ -15,6 +15,7 @@ from equipoise.log.rows import DecisionRow
 from equipoise.statemachine.member import MemberSession, Reception
 from tests.support.scenarios.render import member_text
 from tests.support.scenarios.transcript import Transcript
+from tests.support.session_snapshots import restore, snapshot
 
 
 class _DatedFromArrival(MemberSession):
@@ -182,7 +183,7 @@ class SessionHarness:
         owners: dict[TaskId, list[Host]] = {}
         for name in sorted(self.hosts):
             host = self.hosts[name]
-            copy = type(host.session).restore(host.session.settings, host.session.snapshot())
+            copy = restore(type(host.session), host.session.settings, snapshot(host.session))
             for task in sorted(copy.grants):
                 if copy.may_process(task, self.now_ms):
                     owners.setdefault(task, []).append(host)

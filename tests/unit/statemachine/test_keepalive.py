@@ -13,6 +13,7 @@ from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import Fact, LagReported, Load, MemberUnchanged
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine.member import SMALL_RATE, MemberSession, differs
+from tests.support.session_snapshots import restore, snapshot
 from tests.unit.statemachine.sessions import OTHER, STATEFUL, assigned, joined, record
 
 LEFT_OVER = TaskId(0, 7)
@@ -286,5 +287,5 @@ def test_session_without_the_interval_reports_at_each_heartbeat():
 
 def test_restored_session_goes_on_resting():
     session, due_ms = resting()
-    again = MemberSession.restore(session.settings, session.snapshot())
+    again = restore(MemberSession, session.settings, snapshot(session))
     assert said(again, 2 * HEARTBEAT_MS, due_ms + REST_MS) == said(session, 2 * HEARTBEAT_MS, due_ms + REST_MS)

@@ -17,6 +17,7 @@ from equipoise.events.parts import split
 from equipoise.events.records import UnreadDecision
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine.member import End, MemberSession, Reception
+from tests.support.session_snapshots import restore, snapshot
 from tests.unit.statemachine.sessions import (
     LEASE_MS,
     OTHER,
@@ -308,7 +309,7 @@ def test_shorter_log_found_once_is_forgotten_after_an_intact_read():
 def test_shorter_log_found_again_a_second_later_ends_the_incarnation():
     session = running()
     session.log_went_back(sent_ms=3_000, now_ms=3_010)
-    restored = MemberSession.restore(session.settings, session.snapshot())
+    restored = restore(MemberSession, session.settings, snapshot(session))
     for each in (session, restored):
         each.log_went_back(sent_ms=4_010, now_ms=4_020)
         assert (each.ended, each.closing) == (End.LOG_WENT_BACK, {STATELESS})
@@ -365,7 +366,7 @@ def test_unreadable_decision_for_this_incarnation_ends_it_with_member_left():
     assert session.closing == {OTHER, STATELESS}
     session.task_closed(OTHER, 150)
     assert session.poll(150) == []
-    restored = MemberSession.restore(session.settings, session.snapshot())
+    restored = restore(MemberSession, session.settings, snapshot(session))
     for each in (session, restored):
         each.task_closed(STATELESS, 200)
         assert each.poll(200) == [MemberLeft(member_id="m1", incarnation=7)]
@@ -567,7 +568,7 @@ def test_member_ignores_tasks_outside_its_topology():
     assert set(session.grants) == {known[0]}
     assert (session.standby, session.warmup) == (frozenset({known[1]}), frozenset())
     assert session.held(0) == [STATELESS]
-    assert MemberSession.restore(session.settings, session.snapshot()).unknown == set(unknown)
+    assert restore(MemberSession, session.settings, snapshot(session)).unknown == set(unknown)
     session.receive(record(2, assigned(2, (STATELESS,))), 1)
     assert session.unknown == frozenset()
 
@@ -598,7 +599,7 @@ def test_member_whose_messages_are_rejected_ends(code: str):
 def test_session_refused_for_a_higher_incarnation_is_ousted(code: str):
     session = refused(code, 9)
     assert (session.ended, session.newest_incarnation, session.is_ousted) == (End.REFUSED, 9, True)
-    assert MemberSession.restore(settings(), session.snapshot()).is_ousted
+    assert restore(MemberSession, settings(), snapshot(session)).is_ousted
 
 
 def test_session_whose_join_was_lost_is_not_ousted_by_its_predecessor():
@@ -763,13 +764,13 @@ def _moments() -> list[MemberSession]:
 @pytest.mark.parametrize("moment", range(4))
 def test_restored_session_equals_and_continues_the_original(moment: int):
     original = _moments()[moment]
-    restored = MemberSession.restore(original.settings, original.snapshot())
-    assert restored.snapshot() == original.snapshot()
+    restored = restore(MemberSession, original.settings, snapshot(original))
+    assert snapshot(restored) == snapshot(original)
     for session in (original, restored):
         if session.joined and session.ended is None:
             session.receive(record(session.next_number, assigned(9, (OTHER,), tokens=(9,))), 3_500)
     assert restored.poll(7_000) == original.poll(7_000)
-    assert restored.snapshot() == original.snapshot()
+    assert snapshot(restored) == snapshot(original)
 
 
 # Assignments in parts (L8)
@@ -783,7 +784,7 @@ def test_assignment_in_parts_is_applied_at_its_last_part():
         assert session.receive(record(number, part), 10) is Reception.APPLIED
         assert session.assignment_epoch == 1
         assert session.may_process(STATELESS, 10)
-    session = MemberSession.restore(session.settings, session.snapshot())
+    session = restore(MemberSession, session.settings, snapshot(session))
     session.receive(record(5, parts[-1]), 20)
     assert session.assignment_epoch == 2
     assert session.closing == {STATELESS}
@@ -829,7 +830,7 @@ def test_report_that_does_not_fit_has_assigned_copies_first_and_the_rest_follows
     heard = dict(first.lags)
     now_ms = 3_100
     while True:
-        session = Terse.restore(session.settings, session.snapshot())
+        session = restore(Terse, session.settings, snapshot(session))
         session.heartbeat_acknowledged(sent_ms=3_000, now_ms=now_ms, report_number=sent[-1].number)
         if not session.has_more_to_report:
             break

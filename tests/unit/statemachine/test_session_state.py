@@ -13,6 +13,7 @@ from equipoise.events.facts import LagReported, LeaveCancelled, LeaveIntended, L
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine.member import MemberSession
 from equipoise.statemachine.session_state import End, Grant, MemberSettings
+from tests.support.session_snapshots import restore, snapshot
 from tests.unit.statemachine.sessions import assigned, settings
 
 A, B, C = TaskId(0, 2), TaskId(0, 10), TaskId(1, 0)
@@ -127,7 +128,7 @@ def test_session_that_begins_remembers_nothing():
 
 def test_restored_session_remembers_everything():
     for session in (used(), MemberSession(settings())):
-        restored = MemberSession.restore(session.settings, session.snapshot())
+        restored = restore(MemberSession, session.settings, snapshot(session))
         assert remembered(restored) == remembered(session)
         assert {name: type(value) for name, value in vars(restored).items()} == {name: type(value) for name, value in vars(session).items()}
         assert restored.settings is session.settings
@@ -136,10 +137,10 @@ def test_restored_session_remembers_everything():
 def test_equal_sessions_have_equal_bytes():
     other = {name: dict(reversed(value.items())) if isinstance(value, dict) else value for name, value in USED.items()}
     backwards = used(**{**other, "closing": {C, B, A}, "_newly_ready": [B, A], "_given_up": [C, B]})
-    assert (list(backwards.grants), backwards.snapshot()) == ([A, B], used().snapshot())
-    state = json.loads(used().snapshot())
+    assert (list(backwards.grants), snapshot(backwards)) == ([A, B], snapshot(used()))
+    state = json.loads(snapshot(used()))
     assert (state["closing"], [task for task, _ in state["lags"]], state["newly_ready"]) == (["0_2", "0_10", "1_0"],) * 2 + (["0_2", "0_10"],)
-    assert used().snapshot().startswith(b'{"acceptable":[9,10],"asked":true,"closing":["0_2","0_10","1_0"],"doubtful_since_ms":12,')
+    assert snapshot(used()).startswith(b'{"acceptable":[9,10],"asked":true,"closing":["0_2","0_10","1_0"],"doubtful_since_ms":12,')
 
 
 def test_settings_have_the_documented_defaults_and_limits():
