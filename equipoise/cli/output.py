@@ -22,7 +22,6 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from equipoise.events.errors import EquipoiseError, InputError, StorageError
@@ -33,9 +32,6 @@ from equipoise.log.parquet.archive_stores import is_remote_location, store_at
 from equipoise.log.parquet.files import MARK, foreign_files
 from equipoise.log.storage import cannot_write
 from equipoise.replay.interrupts import undisturbed
-
-if TYPE_CHECKING:
-    pass
 
 _SQLITE_SIDES = ("-wal", "-shm", "-journal")
 _HEAD_BYTES = 4_096

@@ -6,12 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from equipoise.member.http.measurements import MemberFigures
 from equipoise.member.tasks.failures import SECONDS
+
+F = TypeVar("F", bound=Metric)
+
+
+def _named(kind: Callable[..., F], name: str, text: str, *labels: str) -> F:
+    """A metric of a member, with these labels beside its own."""
+    return kind(f"equipoise_member_{name}", text, labels=["group", "member", *labels])
 
 
 class MemberCollector(Collector):
@@ -36,39 +44,22 @@ class MemberCollector(Collector):
             "throttled_seconds": "Time for which quotas of the brokers have held back the member's process.",
             "damaged_copies": "Local copies that were given up because they were damaged, and are restored from their changelogs.",
         }
-        of_member = {name: CounterMetricFamily(f"equipoise_member_{name}", text, labels=["group", "member"]) for name, text in counters.items()}
-        failures = CounterMetricFamily(
-            "equipoise_member_failures",
-            "Failures of handlers, serdes and timers, by source topic and what was done then.",
-            labels=["group", "member", "topic", "outcome"],
+        of_member = {name: _named(CounterMetricFamily, name, text) for name, text in counters.items()}
+        failures = _named(
+            CounterMetricFamily, "failures", "Failures of handlers, serdes and timers, by source topic and what was done then.", "topic", "outcome"
         )
-        drops = CounterMetricFamily(
-            "equipoise_member_dropped_records",
+        drops = _named(
+            CounterMetricFamily,
+            "dropped_records",
             "Records that were dropped, by processor, who did, and why: again when a task has to repeat them.",
-            labels=["group", "member", "processor", "by", "reason"],
+            *("processor", "by", "reason"),
         )
-        times = HistogramMetricFamily(
-            "equipoise_member_handler_seconds",
-            "Calls of handlers: the first of those that a task makes one after the other.",
-            labels=["group", "member"],
-        )
-        tasks = GaugeMetricFamily(
-            "equipoise_member_tasks", "Tasks here, by role; opening: granted, and not running yet.", labels=["group", "member", "role"]
-        )
-        parked = GaugeMetricFamily(
-            "equipoise_member_parked_tasks",
-            "Tasks that have failed, at a record or by refusals.",
-            labels=["group", "member"],
-        )
-        lease = GaugeMetricFamily(
-            "equipoise_member_lease_left_seconds", "Time until the lease is over, unless it is renewed; 0: it is.", labels=["group", "member"]
-        )
-        source_lag = GaugeMetricFamily(
-            "equipoise_member_source_lag_records", "Source records still to be processed, by running task.", labels=["group", "member", "task"]
-        )
-        restore_lag = GaugeMetricFamily(
-            "equipoise_member_restore_lag_records", "Records still to be restored, by copy or opening task.", labels=["group", "member", "task"]
-        )
+        times = _named(HistogramMetricFamily, "handler_seconds", "Calls of handlers: the first of those that a task makes one after the other.")
+        tasks = _named(GaugeMetricFamily, "tasks", "Tasks here, by role; opening: granted, and not running yet.", "role")
+        parked = _named(GaugeMetricFamily, "parked_tasks", "Tasks that handle nothing more, because of a record or of refusals.")
+        lease = _named(GaugeMetricFamily, "lease_left_seconds", "Time until the lease is over, unless it is renewed; 0: it is.")
+        source_lag = _named(GaugeMetricFamily, "source_lag_records", "Source records still to be processed, by running task.", "task")
+        restore_lag = _named(GaugeMetricFamily, "restore_lag_records", "Records still to be restored, by copy or opening task.", "task")
         if figures is not None:
             done = figures.done
             values = (
