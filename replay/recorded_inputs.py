@@ -100,10 +100,6 @@ class Curve:
             kept.append((at_ms, end))
         return Curve(tuple(kept))
 
-    def rate_per_s(self, from_ms: int, to_ms: int) -> float:
-        """Mean growth in records/s between two times; 0.0 when they are the same."""
-        return (self.at(to_ms) - self.at(from_ms)) * 1_000 / (to_ms - from_ms) if to_ms > from_ms else 0.0
-
 
 @attrs.frozen(kw_only=True)
 class GroupStart:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import attrs
 
@@ -55,8 +55,6 @@ from equipoise.statemachine.rejections import Rejected
 from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, WatchedChange, fenced_key, known_lag
 from equipoise.statemachine.step_context import StepContext
 from equipoise.statemachine.topologies import difference
-
-V = TypeVar("V")
 
 FURTHEST = 2**63
 """More records than any copy can be behind."""

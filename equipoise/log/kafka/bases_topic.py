@@ -41,8 +41,6 @@ Place = tuple[int, int, int, str]
 """Of a group's state in a base: the fact after which it is, the number of the last decision by
 then, the form, and the SHA-256 in hex.
 """
-Stored = tuple[bytes, bytes | None]
-"""Key and value of a record; no value: it deletes the key."""
 
 
 @attrs.frozen(kw_only=True)

@@ -43,7 +43,6 @@ _OTHER_STORES = {
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)")
 _QUERY = re.compile(r"(.*)\?partition=(\d{1,5})")
 _MOST_ATTEMPTS = 10
-_CHUNK_BYTES = 1 << 20
 
 
 def is_remote_location(location: str) -> bool:

@@ -23,10 +23,6 @@ MOST_CANCELLED = 200
 """Cancelled timers that a loop keeps before it drops them all."""
 
 
-class StuckError(Exception):
-    """The same instant lasts for ever: some loop runs callbacks without end."""
-
-
 class Event:
     """Something to be called at a time, outside of every loop: by the network or a broker."""
 

@@ -30,20 +30,6 @@ class CallsLater(Protocol):
     def call_later(self, delay_us: float, callback: Callable[..., object], *arguments: Any) -> object: ...
 
 
-class LoopScheduler:
-    """The scheduler of a test that runs in one ordinary event loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-
-    @property
-    def now_us(self) -> int:
-        return int(self._loop.time() * 1_000_000)
-
-    def call_later(self, delay_us: float, callback: Callable[..., object], *arguments: Any) -> object:
-        return self._loop.call_later(delay_us / 1_000_000, callback, *arguments)
-
-
 class Ending(StrEnum):
     """A way in which a connection ends in place of an answer to what the broker has done."""
 

@@ -12,9 +12,8 @@ from aiokafka.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
 
 from equipoise.kafka.client import Headers
 
-BATCH_OVERHEAD = 61
 RECORD_OVERHEAD = 8
-"""About what a batch and a record add to their keys, values and headers."""
+"""About what a record adds to its key, value and headers."""
 KEPT_BATCHES = 5
 """Batches of a producer that a leader recognises when they come again."""
 _SEQUENCES = 2**31
