@@ -131,6 +131,11 @@ async def test_users_work_with_the_listed_acls_and_the_doctor_finds_everything_f
             result = await ran(broker, "reader", *command)
             assert result.exit_code == 0, (command, result.output)
             assert GROUP in result.stdout
+        with broker.without("reader", Acl("Topic", "equipoise.facts", "Read")):
+            async with asyncio.timeout(MOST_S):
+                while (result := await ran(broker, "reader", "status")).exit_code == 0:  # noqa: ASYNC110  # brokers forget a right after a while
+                    await asyncio.sleep(0.2)
+            assert "topic equipoise.facts: this user may not see it" in result.output, "and not that there is no log"
         shown = await ran(broker, "reader", "configure", "--group", GROUP)
         assert shown.exit_code == 0, shown.output  # a look needs no right to write
         changed = await ran(broker, "reader", "configure", "--group", GROUP, "--set", "max_warmups=4")

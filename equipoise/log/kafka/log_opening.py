@@ -15,7 +15,7 @@ from equipoise.events.facts import LogOpened
 from equipoise.kafka.client import ConsumedRecord, TopicPartition, within
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.known_ends import batches_before
-from equipoise.kafka.started_clients import admin_client, reaching, reader, writer
+from equipoise.kafka.started_clients import NOT_ALLOWED, NOT_SEEN, NotAllowedError, admin_client, reaching, reader, writer
 from equipoise.log.kafka.bases_reading import opening_in_bases
 from equipoise.log.kafka.bases_topic import archive_record, opening_record
 from equipoise.log.kafka.envelope import pack_fact, read_fact
@@ -64,12 +64,14 @@ async def read_opening(connection: Connection, topics: Topics, *, timeout_s: flo
     (docs/protocol.md#l1).
 
     Waits up to `timeout_s` for a worker to open the log, or to make what was deleted of it, and
-    calls `waits` once when it has to. Raises NotThereError when none does.
+    calls `waits` once when it has to. Raises NotThereError when none does, NotAllowedError when this
+    user may not see the facts: the log may be there.
     """
     clock = asyncio.get_running_loop().time
     end_s, waited = clock() + timeout_s, False
     while True:
-        lacking, opened = await _lacking(connection, topics), None
+        lacking, is_hidden = await _lacking(connection, topics)
+        opened = None
         if topics.facts not in lacking:
             opened = await first_record(connection, topics, 0)
             if opened is not None and not lacking:
@@ -78,6 +80,8 @@ async def read_opening(connection: Connection, topics: Topics, *, timeout_s: flo
             place = f"kafka://{connection.bootstrap}/{topics.prefix}"
             if opened is not None:
                 raise NotThereError(f"{place}: {' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} gone: {MADE_AGAIN}")
+            if is_hidden:
+                raise NotAllowedError(f"{place}: topic {topics.facts}: {NOT_SEEN}")
             if await _has_records(connection, topics.decisions):
                 raise NotThereError(f"{place}: {topics.facts} is empty, and {topics.decisions} is not: facts are lost; {NEW_LOG}")
             raise NotThereError(f"{place}: there is no log; start a worker, which makes one")
@@ -87,15 +91,18 @@ async def read_opening(connection: Connection, topics: Topics, *, timeout_s: flo
         await asyncio.sleep(WAIT_S)
 
 
-async def _lacking(connection: Connection, topics: Topics) -> list[str]:
-    """Returns the topics of the log that are not there."""
+async def _lacking(connection: Connection, topics: Topics) -> tuple[list[str], bool]:
+    """Returns the topics of the log that are not there, and whether this user may not see whether
+    the facts are.
+    """
     from aiokafka.errors import UnknownTopicOrPartitionError
 
     names = [topics.facts, topics.decisions, topics.checkpoints]
     async with admin_client(connection) as admin:
         with reaching(connection):
             codes = {each["topic"]: each["error_code"] for each in await admin.describe_topics(names)}
-    return [name for name in names if codes[name] and (name == topics.facts or codes[name] == UnknownTopicOrPartitionError.errno)]
+    lacking = [name for name in names if codes[name] and (name == topics.facts or codes[name] == UnknownTopicOrPartitionError.errno)]
+    return lacking, codes[topics.facts] == NOT_ALLOWED
 
 
 async def _has_records(connection: Connection, topic: str) -> bool:
