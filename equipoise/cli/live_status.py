@@ -181,7 +181,7 @@ def _calm(group: Seen) -> str:
         return f"its own leader decides; {owned} of {counted(len(view.tasks), 'task')} have an owner"
     if view.phase == GroupPhase.UNCONFIGURED.value:
         return "not configured yet"
-    return group.deciding.calm(_CALM) if view.members else "nobody is in the group"
+    return group.deciding.calm(_CALM) if view.members else "no member is in this log"
 
 
 def _calm_line(group: Seen) -> Line:
