@@ -12,8 +12,8 @@ from equipoise.replay.importers.evidence.statements import Said, Statement
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.coordinator_history import ObservedState
-from equipoise.replay.incident.named_causes import CAUSES, MOST_PLACES, SOON_MS, NamedCause, names, observed, strongest
-from equipoise.replay.incident.rebalances import name_of
+from equipoise.replay.incident.named_causes import CAUSES, MOST_PLACES, SOON_MS, NamedCause, observed, strongest
+from equipoise.replay.incident.rebalances import name_of, names_of
 from equipoise.replay.wording import span_text
 
 LATE_MS = 10_000
@@ -336,9 +336,9 @@ class BrokerStory:
                 begin_ms=current.begin_ms,
                 end_ms=max(at_ms, current.begin_ms),
                 cause=cause,
-                members=names(members),
-                joined=names(current.joined.values()),
-                gone=names(current.gone.values()),
+                members=names_of(members),
+                joined=names_of(current.joined.values()),
+                gone=names_of(current.gone.values()),
                 detail=detail,
                 places=tuple(current.places),
                 is_static=bool(current.gone) and all(member.instance_id is not None for member in current.gone.values()),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from equipoise.replay.incident.causes import Cause, Rebalance
-from equipoise.replay.incident.named_causes import MOST_PLACES
+from equipoise.replay.incident.named_causes import merged_places
 from equipoise.replay.wording import span_text
 
 LEAST_MS = 1_000
@@ -45,7 +45,7 @@ def with_outages(told: Sequence[Rebalance], outages: Sequence[Outage]) -> list[R
             found[index] = _widened(found[index], outage)
         for index in gone:
             detail = found[index].detail or f"it could not reach its coordinator for {_length(outage)}"
-            found[index] = attrs.evolve(found[index], detail=detail, places=_places(found[index].places, outage.places))
+            found[index] = attrs.evolve(found[index], detail=detail, places=merged_places(found[index].places, outage.places))
         if not long and not gone:
             found.append(_alone(outage))
     return sorted(found, key=lambda each: (each.begin_ms, each.number))
@@ -60,7 +60,7 @@ def _merged(outages: Sequence[Outage]) -> list[Outage]:
             clients = ", ".join(dict.fromkeys([*last.client.split(", "), each.client]))
             is_over = last.is_over or each.is_over
             found[-1] = attrs.evolve(
-                last, end_ms=max(last.end_ms, each.end_ms), client=clients, places=_places(last.places, each.places), is_over=is_over
+                last, end_ms=max(last.end_ms, each.end_ms), client=clients, places=merged_places(last.places, each.places), is_over=is_over
             )
         else:
             found.append(each)
@@ -88,7 +88,7 @@ def _widened(each: Rebalance, outage: Outage) -> Rebalance:
         end_ms=max(each.end_ms, outage.end_ms),
         detail=each.detail or _told(outage),
         told_by=tuple(outage.client.split(", ")),
-        places=_places(outage.places[:2], each.places, outage.places),
+        places=merged_places(outage.places[:2], each.places, outage.places),
     )
 
 
@@ -111,7 +111,3 @@ def _told(outage: Outage) -> str:
 
 def _length(outage: Outage) -> str:
     return f"{'' if outage.is_over else 'at least '}{span_text(outage.end_ms - outage.begin_ms)}"
-
-
-def _places(*parts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(place for part in parts for place in part))[:MOST_PLACES]

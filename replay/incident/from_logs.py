@@ -22,8 +22,8 @@ from equipoise.replay.incident.clock_shifts import clock_shifts
 from equipoise.replay.incident.coordinator_history import GroupHistory, ObservedState, read_history
 from equipoise.replay.incident.coordinator_outages import with_outages
 from equipoise.replay.incident.from_tables import with_looks
-from equipoise.replay.incident.merged_rebalances import merged_places, merged_rebalances
-from equipoise.replay.incident.named_causes import observed
+from equipoise.replay.incident.merged_rebalances import merged_rebalances
+from equipoise.replay.incident.named_causes import merged_places, observed
 from equipoise.replay.incident.other_causes import with_undecided
 from equipoise.replay.wording import span_text
 
@@ -122,7 +122,7 @@ def _history(evidence: Evidence, group: str, nameless: list[Statement], recorded
     kind = _kind(broker, clients, kinds)
     told = list(broker.found)
     for step, _ in STEPS:
-        told = step(told, broker, clients, kind)
+        told = step(told, Stories(broker, clients, kind))
     return with_looks(_made(evidence, group, kind, told, broker, clients, statements, recorded), evidence, group, has_said=bool(statements))
 
 
@@ -236,27 +236,26 @@ def _client_states(group: str, kind: GroupKind, clients: ClientStory) -> list[Ob
 
 # -- what is made of the brokers' rebalances, step by step
 
-Step = Callable[[Sequence[Rebalance], BrokerStory, ClientStory, GroupKind], list[Rebalance]]
+
+@attrs.frozen
+class Stories:
+    """All that logs say of a group."""
+
+    broker: BrokerStory
+    clients: ClientStory
+    kind: GroupKind
 
 
-def _merged(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
-    return merged_rebalances(told, clients)
+def _undecided(told: Sequence[Rebalance], stories: Stories) -> list[Rebalance]:
+    return with_undecided(told, stories.kind, {process.shown for process in stories.clients.processes.values()})
 
 
-def _in_outages(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
-    return with_outages(told, clients.outages)
-
-
-def _undecided(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
-    return with_undecided(told, kind, {process.shown for process in clients.processes.values()})
-
-
-def _of_connect(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
+def _of_connect(told: Sequence[Rebalance], stories: Stories) -> list[Rebalance]:
     """Workers of Kafka Connect: a delay says that work was lost, and its end gives it out."""
     found: list[Rebalance] = []
     waiting = False
     for each in told:
-        delay = clients.delays.get(each.number)
+        delay = stories.clients.delays.get(each.number)
         if delay is not None and not waiting and each.cause in (Cause.UNSEEN, Cause.JOINED, Cause.GONE, Cause.ASKED):
             detail = f"work was lost, and waits for up to {span_text(delay.ms)} (scheduled.rebalance.max.delay.ms) whether it is back or not"
             each = attrs.evolve(each, detail=detail, places=merged_places(each.places, (delay.place,)))
@@ -270,13 +269,13 @@ def _of_connect(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientS
     return found
 
 
-def _without_state(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
+def _without_state(told: Sequence[Rebalance], stories: Stories) -> list[Rebalance]:
     """Names processes of Kafka Streams that are back with an empty state directory, in the first
     rebalance after they began.
     """
     found = list(told)
-    for empty in clients.without_state:
-        process = clients.processes.get(clients.by_file.get(empty.file, ""))
+    for empty in stories.clients.without_state:
+        process = stories.clients.processes.get(stories.clients.by_file.get(empty.file, ""))
         for index, each in enumerate(found):
             is_soon = empty.at_ms - _CLOCK_MS <= each.end_ms and each.begin_ms <= empty.at_ms + _STARTS_WITHIN_MS
             is_back = process is not None and each.cause in (Cause.BACK, Cause.RESTARTED) and process.shown in each.members
@@ -289,9 +288,9 @@ def _without_state(told: Sequence[Rebalance], broker: BrokerStory, clients: Clie
     return found
 
 
-def _slow_named(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
+def _slow_named(told: Sequence[Rebalance], stories: Stories) -> list[Rebalance]:
     """Names the members of KIP-848 that took long to give up what they had."""
-    return [_slow(each, [one for one in clients.slow if one.took_ms >= _SLOW_MS]) for each in told]
+    return [_slow(each, [one for one in stories.clients.slow if one.took_ms >= _SLOW_MS]) for each in told]
 
 
 def _slow(each: Rebalance, slow: Sequence[Reconciled]) -> Rebalance:
@@ -303,15 +302,18 @@ def _slow(each: Rebalance, slow: Sequence[Reconciled]) -> Rebalance:
     return attrs.evolve(each, end_ms=max(each.end_ms, one.begin_ms + one.took_ms), detail=detail, places=merged_places(each.places, (one.place,)))
 
 
-def _first(told: Sequence[Rebalance], broker: BrokerStory, clients: ClientStory, kind: GroupKind) -> list[Rebalance]:
+def _first(told: Sequence[Rebalance], stories: Stories) -> list[Rebalance]:
     """The first member of a group whose broker says nothing began it."""
-    begins = bool(told) and not broker.found and told[0].cause is Cause.JOINED and 0 <= told[0].number <= 1
+    begins = bool(told) and not stories.broker.found and told[0].cause is Cause.JOINED and 0 <= told[0].number <= 1
     return [attrs.evolve(told[0], cause=Cause.FIRST), *told[1:]] if begins else list(told)
 
 
-STEPS: tuple[tuple[Step, str], ...] = (
-    (_merged, "the brokers' rebalances are the frame, into which what clients say is put"),
-    (_in_outages, "it moves beginnings and adds rebalances, and the next step goes by their order"),
+STEPS: tuple[tuple[Callable[[Sequence[Rebalance], Stories], list[Rebalance]], str], ...] = (
+    (lambda told, stories: merged_rebalances(told, stories.clients), "the brokers' rebalances are the frame, into which what clients say is put"),
+    (
+        lambda told, stories: with_outages(told, stories.clients.outages),
+        "it moves beginnings and adds rebalances, and the next step goes by their order",
+    ),
     (_undecided, "a detail says that a departure is explained, and the steps below add some that explain none"),
     (_of_connect, "of Kafka Connect's workers alone"),
     (_slow_named, "of members of KIP-848 alone"),

@@ -16,8 +16,8 @@ from equipoise.replay.importers.evidence.tool_documents import BurrowStatus, Con
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
 from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.coordinator_history import GroupHistory, ObservedState
-from equipoise.replay.incident.named_causes import names, observed
-from equipoise.replay.incident.rebalances import name_of
+from equipoise.replay.incident.named_causes import observed
+from equipoise.replay.incident.rebalances import name_of, names_of
 from equipoise.replay.wording import counted, span_text
 
 _FEW_LOOKS, _MOST_PROGRESS = 3, 6
@@ -71,8 +71,8 @@ def changes_between(looks: Sequence[Look]) -> list[Rebalance]:
         if (before.members and not before.partitions) != (after.members and not after.partitions):
             continue
         then, now = group_of(before).members, group_of(after).members
-        gone = names(member for name, member in then.items() if name not in now)
-        joined = names(member for name, member in now.items() if name not in then)
+        gone = names_of(member for name, member in then.items() if name not in now)
+        joined = names_of(member for name, member in now.items() if name not in then)
         back = tuple(name for name in joined if name in lost or name in gone)
         gone = tuple(name for name in gone if name not in joined)
         lost |= set(gone)

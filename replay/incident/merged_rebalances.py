@@ -13,8 +13,9 @@ from equipoise.replay.incident.causes import Cause, Rebalance
 from equipoise.replay.incident.client_process import DealtWork, Departure
 from equipoise.replay.incident.client_story import ClientStory
 from equipoise.replay.incident.coordinator_outages import LONG_MS
-from equipoise.replay.incident.named_causes import STRENGTH, names, observed
+from equipoise.replay.incident.named_causes import STRENGTH, merged_places, observed
 from equipoise.replay.incident.other_causes import NEW_ID
+from equipoise.replay.incident.rebalances import names_of
 from equipoise.replay.wording import span_text
 
 _CLOCK_MS = 2_000
@@ -29,7 +30,6 @@ _TOLD_WITHIN_MS = 15_000
 _MAY_BE_LATE = (Cause.UNSEEN, Cause.JOINED, Cause.BACK, Cause.LEFT, Cause.ASKED, Cause.PARTITIONS, Cause.SUBSCRIBED, Cause.FOLLOW_UP)
 _MOST_STEPS = 3
 """Epochs of KIP-848 that a member may be behind, which its log does not say."""
-_MOST_MERGED_PLACES = 6
 
 
 def merged_rebalances(told: Sequence[Rebalance], clients: ClientStory) -> list[Rebalance]:
@@ -77,10 +77,6 @@ def _both(broker: Rebalance, client: Rebalance) -> Rebalance:
     if broker.cause is Cause.ASKED and client.cause in (Cause.PARTITIONS, Cause.SUBSCRIBED, Cause.FOLLOW_UP, Cause.PROBING):
         return attrs.evolve(broker, cause=client.cause, detail=client.detail, places=places)
     return attrs.evolve(broker, places=places)
-
-
-def merged_places(*parts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(place for part in parts for place in part))[:_MOST_MERGED_PLACES]
 
 
 def _with_departures(told: Sequence[Rebalance], departures: Sequence[Departure]) -> list[Rebalance]:
@@ -234,13 +230,15 @@ def _by_dealt(one: Rebalance, before: DealtWork, after: DealtWork) -> Rebalance:
     gone, joined = ([observed(name, "", "") for name in sorted(each)] for each in both)
     places = merged_places(one.places, (after.place,))
     if gone and not joined:
-        return attrs.evolve(one, cause=Cause.GONE, members=names(gone), gone=names(gone), places=places)
+        return attrs.evolve(one, cause=Cause.GONE, members=names_of(gone), gone=names_of(gone), places=places)
     if joined and not gone:
-        return attrs.evolve(one, cause=Cause.JOINED, members=names(joined), joined=names(joined), places=places)
+        return attrs.evolve(one, cause=Cause.JOINED, members=names_of(joined), joined=names_of(joined), places=places)
     if gone and joined:
-        same = set(names(gone)) & set(names(joined))
+        same = set(names_of(gone)) & set(names_of(joined))
         cause = Cause.RESTARTED if same else Cause.GONE
-        return attrs.evolve(one, cause=cause, members=tuple(sorted(same)) or names(gone), gone=names(gone), joined=names(joined), places=places)
+        return attrs.evolve(
+            one, cause=cause, members=tuple(sorted(same)) or names_of(gone), gone=names_of(gone), joined=names_of(joined), places=places
+        )
     return one
 
 

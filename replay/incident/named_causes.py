@@ -12,7 +12,6 @@ from equipoise.replay.importers.evidence.files import client_of
 from equipoise.replay.importers.evidence.reasons import Why
 from equipoise.replay.importers.groups.observed import ClusterMember
 from equipoise.replay.incident.causes import Cause
-from equipoise.replay.incident.rebalances import name_of
 
 SOON_MS = 3_000
 """Lines of one rebalance follow each other within this time."""
@@ -83,6 +82,6 @@ def observed(name: str, instance: str, client: str) -> ClusterMember:
     return ClusterMember(member_id=name, instance_id=instance or None, client_id=found)
 
 
-def names(members: Iterable[ClusterMember]) -> tuple[str, ...]:
-    """Names of members, each once."""
-    return tuple(sorted({name_of(member) for member in members}))
+def merged_places(*parts: Iterable[str]) -> tuple[str, ...]:
+    """Places, each once, and no more than MOST_PLACES."""
+    return tuple(dict.fromkeys(place for part in parts for place in part))[:MOST_PLACES]

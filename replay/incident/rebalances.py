@@ -206,15 +206,15 @@ def _rebalance(
         begin_ms=begin_ms,
         end_ms=end_ms,
         cause=cause,
-        members=_names(members),
+        members=names_of(members),
         stopped_ms=stopped_ms,
-        joined=_names(joined),
-        gone=_names(gone),
+        joined=names_of(joined),
+        gone=names_of(gone),
         moved=tuple(moved),
         unowned=tuple(unowned),
         given=tuple(sorted(set(owners).difference(owners_before))) if before.members else (),
         changed=tuple(sorted(work for work, who in owners.items() if work in known and _instances(after, who) != known[work])),
-        lost_state=_names(lost),
+        lost_state=names_of(lost),
         may_be=may_be,
         untold=untold,
         is_static=bool(gone) and all(member.instance_id is not None for member in gone),
@@ -241,7 +241,8 @@ def _processes(group: ObservedGroup, names: Iterable[str]) -> set[str]:
     return {group.members[name].instance_id or name for name in names}
 
 
-def _names(members: Iterable[ClusterMember]) -> tuple[str, ...]:
+def names_of(members: Iterable[ClusterMember]) -> tuple[str, ...]:
+    """Returns the names of members, each once."""
     return tuple(sorted({name_of(member) for member in members}))
 
 

@@ -59,9 +59,7 @@ def streams_counterfactuals(source: StreamsSource, history: GroupHistory, found:
             continue
         better = [Otherwise(change=change, unavailable_ms=costs[number]) for change, costs in tried if costs[number] <= (1 - GAIN) * was[number]]
         answers[each] = Counterfactual(
-            measured_ms=_measured_ms(history, each),
-            as_it_was_ms=was[number],
-            otherwise=tuple(sorted(better, key=lambda one: one.unavailable_ms)),
+            measured_ms=_measured_ms(history, each), as_it_was_ms=was[number], otherwise=tuple(sorted(better, key=lambda one: one.unavailable_ms))
         )
     return answers
 

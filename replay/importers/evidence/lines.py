@@ -80,10 +80,9 @@ class LogLine:
 
 @attrs.define
 class Count:
-    """Lines of a file, and those that may be about a group."""
+    """Lines of a file."""
 
     lines: int = 0
-    considered: int = 0
 
 
 def read_lines(chunks: Iterable[bytes], clock: Clock, count: Count) -> Iterator[LogLine]:
@@ -108,7 +107,6 @@ def read_lines(chunks: Iterable[bytes], clock: Clock, count: Count) -> Iterator[
             is_cut = not _starts(line) and not line.startswith((b"\t", b"    ")) and not _is_table(line)
             held = [above, line] if is_cut and place < index and _starts(above) else [line]
             held_from = count.lines + index + 2 - len(held)
-            count.considered += 1
             place = index + 1
             while place < len(lines) and _goes_on(held, lines[place]):
                 held.append(lines[place])

@@ -73,7 +73,6 @@ class Look:
     assignor: str = ""
     coordinator: str = ""
     epoch: int = -1
-    members_count: int = -1
     partitions: list[PartitionRow] = attrs.field(factory=list)
     members: list[MemberRow] = attrs.field(factory=list)
 
@@ -84,10 +83,7 @@ def header_of(line: str) -> list[tuple[str, int]] | None:
     if (
         not words
         or words[0] not in ("GROUP", "TOPIC", "CONSUMER-ID", "MEMBER")
-        or not re.search(
-            r"CONSUMER-ID|COORDINATOR \(ID\)|CURRENT-OFFSET|OFFSET-LAG|#PARTITIONS",
-            line,
-        )
+        or not re.search(r"CONSUMER-ID|COORDINATOR \(ID\)|CURRENT-OFFSET|OFFSET-LAG|#PARTITIONS", line)
     ):
         return None
     found = [(_COLUMNS[each[0]], each.start()) for each in _HEADER.finditer(line)]
@@ -197,7 +193,6 @@ def _add(look: Look, row: dict[str, str], line: int) -> None:
     if "coordinator" in row:
         look.coordinator, look.assignor = row["coordinator"], _text(row.get("assignor", ""))
         look.state = row.get("state", "").lower()
-        look.members_count = _whole(row.get("members", "")) if _whole(row.get("members", "")) is not None else -1  # type: ignore[assignment]
         look.epoch = _whole(row.get("epoch", "")) or -1
     elif "partitions" in row or "assignment" in row:
         works = partitions_of(row["assignment"]) if "assignment" in row else None

@@ -45,11 +45,7 @@ def lags_of(group: ObservedGroup, commits: Committed, ends: Mapping[str, list[in
         is_behind = end is not None and end > committed
         found.append(
             PartitionLag(
-                partition=partition,
-                member=owners.get(partition),
-                committed=committed,
-                end=end,
-                silent_ms=max(0, now_ms - at_ms) if is_behind else 0,
+                partition=partition, member=owners.get(partition), committed=committed, end=end, silent_ms=max(0, now_ms - at_ms) if is_behind else 0
             )
         )
     return sorted(found, key=lambda each: (-each.lag, each.partition))

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from equipoise.events.errors import InputError
+from equipoise.events.java_order import text_hash
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.connection import Connection, connection_to
 from equipoise.kafka.known_ends import batches_before
@@ -49,10 +50,7 @@ def offsets_partition(group: str, partitions: int) -> int:
     """Returns the partition of `__consumer_offsets` that holds a group: Java's
     ``abs(group.hashCode()) % partitions``, with 0 for the one int that has no absolute value.
     """
-    code = 0
-    units = group.encode("utf-16-be")
-    for index in range(0, len(units), 2):
-        code = (31 * code + int.from_bytes(units[index : index + 2])) & 0xFFFF_FFFF
+    code = text_hash(group)
     signed = code - 2**32 if code >= 2**31 else code
     return 0 if signed == -(2**31) else abs(signed) % partitions
 

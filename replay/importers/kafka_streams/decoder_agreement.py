@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from equipoise.events.tasks import TaskId
 from equipoise.replay.importers.kafka_streams.offsets_records import GroupMetadata
 from equipoise.replay.importers.kafka_streams.scan import group_records
 from equipoise.replay.importers.kafka_streams.source import StreamsSource
@@ -36,54 +37,23 @@ class Agreement:
 
 def readable(at_ms: int, offset: int, event: GroupMetadata) -> dict[str, Any]:
     """Returns a generation in the form of ``history.jsonl``: one JSON object, members by id."""
-    return {
-        "at_ms": at_ms,
-        "offset": offset,
-        "record_version": event.record_version,
-        "protocol_type": event.protocol_type,
-        "generation": event.generation,
-        "protocol": event.protocol,
-        "leader": event.leader,
-        "state_timestamp": event.state_timestamp,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "static_id": member.static_id,
-                "client_id": member.client_id,
-                "host": member.host,
-                "rebalance_timeout_ms": member.rebalance_timeout_ms,
-                "session_timeout_ms": member.session_timeout_ms,
-                "process_id": member.subscription.process_id,
-                "subscription": {
-                    "protocol_version": member.subscription.protocol_version,
-                    "topics": list(member.subscription.topics),
-                    "owned_partitions": {topic: list(each) for topic, each in member.subscription.owned_partitions.items()},
-                    "owned_generation": member.subscription.owned_generation,
-                    "rack": member.subscription.rack,
-                    "version": member.subscription.version,
-                    "latest_supported_version": member.subscription.latest_supported_version,
-                    "user_endpoint": member.subscription.user_endpoint,
-                    "task_offset_sums": {str(task): amount for task, amount in member.subscription.task_offset_sums.items()},
-                    "unique_field": member.subscription.unique_field,
-                    "error_code": member.subscription.error_code,
-                    "tags": member.subscription.tags,
-                },
-                "assignment": {
-                    "protocol_version": member.assignment.protocol_version,
-                    "partitions": {topic: list(each) for topic, each in member.assignment.partitions.items()},
-                    "version": member.assignment.version,
-                    "commonly_supported_version": member.assignment.commonly_supported_version,
-                    "active": [str(task) for task in member.assignment.active],
-                    "standby": {str(task): [list(each) for each in inputs] for task, inputs in member.assignment.standby.items()},
-                    "active_by_host": {host: [list(each) for each in inputs] for host, inputs in member.assignment.active_by_host.items()},
-                    "standby_by_host": {host: [list(each) for each in inputs] for host, inputs in member.assignment.standby_by_host.items()},
-                    "error": member.assignment.error,
-                    "next_rebalance_ms": member.assignment.next_rebalance_ms,
-                },
-            }
-            for member in sorted(event.members, key=lambda each: each.member_id)
-        ],
-    }
+    read = _plain(event)
+    del read["group"], read["deleted"]
+    for member in read["members"]:
+        member["process_id"] = member["subscription"].pop("process_id")
+    read["members"].sort(key=lambda member: member["member_id"])
+    return {"at_ms": at_ms, "offset": offset, **read}
+
+
+def _plain(value: Any) -> Any:
+    """A value of the decoder as JSON has it."""
+    if isinstance(value, TaskId):
+        return str(value)
+    if attrs.has(type(value)):
+        return {field.name: _plain(getattr(value, field.name)) for field in attrs.fields(type(value))}
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def first_difference(path: str, ours: Any, theirs: Any) -> str | None:

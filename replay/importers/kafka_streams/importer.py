@@ -18,15 +18,7 @@ import attrs
 
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.fact_parts import observed_in_parts, report_in_parts, shortened_join
-from equipoise.events.facts import (
-    AssignmentObserved,
-    Fact,
-    LagReported,
-    LogOpened,
-    MemberJoined,
-    ObservedMember,
-    PartitionsObserved,
-)
+from equipoise.events.facts import AssignmentObserved, Fact, LagReported, LogOpened, MemberJoined, ObservedMember, PartitionsObserved
 from equipoise.events.records import FactRecord
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import topology
@@ -370,12 +362,7 @@ class _Import:
         key = (life.name, life.incarnation)
         self.reports[key] += 1
         return LagReported(
-            member_id=life.name,
-            incarnation=life.incarnation,
-            number=self.reports[key],
-            assignment_epoch=0,
-            held=tuple(sorted(held)),
-            lags=lags,
+            member_id=life.name, incarnation=life.incarnation, number=self.reports[key], assignment_epoch=0, held=tuple(sorted(held)), lags=lags
         )
 
     def _observed(self, event: GroupMetadata, step: ObservedRound, present: Sequence[tuple[ProcessLife, Sequence[WireMember]]]) -> AssignmentObserved:
@@ -386,10 +373,7 @@ class _Import:
             self.counters.standby_beside_active += len(active & standby)
             members.append(
                 ObservedMember(
-                    member_id=life.name,
-                    incarnation=life.incarnation,
-                    active=tuple(sorted(active)),
-                    standby=tuple(sorted(standby - active)),
+                    member_id=life.name, incarnation=life.incarnation, active=tuple(sorted(active)), standby=tuple(sorted(standby - active))
                 )
             )
         generation = event.generation + self.counters.generation_shift

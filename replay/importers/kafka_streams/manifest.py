@@ -98,10 +98,7 @@ def build_manifest(
             "agreement": compare_history(source, found.group).as_json(),
         },
         "observed": _observed(found, counters, facts),
-        "inferred": {
-            **_inferred_settings(inferred),
-            **_inferred(found, counters, topology, matching),
-        },
+        "inferred": {**_inferred_settings(inferred), **_inferred(found, counters, topology, matching)},
         "supplied": {
             "settings": {
                 "how": "not on the wire: from settings.json or the options of the import; else Kafka's defaults",

@@ -76,7 +76,7 @@ def test_members_of_a_table(text: str) -> None:
 
 def test_state_of_a_table_and_forms_of_assignments() -> None:
     (look,) = looks_of(STATE)
-    assert (look.state, look.coordinator, look.assignor, look.members_count) == ("preparingrebalance", "10.0.0.9:9092  (3)", "range", 2)
+    assert (look.state, look.coordinator, look.assignor) == ("preparingrebalance", "10.0.0.9:9092  (3)", "range")
     assert partitions_of("a.b(0,1), c-1(2)") == partitions_of("a.b:0,1;c-1:2") == ("a.b-0", "a.b-1", "c-1-2")
 
 
