@@ -13,7 +13,7 @@ import pytest
 from equipoise import assignors, statemachine
 from equipoise.assignors import REASONS
 from equipoise.events.decisions import EventRejected, MemberWarned
-from equipoise.replay import wording
+from equipoise.replay import history, wording
 from equipoise.replay.importers.kafka_streams import scan
 from equipoise.replay.wording import MACHINE_REASONS, cause_text, counted, reason_text
 from equipoise.statemachine import step_context
@@ -92,7 +92,7 @@ def test_texts_are_of_codes_that_exist() -> None:
     """A text whose code is never produced is unreachable."""
     constants = {
         node.value
-        for path in (*SOURCES, Path(scan.__file__))
+        for path in (*SOURCES, Path(history.__file__), Path(scan.__file__))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
