@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from equipoise.assignors import REASONS
-from equipoise.assignors.common.plan import records_text, traffic_text
+from equipoise.assignors.common.plan import records_text
 from equipoise.events.decisions import ChangeJudged, MemberWarned, RestartPlanned
 from equipoise.events.facts import ChangePlanned, ChangeVerdict, ExpectedCost, GroupConfigured
 from equipoise.events.tasks import Lag, LagSentinel
@@ -100,15 +100,14 @@ def reason_text(
     source: str | None = None,
     destination: str | None = None,
     lag_records: int | None = None,
-    rack_costs: tuple[int, int] | None = None,
 ) -> str:
-    """Returns the reason as a clause without a full stop. Unknown codes are returned unchanged."""
+    """Returns the reason as a clause without a full stop. Unknown codes are returned unchanged.
+    What a move saves across racks is not stored, and not said.
+    """
     template = REASONS.get(code) or MACHINE_REASONS.get(code)
     if template is None:
         return code
-    return template.format(
-        source=source or NOBODY, destination=destination or NOBODY, records=records_text(lag_records), traffic=traffic_text(rack_costs)
-    )
+    return template.format(source=source or NOBODY, destination=destination or NOBODY, records=records_text(lag_records), traffic="")
 
 
 WARNING_TEXTS: Mapping[str, str] = {

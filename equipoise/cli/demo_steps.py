@@ -20,7 +20,7 @@ from equipoise.replay.importers.kafka_streams import ImportSummary, import_histo
 from equipoise.replay.inputs_reader import read_recorded_inputs
 from equipoise.replay.recorded_inputs import Window
 from equipoise.replay.simulation.restored_copies import RestoreModel
-from equipoise.replay.simulation.run import Progress, Simulation, SimulationResult, simulate
+from equipoise.replay.simulation.run import Simulation, SimulationResult, simulate
 from equipoise.replay.timelines import Timeline, build_timeline, render_page, render_picture
 from equipoise.replay.verification import Verification, verify
 from equipoise.replay.whatif.fit import Fit, fit
@@ -80,12 +80,9 @@ class Drawn:
 Step = Imported | Simulated | Explained | Drawn
 
 
-def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
+def run_demo(out: Path) -> Iterator[Step]:
     """Runs all steps for every recorded run and yields each result. Writes into `out`, which is
-    created if missing; replaces its own files there.
-
-    `progress`: simulated and total milliseconds of the current run. Raises InputError when `out`
-    cannot be written.
+    created if missing; replaces its own files there. Raises InputError when `out` cannot be written.
     """
     for run, source in sorted(shipped_runs().items(), reverse=True):  # scale-out first: the simpler run
         folder = out / run
@@ -104,7 +101,7 @@ def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
 
         simulation = Simulation(restore=RestoreModel(records_per_s=fitted.records_per_s))
         with new_log(str(led), option="--out", replaces=SIMULATED) as log:
-            result = simulate(inputs, simulation, sink=log, progress=progress)
+            result = simulate(inputs, simulation, sink=log)
         with open_log(led) as log:
             verification = verify(log.read())
             yield Simulated(run=run, log=led, result=result, verification=verification)

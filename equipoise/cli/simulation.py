@@ -112,10 +112,10 @@ def overridden(screen: Screen, settings: GroupSettings, changes: Iterable[str]) 
 
 
 @contextlib.contextmanager
-def simulating(screen: Screen, inputs: RecordedInputs, label: str = "simulating") -> Iterator[Progress]:
+def simulating(screen: Screen, inputs: RecordedInputs) -> Iterator[Progress]:
     """A progress bar in simulated seconds."""
     total_s = (inputs.end_ms - inputs.start.at_ms) // 1_000
-    with screen.progress(f"{label}, in seconds", total_s) as advance:
+    with screen.progress("simulating, in seconds", total_s) as advance:
         done_s = 0
 
         def progress(done_ms: int, of_ms: int) -> None:

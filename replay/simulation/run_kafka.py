@@ -67,7 +67,6 @@ def simulate_kafka(
     simulation: Simulation,
     *,
     rounds: bool = False,
-    protocol: KafkaProtocol | None = None,
     progress: Progress | None = None,
 ) -> SimulationResult:
     """Simulates a Kafka Streams application on the recorded `inputs` and returns what it cost. Of
@@ -81,7 +80,7 @@ def simulate_kafka(
     configured = (rounds_configuration if rounds else kafka_configuration)(start.config, simulation)
     log_id = log_id_of(inputs, attrs.evolve(simulation, assignor=configured.assignor), configured)
     asked = SimulatedRounds(start.group, log_id, configured, start.at_ms) if rounds else None
-    given = protocol_of(inputs, configured) if protocol is None else protocol
+    given = protocol_of(inputs, configured)
     group = KafkaGroup(
         settings=configured.knobs,
         topology=start.topology,
