@@ -92,20 +92,21 @@ class GroupLead:
     @property
     def planned(self) -> PlannedTick | None:
         """Its next tick: at the next deadline, and at the latest max_step_ms after the last record
-        of a group with members (docs/protocol.md#l3); None: the group is empty, or halted.
+        of a group with members (docs/protocol.md#l3); None: the group is empty and no change of it
+        is judged or undone now, or it is halted.
         """
         now_ms, self.folded_ms = self.folded_ms, None
         if now_ms is None:
             return self._planned
         state = self.machine.state
         self._planned = None
-        if state.members and self.halted is None:
+        tells = self.observer.undoes(state) or self.observer.verdict is not None
+        if (state.members or tells) and self.halted is None:
             wait_ms = longest_ms = state.settings.max_step_ms
             if self.machine.has_deadline_before(state.now_ms + wait_ms):
                 deadline_ms = self.machine.next_deadline_ms
                 wait_ms = wait_ms if deadline_ms is None else min(wait_ms, deadline_ms - state.now_ms)
-            is_urgent = self._shows_reading or (state.change is not None and state.change.undoes) or self.observer.verdict is not None
-            at_ms = now_ms if is_urgent else now_ms + max(1, wait_ms)
+            at_ms = now_ms if tells or self._shows_reading else now_ms + max(1, wait_ms)
             rests = self._rests_from_ms <= self._clock.now_ms and self.machine.rests
             self._planned = PlannedTick(at_ms, at_ms - (longest_ms // EARLIER if wait_ms == longest_ms else 0), rests)
         return self._planned
@@ -152,7 +153,7 @@ class GroupLead:
         it is to be undone (docs/protocol.md#d14).
         """
         change = self.machine.state.change
-        if change is not None and change.undoes:
+        if change is not None and self.observer.undoes(self.machine.state):
             number, change_id = self.machine.state.config_number, change.planned.change_id
             return attrs.evolve(change.former, made_from=number, change_id=change_id, by="the leader")
         if self.observer.verdict is not None:

@@ -55,6 +55,8 @@ ENDS_MEMBERS = ("scale_down", "restart")
 """Kinds that begin, too, when a member is removed: it was killed in place of leaving. They then
 begin when it was heard last.
 """
+UNDO_AGAIN_MS = 60_000
+"""Group time between two undos that the group refuses: it may have other members then."""
 _QUIET = (ProbingTick, MemberUnchanged, TaskReady)
 
 
@@ -104,12 +106,18 @@ class ChangeObserver:
         self.counts = ChangeCounts()
         self.verdict: ChangeMeasured | None = None
         """To be appended to the log; None: it is not time."""
+        self._refused_ms: int | None = None
+        """When the undo was rejected last; None: it was not."""
 
     def see(self, state: GroupState, record: FactRecord, decided: Iterable[DecisionRecord]) -> None:
         """Takes note of a step. Costs time in the number of tasks where it decided something, else
         in those of the member that reported.
         """
         change = state.change
+        if change is None or not change.undoes:
+            self._refused_ms = None
+        elif isinstance(record.event, GroupConfigured) and record.event.change_id == change.planned.change_id:
+            self._refused_ms = state.now_ms  # else the change would be over
         if change is None or change.undoes or change.counts is not None:
             self._offset = self.verdict = None
             return
@@ -123,6 +131,14 @@ class ChangeObserver:
         self.counts, verdict = _judged(step, _followed(step, self.counts, self._by), self._by)
         if self.verdict is None and verdict is not None:
             self.verdict = verdict if self._since == self._offset else attrs.evolve(verdict, below=())
+
+    def undoes(self, state: GroupState) -> bool:
+        """Returns whether the settings of before are to be appended now. A group that refuses them
+        (docs/protocol.md#d8) is given them again only after a while.
+        """
+        if state.change is None or not state.change.undoes:
+            return False
+        return self._refused_ms is None or state.now_ms - self._refused_ms >= UNDO_AGAIN_MS
 
     def costs(self, state: GroupState) -> dict[str, int] | None:
         """Returns what the change under way has cost until now, by JUDGED_METRICS; None: nobody

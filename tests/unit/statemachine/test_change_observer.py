@@ -222,3 +222,22 @@ def test_builds_that_judge_otherwise_lead_one_group_in_turn(order: tuple[Yardsti
     assert [(each.outcome, each.undone) for each in log.judged()] == [("too_much", True)]
     assert log.group.state.config == before
     assert log.decisions == {each.number: each for each in log.group.decisions}
+
+
+def test_change_after_which_all_members_are_gone_is_judged_and_undone() -> None:
+    log = Log()
+    lead = log.lead()
+    log.add(planned(or_undo=True, most_unavailable_task_ms=100))
+    log.add(with_settings(log.group, max_warmups=3))
+    for name in ("m1", "m2", "m3"):
+        log.add(MemberLeft(member_id=name, incarnation=1))
+    log.add(ProbingTick(), 1_000)
+    log.follow(lead)
+    group = lead.groups[GROUP]
+    for kind in (ChangeMeasured, GroupConfigured):
+        assert group.tick_at_ms == log.records[-1].append_ms
+        said = group.tick()
+        assert isinstance(said, kind)
+        log.add(said)
+        log.follow(lead)
+    assert (group.tick_at_ms, group.machine.state.change) == (None, None)

@@ -31,7 +31,8 @@ from equipoise.statemachine import snapshots, watched_change
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import ChangeCounts
-from tests.groups import SESSION_MS, Group, configured, topology
+from equipoise.statemachine.watched_change import UNDO_AGAIN_MS
+from tests.groups import SESSION_MS, Group, configured, joined, topology
 
 JUDGED_BY = ["observer"]
 
@@ -177,6 +178,27 @@ def test_undo_after_a_change_of_somebody_else_is_rejected(number: int | None, co
     assert group.state.config == newer.content
     group.fact(with_settings(group, max_warmups=3))
     assert any(isinstance(each, EventRejected) for each in group.fact(undo)), "however late"
+
+
+def test_undo_that_the_group_refuses_is_made_again_after_a_minute() -> None:
+    """A member has come whose margin the settings of before do not fit."""
+    group = led(max_step_ms=3_000)
+    group.fact(planned(or_undo=True, expected=(expected("rest_ms", 0, 0),)))
+    group.fact(with_settings(group, max_step_ms=500, num_standbys=1))
+    group.fact(joined("m9", lease_margin_ms=1_000))
+    group.members["m1"].restores = group.members["m2"].restores = group.members["m3"].restores = 1_000
+    assert until_judged(group).undone
+    assert group.observer is not None
+    lead = GroupLead("orders", group.machine)
+    lead.observer = group.observer
+    undo = lead.tick()
+    assert codes(group, undo) == ["step_exceeds_margin"]
+    group.fact(MemberLeft(member_id="m9", incarnation=1))
+    assert not isinstance(lead.tick(), GroupConfigured)
+    group.pass_ms(UNDO_AGAIN_MS)
+    assert lead.tick() == undo
+    assert codes(group, undo) == []
+    assert group.state.change is None
 
 
 def made_from(group: Group, number: int, **changes: Any) -> GroupConfigured:
