@@ -219,9 +219,9 @@ class Brokers:
         process.wait()
         process.stdout.close()
 
-    def lose_tail(self, topic: str, partition: int, batches: int) -> None:
+    def lose_tail(self, topic: str, partition: int, batches: int, keeps: int = 0) -> None:
         """Cuts the last batches off a partition on the disks of the brokers that have it, none of
-        which runs: a loss of power does that to what was not flushed.
+        which runs: a loss of power does that to what was not flushed. The first `keeps` stay.
         """
         for index in range(self.count):
             segment = max((self._disk(index) / f"{topic}-{partition}").glob("*.log"), default=None)
@@ -230,7 +230,7 @@ class Brokers:
             content, begins = segment.read_bytes(), [0]
             while begins[-1] < len(content):
                 begins.append(begins[-1] + 12 + int.from_bytes(content[begins[-1] + 8 : begins[-1] + 12], "big"))
-            segment.write_bytes(content[: begins[-1 - batches]])
+            segment.write_bytes(content[: begins[min(max(keeps, len(begins) - 1 - batches), len(begins) - 1)]])
 
     def written_bytes(self, topic: str) -> int:
         """Size of a topic's segments and of what is used of their indexes, on the disks of all

@@ -1,78 +1,86 @@
-"""On a real broker a topic of the log, or of a group's positions, is made again or loses its
-beginning: the group goes on exactly, or `status` names the way on.
+"""On a real broker a topic of the log is made again, loses its beginning, or is deleted: the table in
+docs/operations.md#a-log-that-has-lost-records. Its ends: `test_lost_ends.py`, and the topics of
+applications: `test_lost_members_topics.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 from pathlib import Path
 
 import pytest
 
-from equipoise.kafka.client import NewTopic, TopicPartition
-from equipoise.kafka.connection import Connection
-from equipoise.log.kafka.log_topics import MUST_BE, NEW_LOG, Topics
-from equipoise.log.kafka.topic_making import partition_count
-from equipoise.member.tasks.positions import SETTINGS, positions_topic
+from equipoise.log.kafka.log_topics import MADE_AGAIN, NEW_LOG
 from tests.live.builds import THIS_BUILD, run_in
-from tests.live.kafka import admin_client, delete_topics
-from tests.live.test_member import PARTITIONS, Application
-from tests.live.test_restorer import until
+from tests.live.chains import side_by_side
+from tests.live.led_logs import LedLog
 
 pytestmark = pytest.mark.slow
-DELETED_S = 20.0
-"""After this time a topic that is there has been made again."""
+RUNS = pytest.mark.parametrize("member", ["runs", "is away"])
+FAULTS = pytest.mark.parametrize("fault", ["is made again", "loses its beginning", "is deleted"])
+GOES_ON = ("decisions", "checkpoints", "rejected", "bases")
 
 
-async def take(connection: Connection, topic: str, what: str, settings: dict[str, str]) -> None:
-    partitions = await partition_count(connection, topic)
-    async with admin_client(connection) as admin:
-        if what == "loses its beginning":
-            await admin.delete_records({TopicPartition(topic, number): -1 for number in range(partitions)})
-            return
-        await delete_topics(admin, [topic])
-        made_s = time.monotonic() + DELETED_S
-        while await admin.create_topics([NewTopic(topic, partitions, 1, settings)]) and time.monotonic() < made_s:  # noqa: ASYNC110  # brokers
-            await asyncio.sleep(0.2)
+@RUNS
+@FAULTS
+async def test_group_goes_on_exactly_when_a_topic_of_its_log_is_lost(bootstrap: str, prefix: str, tmp_path: Path, fault: str, member: str) -> None:
+    """`member`: what that does meanwhile which leads the log. A worker that starts makes what is
+    gone; `status` says so before.
+    """
+
+    async def cell(log: LedLog) -> None:
+        await log.application.make_topics()
+        async with log.member("m1") as first:
+            await log.process(first)
+            if member == "runs":
+                await log.lose(fault)
+                await log.stray()
+                if fault == "is deleted" and log.lost in ("decisions", "checkpoints"):
+                    await log.until_said(MADE_AGAIN)
+                else:
+                    await log.process(first)
+        if member == "is away":
+            await log.lose(fault)
+        for member_id in ("m1", "m2"):
+            async with log.member(member_id) as next_one:
+                await log.stray()
+                await log.process(next_one)
+                await log.until_said("")
+        assert await log.is_copied()
+        is_whole = (log.lost, fault) != ("decisions", "loses its beginning")
+        assert (await log.verify() == []) == is_whole
+
+    await side_by_side([LedLog(bootstrap, prefix, lost, tmp_path) for lost in GOES_ON], cell)
 
 
-async def run(application: Application, member_id: str, folder: Path) -> None:
-    """A process of the member runs all tasks until every order is counted, and leaves."""
-    async with application.member(member_id, folder, "exactly_once", lead=True, group_config=application.config) as member:
-        await until(lambda: len(member.running) == PARTITIONS)
-        await application.order(40)
-        await application.until_counted(exactly=True)
-
-
-@pytest.mark.parametrize(
-    ("topic", "what"),
-    [("decisions", "made again"), ("decisions", "loses its beginning"), ("checkpoints", "made again"), ("positions", "made again")],
-)  # of compacted topics brokers delete no records
-async def test_group_goes_on_exactly_when_a_topic_is_lost(bootstrap: str, prefix: str, tmp_path: Path, topic: str, what: str) -> None:
-    application, connection = Application(bootstrap, prefix), Connection(bootstrap=bootstrap)
-    await application.make_topics()
-    name, settings = (positions_topic(prefix), SETTINGS) if topic == "positions" else (Topics(prefix).name_of(topic), MUST_BE[topic])
-    async with application.member("m1", tmp_path, "exactly_once", lead=True, group_config=application.config) as member:
-        await until(lambda: len(member.running) == PARTITIONS)
-        await application.order(40)
-        await application.until_counted(exactly=True)
-        if what == "made again":  # while the member runs
-            await take(connection, name, what, dict(settings))
-        await application.order(40)
-        await application.until_counted(exactly=True)
-    if what != "made again":
-        await take(connection, name, what, dict(settings))
-    await run(application, "m1", tmp_path)
-    await run(application, "m2", tmp_path)
-
-
-@pytest.mark.parametrize("what", ["made again", "loses its beginning"])
-async def test_status_names_the_way_on_when_facts_are_lost(bootstrap: str, prefix: str, tmp_path: Path, what: str) -> None:
-    application = Application(bootstrap, prefix)
-    await application.make_topics()
-    await run(application, "m1", tmp_path)
-    await take(Connection(bootstrap=bootstrap), Topics(prefix).facts, what, MUST_BE["facts"])
-    said = await asyncio.to_thread(run_in, THIS_BUILD, "-m", "equipoise", "status", "--bootstrap", bootstrap, "--prefix", prefix)
+@RUNS
+@FAULTS
+async def test_status_names_first_the_way_on_without_facts(bootstrap: str, prefix: str, tmp_path: Path, fault: str, member: str) -> None:
+    """With another prefix the members go on exactly."""
+    log = LedLog(bootstrap, prefix, "facts", tmp_path)
+    await log.application.make_topics()
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(log.member("m1"))
+        await log.process(first)
+        if member == "is away":
+            await stack.aclose()
+        await log.lose(fault)
+        await log.until_said(NEW_LOG)
+    said = await asyncio.to_thread(run_in, THIS_BUILD, "-m", "equipoise", "status", "--bootstrap", bootstrap, "--prefix", log.topics.prefix)
     assert said.returncode != 0
     assert NEW_LOG in " ".join((said.stdout + said.stderr).split())
+    async with log.member("m1", f"{prefix}-other") as again:
+        await log.process(again)
+
+
+async def test_new_log_begins_by_itself_when_facts_and_decisions_are_made_again(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    log = LedLog(bootstrap, prefix, "facts+decisions+checkpoints", tmp_path)
+    await log.application.make_topics()
+    async with log.member("m1") as member:
+        await log.process(member)
+        await log.lose("is made again")
+        await log.process(member)
+    async with log.member("m2") as member:
+        await log.process(member)
+    assert await log.verify() == []

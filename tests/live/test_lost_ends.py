@@ -1,0 +1,124 @@
+"""A real broker loses the end of a topic of a group, as after a loss of power or an unclean election:
+the table in docs/operations.md#lost-topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from equipoise.log.kafka.log_topics import NEW_LOG
+from equipoise.member import Member
+from equipoise.worker.app import Worker
+from equipoise.worker.settings import WorkerSettings
+from tests.live.chains import TOPICS, Chain, side_by_side
+from tests.live.led_logs import LedLog
+from tools.brokers import Brokers
+
+pytestmark = pytest.mark.slow
+RUNS = pytest.mark.parametrize("runs", [True, False], ids=["runs", "is away"])
+COMMIT = 2
+"""Batches of a transaction in a partition: the second one is its marker."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Brokers]:
+    with Brokers() as running:
+        yield running
+
+
+@RUNS
+@pytest.mark.parametrize(("guarantee", "batches"), [("at_least_once", 2), ("exactly_once", 2 * COMMIT), ("exactly_once", COMMIT + 1)])
+async def test_group_whose_topic_has_lost_its_end_keeps_its_promise(
+    broker: Brokers, prefix: str, tmp_path: Path, guarantee: str, runs: bool, batches: int
+) -> None:
+    """Topics lose two commits, or an odd number of batches. `runs`: the members, meanwhile."""
+    bootstrap = broker.bootstrap
+    chains = [Chain(bootstrap, prefix, lost, guarantee, tmp_path) for lost in TOPICS]
+    async with Worker(WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0)), contextlib.AsyncExitStack() as stack:
+
+        async def begin(chain: Chain) -> None:
+            await chain.make(*(what for what in TOPICS if what != "positions"))
+            await stack.enter_async_context(chain.member())
+            await chain.write(10)
+            await chain.judge()
+
+        async def go_on(chain: Chain) -> None:
+            old = [*chain.sent]
+            if not runs:
+                await stack.enter_async_context(chain.member())
+            await chain.write(5)
+            await chain.judge(again=old if chain.lost == "s1" else (), lost=old)
+
+        await side_by_side(chains, begin)
+        if not runs:
+            await stack.aclose()
+        await asyncio.to_thread(lose_ends, broker, [each.topic for each in chains], batches)
+        await side_by_side(chains, go_on)
+
+
+def lose_ends(broker: Brokers, topics: list[str], batches: int, keeps: int = 0) -> None:
+    """`keeps`: so many batches are left, whatever is lost."""
+    broker.kill(0)
+    for topic in topics:
+        broker.lose_tail(topic, 0, batches, keeps)
+    broker.start(0)
+
+
+@pytest.mark.parametrize(("batches", "runs"), [(2, True), (2, False), (30, False)])
+async def test_group_goes_on_exactly_when_topics_of_its_log_have_lost_their_ends(
+    broker: Brokers, prefix: str, tmp_path: Path, runs: bool, batches: int
+) -> None:
+    """`runs`: its member, which leads the log, meanwhile."""
+    kinds = ("decisions", "checkpoints", "rejected", "bases", "facts+decisions", "facts+decisions+checkpoints")
+    logs = [LedLog(broker.bootstrap, prefix, lost, tmp_path) for lost in kinds]
+    async with contextlib.AsyncExitStack() as stack:
+        members: dict[str, Member] = {}
+
+        async def begin(log: LedLog) -> None:
+            await log.application.make_topics()
+            members[log.lost] = await stack.enter_async_context(log.member("m1"))
+            await log.process(members[log.lost])
+            await log.stray()
+
+        async def go_on(log: LedLog) -> None:
+            if runs:
+                await log.process(members[log.lost])
+
+        await side_by_side(logs, begin)
+        if not runs:
+            await stack.aclose()
+        await asyncio.to_thread(lose_ends, broker, [name for log in logs for name in log.names], batches)
+        await side_by_side(logs, go_on)
+
+    async def again(log: LedLog) -> None:
+        for member_id in ("m1", "m2"):
+            async with log.member(member_id) as member:
+                await log.stray()
+                await log.process(member)
+                await log.until_said("")
+        assert await log.verify() == []
+
+    await side_by_side(logs, again)
+
+
+@RUNS
+async def test_status_names_first_the_way_on_when_facts_are_lost_that_decided(broker: Brokers, prefix: str, tmp_path: Path, runs: bool) -> None:
+    """Members run on where they are, and with another prefix go on exactly."""
+    log = LedLog(broker.bootstrap, prefix, "facts", tmp_path)
+    await log.application.make_topics()
+    async with contextlib.AsyncExitStack() as stack:
+        member = await stack.enter_async_context(log.member("m1"))
+        await log.process(member)
+        if not runs:
+            await stack.aclose()
+        await asyncio.to_thread(lose_ends, broker, log.names, 1_000, keeps=3)
+        if runs:
+            await log.process(member)
+        await log.until_said(NEW_LOG)
+    async with log.member("m1", f"{prefix}-other") as member:
+        await log.process(member)
