@@ -264,12 +264,12 @@ def _judged(step: WatchedStep, counts: ChangeCounts, by: Yardstick) -> tuple[Cha
     if isinstance(event, GroupConfigured) and step.is_rejected():
         if not is_measured:
             is_refused = carries_out(event, planned) and change.configured == 0
-            return counts, verdict_on(planned, "refused", costs) if is_refused else None
+            return counts, verdict_on(planned, "refused") if is_refused else None
     elif isinstance(event, GroupConfigured) and change.configured > carries_out(event, planned):
         return counts, verdict_on(planned, "replaced", costs)
     is_late = now_ms - change.planned_ms >= planned.judge_within_ms
     if costs is None or counts.begun_ms is None:
-        return counts, verdict_on(planned, "late", costs, is_whole=not is_measured) if is_late else None
+        return counts, verdict_on(planned, "late", is_whole=not is_measured) if is_late else None
     if not step.is_untouched or now_ms >= counts.looked_ms + by.rest_look_ms:
         since_ms = now_ms if counts.rest_since_ms is None else counts.rest_since_ms
         counts = attrs.evolve(counts, looked_ms=now_ms, rest_since_ms=since_ms if _is_at_rest(state, counts) else None)
@@ -307,16 +307,16 @@ def _looked(
     """Returns the counts with who runs these tasks now. `expired`: members that were removed in
     this step: nobody ran their tasks since they were heard last.
     """
-    now_ms, begun_ms = state.now_ms, counts.begun_ms or 0
+    now_ms = state.now_ms
     standing, runners = dict(counts.standing), dict(counts.runners)
     unavailable_ms, moves = counts.unavailable_task_ms, counts.moves
     for task in tasks:
         before = runners.get(task)
         if before is not None and before[0] in expired and task not in standing:
-            standing[task] = max(counts.heard_ms.get(before[0], now_ms), begun_ms)
+            standing[task] = max(counts.heard_ms.get(before[0], now_ms), counts.begun_ms or 0)
         runner = None if _is_parked(state, planned_ms, task) else _runner(state, task, None if task in standing else before, by)
         if runner is None:
-            standing.setdefault(task, max(now_ms, begun_ms))
+            standing.setdefault(task, now_ms)
         else:
             unavailable_ms += now_ms - standing.pop(task, now_ms)
             moves += before is not None and before[0] != runner[0]

@@ -16,6 +16,8 @@ import attrs
 from equipoise.events.facts import ChangePlanned, ExpectedCost, GroupConfigured
 from equipoise.events.records import FactRecord
 from equipoise.log import open_log
+from equipoise.log.kafka.log_opening import open_partitions
+from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.replay.known_changes import KnownChange, known_changes
 from equipoise.worker.settings import WorkerSettings
 from tests.live.builds import THIS_BUILD, run_in, started
@@ -72,6 +74,8 @@ async def test_builds_that_judge_otherwise_lead_one_group_in_turn(settings: Work
     nothing = ExpectedCost(metric="unavailable_task_ms", median=0, low_50=0, high_50=0, low_95=0, high_95=0)
     plan = ChangePlanned(change_id="c1", kind="configure", what="a standby", expected=(nothing,), or_undo=True, made_from=0)
     changed = attrs.evolve(CONFIG, knobs=attrs.evolve(CONFIG.knobs, num_standbys=1), made_from=0, change_id="c1")
+    await ensure_topics(settings, settings.topics)
+    await open_partitions(settings, settings.topics)
     async with Swarm(settings, settings.topics) as swarm:
         async with leading(settings, lenient, tmp_path / "w1.out", signal.SIGKILL):
             await swarm.configure("g", CONFIG, topology(4))

@@ -16,7 +16,7 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.statemachine import partition
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.partition import PartitionLead
-from equipoise.statemachine.watched_change import OF_THIS_BUILD, ChangeObserver, Yardstick
+from equipoise.statemachine.watched_change import OF_THIS_BUILD, UNDO_AGAIN_MS, ChangeObserver, Yardstick
 from tests.groups import GROUP, Group
 from tests.unit.statemachine.test_watched_change import expected, made_from, planned, with_settings
 
@@ -241,3 +241,17 @@ def test_change_after_which_all_members_are_gone_is_judged_and_undone() -> None:
         log.add(said)
         log.follow(lead)
     assert (group.tick_at_ms, group.machine.state.change) == (None, None)
+
+
+def test_refusal_of_an_undo_counts_for_a_while_and_for_its_change() -> None:
+    log, observer = Log(), ChangeObserver()
+    log.add(planned())
+    state = log.group.state
+    assert state.change is not None
+    state.change, state.now_ms = attrs.evolve(state.change, undoes=True), 10**6
+    for refused_ms, undoes in ((10**6 - UNDO_AGAIN_MS + 1, False), (10**6 - UNDO_AGAIN_MS, True)):
+        observer._refused_ms = refused_ms
+        assert observer.undoes(state) is undoes
+    state.change = None
+    observer.see(state, log.records[-1], ())
+    assert observer._refused_ms is None

@@ -26,11 +26,11 @@ from equipoise.events.facts import (
     MemberLeft,
     TaskParked,
 )
-from equipoise.events.tasks import TaskId
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.statemachine import snapshots, watched_change
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.state import ChangeCounts
+from equipoise.statemachine.state import ChangeCounts, Lent, Parked, Restart
 from equipoise.statemachine.watched_change import UNDO_AGAIN_MS
 from tests.groups import SESSION_MS, Group, configured, joined, topology
 
@@ -261,6 +261,95 @@ def test_rejected_settings_of_somebody_else_leave_a_plan_as_it_is() -> None:
     assert counted(group).begun_ms is not None
 
 
+def test_nothing_of_before_a_change_begins_counts() -> None:
+    group = led()
+    group.fact(planned("join"))
+    for name, restores in (("m2", 1_000_000), ("m3", 1_000)):
+        for member in group.members.values():
+            member.restores = restores
+        group.fact(MemberLeft(member_id=name, incarnation=1))
+        del group.members[name]
+        for _ in range(3):
+            group.cycle()
+    before = counted(group)
+    assert before.begun_ms is None
+    assert (before.unavailable_task_ms > 0, before.moves, len(before.standing) > 0) == (True, 2, True)
+    now_ms = group.state.now_ms
+    assert max(before.standing.values()) < now_ms
+    group.join("m4")
+    after = counted(group)
+    assert (after.begun_ms, after.unavailable_task_ms, after.moves, after.standing) == (now_ms, 0, 0, dict.fromkeys(before.standing, now_ms))
+
+
+def test_anything_under_way_holds_rest_up() -> None:
+    group = led(num_standbys=1)
+    group.settles()
+    state, counts = group.state, ChangeCounts()
+    task, member = min(group.state.owner), group.state.members["m1"]
+    copied = min(member.standby)
+
+    def is_at_rest() -> bool:
+        return watched_change._is_at_rest(state, counts)
+
+    member.lags = {**member.lags, copied: state.settings.acceptable_recovery_lag}
+    assert is_at_rest()
+    assert not watched_change._is_at_rest(state, ChangeCounts(standing={task: 0}))
+    under_way: list[tuple[Any, str, Any]] = [
+        (state, "in_flight", {task: None}),
+        (state, "waiting", 1),
+        (state, "restarts", {"m1": Restart(0, None, False, False)}),
+        (state, "lent", {task: Lent("m1", "m2", False)}),
+        (state, "members", {}),
+        (member, "revoking", {task: (1, 0)}),
+        (member, "warmup", {task: None}),
+        (member, "leaving", True),
+        (member, "lags", {**member.lags, copied: state.settings.acceptable_recovery_lag + 1}),
+    ]
+    member.ready = frozenset()
+    for place, name, value in under_way:
+        before = getattr(place, name)
+        setattr(place, name, value)
+        assert not is_at_rest(), name
+        setattr(place, name, before)
+        assert is_at_rest()
+
+
+def test_task_runs_on_its_owner_once_a_report_shows_it_or_its_copy_is_near() -> None:
+    state = led(acceptable_recovery_lag=100_000).state
+    member = state.members["m1"]
+    task = min(member.active)
+
+    def runs(lag: Lag | None, **changed: Any) -> bool:
+        for name, value in changed.items():
+            setattr(member, name, value)
+        member.lags = {} if lag is None else {task: lag}
+        found = watched_change._runner(state, task, None, watched_change.OF_THIS_BUILD)
+        assert found in (None, ("m1", 1))
+        return found is not None
+
+    member.ready, member.measured_records_per_s = frozenset(), 50_000
+    assert (runs(LagSentinel.ACTIVE), runs(10_000), runs(10_001), runs(None)) == (True, True, False, False)
+    assert (runs(5_000, ready_lag_records=4_999), runs(4_999), runs(300, measured_records_per_s=299)) == (False, True, False)
+    assert runs(299)
+    assert (runs(0, readiness="word_and_lag"), runs(1), runs(0, held=())) == (True, False, False), "nothing is left to restore where it is held"
+    state.end_offsets = {}
+    assert runs(None), "there is nothing to restore"
+    state.restarts = {"m1": Restart(0, None, False, False, begun=True, left_ms=1)}
+    assert not runs(LagSentinel.ACTIVE)
+    state.parked = {task: Parked("m1", 7, "in", 0, 0, "no such customer")}
+    assert [watched_change._is_parked(state, planned_ms, task) for planned_ms in (6, 7)] == [True, False]
+
+
+def test_task_goes_on_where_it_ran_without_a_break() -> None:
+    state = led().state
+    task = min(state.members["m1"].active)
+    state.members["m1"].lags = {task: 50_000}
+    ran = ChangeCounts(begun_ms=0, runners={task: ("m1", 1)})
+    for standing in ({}, {task: 5}):
+        looked = watched_change._looked(state, 0, attrs.evolve(ran, standing=standing), [task], watched_change.OF_THIS_BUILD)
+        assert (looked.standing, looked.unavailable_task_ms) == (standing, 0)
+
+
 def test_limit_counts_whatever_was_expected() -> None:
     group = led()
     group.fact(planned("restart", most_unavailable_task_ms=1_000, expected=(expected("unavailable_task_ms", 0, 10**9),)))
@@ -315,6 +404,12 @@ def test_other_settings_replace_the_change(judged_by: str) -> None:
     assert verdicts(group.fact(with_settings(group, max_warmups=3))) == []
     (found,) = verdicts(group.fact(with_settings(group, max_warmups=4)))
     assert (found.outcome, found.undone) == ("replaced", False)
+    group.fact(planned())
+    group.fact(with_settings(group, max_warmups=5))
+    group.fact(MemberLeft(member_id="m3", incarnation=1))
+    del group.members["m3"]
+    (found,) = verdicts(group.fact(with_settings(group, max_warmups=6), after_ms=1_000))
+    assert (found.outcome, found.unavailable_task_ms >= 1_000) == ("replaced", judged_by == "fold")
     group.fact(planned("restart"))
     group.fact(MemberLeft(member_id="m2", incarnation=1))
     (found,) = verdicts(group.fact(attrs.evolve(planned("join"), change_id="c2"), after_ms=2_000))

@@ -512,7 +512,7 @@ def test_transaction_that_cannot_be_is_an_error(state: TransactionState) -> None
                 transaction(*states).go_to(state, 0.0)
 
 
-@pytest.mark.parametrize(("most", "together"), [(50_000, [3]), (17, [2, 1]), (6, [1, 1, 1]), (5, [1, 1, 1])])
+@pytest.mark.parametrize(("most", "together"), [(50_000, [3]), (18, [3]), (17, [2, 1]), (6, [1, 1, 1]), (5, [1, 1, 1])])
 def test_commits_with_many_records_are_made_one_after_the_other(most: int, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("equipoise.member.tasks.commit_schedule.MOST_OF_TRANSACTION", most)
     waiting, taken = [Part(name, 6) for name in "abc"], []
@@ -616,3 +616,169 @@ def test_task_that_has_as_many_as_the_member_may_have_is_held_back() -> None:
     assert second.processed(10, 0.0) is Do.HOLD_BACK
     first.tell(In.ENDED, 0.0)
     assert second.processed(1, 0.0) is Do.NOTHING
+
+
+# What each rule leaves behind
+
+
+def test_schedule_begins_with_nothing() -> None:
+    schedule = Bench().task("a")
+    assert (schedule.records, schedule.in_commit, schedule.commit_by_s, schedule.send_by_s) == (0, 0, 0.0, 0.0)
+    assert (schedule.has_turn, schedule.is_waiting, schedule.expects_more) == (False, False, False)
+
+
+def test_waiting_ends_when_the_task_is_woken() -> None:
+    schedule = Bench().task("a")
+    assert schedule.tell(In.WAITS, 0.0) is Do.NOTHING
+    assert schedule.is_waiting is True
+    schedule.woken()
+    assert schedule.is_waiting is False
+
+
+def test_times_by_which_outputs_and_commits_are_due() -> None:
+    schedule = Bench().task("a")
+    schedule.sent(5.0)
+    assert schedule.send_by_s == 5.0 + SEND_S
+    schedule.commit_by_s = 7.0
+    schedule.tell(In.LOOKED, 6.9)
+    assert schedule.commit_by_s == 7.0
+    schedule.tell(In.LOOKED, 7.0)
+    assert (schedule.commit_by_s, schedule.send_by_s) == (67.0, 7.0 + SEND_S)
+    schedule.expects_more = True
+    assert (schedule.wait_s(60.0), schedule.wait_s(80.0)) == (7.0, 0.0)
+
+
+def test_task_of_which_nobody_knows_how_far_behind_it_is_has_the_usual_interval() -> None:
+    schedule = CommitSchedule(AT_LEAST_ONCE, 0.01, Load(behind=None, most=1), Bench().ticks, Uncommitted(9), lambda order: None)
+    schedule.set_due(0.0)
+    assert schedule.commit_by_s == 0.01 < BEHIND_S
+
+
+def test_turn_with_nothing_to_commit_is_given_back() -> None:
+    bench = Bench(most=1)
+    schedule = bench.task("a")
+    bench.ticks.want(schedule, is_due=True)
+    bench.advance(0.0)
+    assert schedule.has_turn is True
+    bench.of_member.note(schedule, 7)
+    bench.ticks.want(schedule, is_due=False)
+    bench.now_s = 3.0
+    assert schedule.tell(In.ASKED_DUE, 3.0) is Do.NOTHING
+    assert (schedule.has_turn, schedule.over_s, schedule.commit_by_s) == (False, 3.0, 63.0)
+    assert (bench.of_member.is_full, bench.tick_s) == (False, None)
+
+
+@pytest.mark.parametrize(("records", "behind", "expects"), [(FEW_RECORDS, MANY_RECORDS, True), (FEW_RECORDS - 1, MANY_RECORDS, False)])
+@BOTH
+def test_many_records_are_expected_at_the_limits(table: Table, records: int, behind: int, expects: bool) -> None:
+    schedule = Bench().task("a", table=table)
+    schedule.processed(1, 0.0)
+    schedule.tell(In.BEGUN_DUE, 0.0)
+    schedule.records, schedule.task.behind = records, behind  # type: ignore[misc]  # a load of these tests
+    assert schedule.tell(In.NOTHING_TO_READ, 0.0) is (Do.ANNOUNCE if table is EXACTLY_ONCE and not expects else Do.NOTHING)
+    assert schedule.expects_more is expects
+    schedule.records = 0
+    assert schedule.tell(In.NOTHING_TO_READ, 0.0) is Do.NOTHING
+
+
+def test_commit_is_early_until_it_takes_no_more() -> None:
+    schedule = Bench().task("a", table=EXACTLY_ONCE)
+    schedule.processed(MOST - 1, 0.0)
+    assert schedule.tell(In.NOTHING_TO_READ, 0.0) is Do.COMMIT_EARLY
+    schedule.processed(1, 0.0)
+    assert schedule.tell(In.NOTHING_TO_READ, 0.0) is Do.COMMIT
+
+
+def test_turn_is_wanted_by_a_task_with_records_and_without_one() -> None:
+    for records, has_turn, wanted in ((1, False, True), (0, False, False), (1, True, False)):
+        bench = Bench()
+        schedule = bench.task("a")
+        schedule.processed(1, 0.0)
+        schedule.tell(In.BEGUN_DUE, 0.0)
+        schedule.records, schedule.has_turn = records, has_turn
+        schedule.tell(In.WAITS, 0.0)
+        assert (schedule in bench.ticks._waiting) is wanted
+
+
+def test_open_commit_has_used_its_turn_and_a_due_one_without_more_hurries() -> None:
+    schedule = Bench().task("a", table=EXACTLY_ONCE)
+    schedule.processed(3, 0.0)
+    schedule.has_turn = True
+    schedule.tell(In.BEGUN, 0.0)
+    assert (schedule.has_turn, schedule.in_commit) == (False, 3)
+    schedule.has_turn = True
+    assert schedule.tell(In.ASKED_DUE, 1.0) is Do.HURRY
+    assert schedule.has_turn is False
+
+
+def test_task_that_leaves_has_nothing_uncommitted_and_no_turn() -> None:
+    bench = Bench(most=4)
+    schedule = bench.task("a")
+    schedule.processed(4, 0.0)
+    schedule.tell(In.BEGUN_DUE, 0.0)
+    schedule.processed(1, 0.0)
+    schedule.has_turn = True
+    assert bench.of_member.is_held_back
+    schedule.tell(In.LEFT, 2.0)
+    assert (bench.of_member.is_full, schedule.has_turn, schedule.over_s) == (False, False, 2.0)
+
+
+def test_tick_is_for_all_that_wait_and_is_planned_once() -> None:
+    begun: list[CommitOrder] = []
+    planned: list[float | None] = []
+    ticks = CommitTicks(0.1, planned.append)
+    tasks = [CommitSchedule(AT_LEAST_ONCE, 60.0, Load(), ticks, Uncommitted(9), begun.append) for _ in range(3)]
+    ticks.want(tasks[0], is_due=False)
+    ticks.want(tasks[1], is_due=False)
+    assert planned == [0.0], "the tick that is planned is for both"
+    ticks.want(tasks[2], is_due=True)
+    ticks.begin(0.0)
+    assert begun == [Do.WAKE] * 3
+
+
+def test_task_whose_commit_does_not_end_is_planned_by_its_end() -> None:
+    bench = Bench()
+    hangs, other = bench.task("hangs"), bench.task("other", 0.0)
+    bench.want(hangs)
+    bench.advance(0.0)
+    bench.want(other)
+    bench.advance(1.0)
+    assert [name for name, _ in bench.begun] == ["hangs", "other"]
+    bench.want(hangs)
+    assert bench.tick_s is None
+
+
+def test_transaction_before_the_first_is_open_for_no_longer_than_others_need() -> None:
+    schedule = TransactionSchedule(1.0)
+    assert schedule.until_s([]) == 0.0
+    for state in (TransactionState.BEGINNING, TransactionState.OPEN):
+        schedule.go_to(state, 0.0)
+    assert schedule.until_s([]) == GATHER_S
+
+
+def test_tasks_of_two_failures_have_transactions_of_their_own() -> None:
+    schedule = TransactionSchedule(1.0)
+    for now_s, task in ((0.0, "a"), (1.0, "b")):
+        schedule.go_to(TransactionState.BEGINNING, now_s)
+        schedule.failed(now_s, [task])
+        assert schedule.state is TransactionState.NONE
+    assert schedule.alone_until_s == {"a": ALONE_S, "b": 1.0 + ALONE_S}
+
+
+def test_share_of_a_task_and_what_is_in_commits_are_whole_numbers() -> None:
+    assert (Uncommitted(10).most_of_task(1), Uncommitted(10).most_of_task(5)) == (12, 2)
+    nothing = Uncommitted(1)
+    nothing.begin("a")
+    assert not nothing.is_full
+    member = Uncommitted(6)
+    member.note("a", 3)
+    member.begin("a")
+    member.note("a", 2)
+    member.begin("a")
+    assert not member.is_full, "five are in the commit, and none beside"
+    member.end("a")
+    member.note("a", 5)
+    assert not member.is_full
+    member.end("nobody")
+    member.note("a", 6)
+    assert member.is_full
