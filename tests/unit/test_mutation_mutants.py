@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.events.codec import make_record
+from equipoise.events.tasks import TaskId
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.rejections import Rejected
 from tests.groups import configured
@@ -16,26 +17,26 @@ from tests.mutation.mutants import Module, function_named
 from tests.mutation.trials import moved_lines
 
 ROOT = Path(__file__).parents[2]
-MODULE = Module("statemachine/session_state.py")
+MODULE = Module("events/tasks.py")
 
 
 def test_mutants_have_keys_of_their_own_and_change_something() -> None:
     mutants = MODULE.mutants
-    assert len({each.key for each in mutants}) == len(mutants) > 100
+    assert len({each.key for each in mutants}) == len(mutants) > 50
     assert all(each.before != each.after for each in mutants)
-    assert {"MemberSettings.knows", "SessionState.restore", "_texts"} <= {each.function for each in mutants}
+    assert {"parse_task", "ranges", "_TaskTexts.__missing__"} <= {each.function for each in mutants}
 
 
 def test_mutant_replaces_the_function_where_it_is_used() -> None:
-    (mutant,) = [each for each in MODULE.mutants if each.function == "_texts" and each.after == "return [str(None) for task in sorted(tasks)]"]
+    (mutant,) = [each for each in MODULE.mutants if each.function == "ranges" and each.after == "texts.append(str(None))"]
     function = function_named(mutant.module, mutant.function)
     original = function.__code__
     try:
         mutant.apply()
-        assert function([3]) == ["None"]
+        assert function([TaskId(0, 3)]) == "None"
     finally:
         function.__code__ = original
-    assert function([3]) == ["3"]
+    assert function([TaskId(0, 3)]) == "0_3"
 
 
 def deals_by_lag() -> bool:
