@@ -17,7 +17,7 @@ from typing import Any
 import click
 import pytest
 
-from equipoise import Assignor, GroupConfigured, GroupMachine, Member, replay
+from equipoise import Assignor, GroupConfigured, GroupMachine, Member
 from equipoise.assignors.assign_json import assign_line
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.bridge.mapping import answer_of
@@ -28,6 +28,7 @@ from equipoise.events.decisions import RoundPlanned
 from equipoise.events.records import FactRecord
 from equipoise.hosting.live_settings import read_settings
 from equipoise.lead.broker_seat.ways import CLASS, SETTING, STREAMS_CLASS, STREAMS_SETTING
+from equipoise.replay import spark
 from equipoise.replay.spark.timeline import TABLES
 from equipoise.testing import CONTRACT
 from equipoise.worker.settings import WorkerSettings
@@ -377,11 +378,11 @@ def test_notebook_of_the_spark_page_answers(folder: Path, monkeypatch: pytest.Mo
     """Its first part; tests/spark has the functions of the second."""
     monkeypatch.chdir(folder)
     text = text_of("docs/spark.md", "python")
-    plain, _, on_spark = text.partition("\nreplay.spark_")
+    plain, _, on_spark = text.partition("\nspark.spark_")
     names = run_python(plain)
     assert names["history"].totals().stopped_ms > 0
     assert [each.configuration.name for each in names["costs"].outcomes] == ["two slots"]
-    assert set(re.findall(r"replay\.(\w+)", f"replay.spark_{on_spark}")) <= set(replay.__all__)
+    assert set(re.findall(r"spark\.(\w+)", f"spark.spark_{on_spark}")) <= set(spark.__all__)
 
 
 @pytest.mark.docs

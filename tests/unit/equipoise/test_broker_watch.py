@@ -39,6 +39,9 @@ class Watch(BrokerWatch):
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     caplog.set_level(logging.INFO)
+    for logger in LOGGERS:
+        logger.setLevel(logging.NOTSET)  # whatever the tests before have set
+        logger.disabled = False
     yield caplog
     for logger in LOGGERS:
         assert not logger.filters
