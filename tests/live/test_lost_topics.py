@@ -54,6 +54,10 @@ async def test_group_goes_on_exactly_when_a_topic_of_its_log_is_lost(bootstrap: 
     await side_by_side([LedLog(bootstrap, prefix, lost, tmp_path) for lost in GOES_ON], cell)
 
 
+MEMBER_WAS_FASTER = "delete them again: a member was faster than the worker, and has stopped by now"
+"""The way on where a member that ran has written to facts that were made again."""
+
+
 @RUNS
 @FAULTS
 async def test_status_names_first_the_way_on_without_facts(bootstrap: str, prefix: str, tmp_path: Path, fault: str, member: str) -> None:
@@ -69,7 +73,8 @@ async def test_status_names_first_the_way_on_without_facts(bootstrap: str, prefi
         await log.until_said(NEW_LOG)
     said = await asyncio.to_thread(run_in, THIS_BUILD, "-m", "equipoise", "status", "--bootstrap", bootstrap, "--prefix", log.topics.prefix)
     assert said.returncode != 0
-    assert NEW_LOG in " ".join((said.stdout + said.stderr).split())
+    text = " ".join((said.stdout + said.stderr).split())
+    assert NEW_LOG in text or MEMBER_WAS_FASTER in text
     async with log.member("m1", f"{prefix}-other") as again:
         await log.process(again)
 
