@@ -156,7 +156,7 @@ def explain(
         known = ", ".join(f"{part.subtopology}_0 to {part.subtopology}_{part.partitions - 1}" for part in parts) or "none yet"
         raise InputError(f"--task: the group has no task {task} at offset {state.last_offset}; it has {known}")
     history.finish(replayer.last_append_ms)
-    return attrs.evolve(_Explaining(replayer, history, row).explanation(), undecided=replayer.undecided)
+    return attrs.evolve(_Explaining(replayer, history, row).explanation(), undecided=replayer.undecided if at_offset is None else None)
 
 
 def explain_decided(read: Callable[[], Iterable[Entry]], task: TaskId, *, group: str | None = None, at_offset: int | None = None) -> Explanation:

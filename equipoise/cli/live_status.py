@@ -180,7 +180,7 @@ def _calm(group: Seen) -> str:
     if view.phase == GroupPhase.SHADOWING.value:
         return f"its own leader decides; {owned} of {counted(len(view.tasks), 'task')} have an owner"
     if view.phase == GroupPhase.UNCONFIGURED.value:
-        return "not configured yet"
+        return "not configured: nobody decides in it until `equipoise configure` or a member with a configuration does so"
     return group.deciding.calm(_CALM) if view.members else "no member is in this log"
 
 

@@ -56,7 +56,8 @@ def test_fact_with_some_of_its_decisions_is_not_decided_on() -> None:
 
 def test_moment_that_was_asked_for_is_shown_as_it_would_have_been_decided() -> None:
     cut = rounds()[-1].caused_by
-    assert explain_decided(lambda: without_decisions_from(cut), TASK, at_offset=cut).offset == cut
+    found = explain_decided(lambda: without_decisions_from(cut), TASK, at_offset=cut)
+    assert (found.offset, found.undecided) == (cut, None)
 
 
 def test_log_of_facts_alone_is_explained_to_its_end() -> None:
