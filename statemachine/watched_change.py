@@ -92,6 +92,9 @@ class WatchedStep(NamedTuple):
         return any(isinstance(each, EventRejected) for each in self.decisions)
 
 
+_SAID = Exception("said")
+
+
 class ChangeObserver:
     """Counts what the planned change of a group costs, and judges it. It sees each fact after it
     was folded. One that begins in the midst of a change counts from there.
@@ -108,11 +111,33 @@ class ChangeObserver:
         """To be appended to the log; None: it is not time."""
         self._refused_ms: int | None = None
         """When the undo was rejected last; None: it was not."""
+        self._failed: tuple[int, Exception] | None = None
+        """The plan of the change that a defect keeps from being counted, and the defect."""
 
     def see(self, state: GroupState, record: FactRecord, decided: Iterable[DecisionRecord]) -> None:
         """Takes note of a step. Costs time in the number of tasks where it decided something, else
-        in those of the member that reported.
+        in those of the member that reported. Raises nothing: a defect of a judgement keeps no group
+        from being led, and the change is over without costs, as one that nobody waits for.
         """
+        if self._failed is not None and state.change is not None and state.change.offset == self._failed[0]:
+            return
+        try:
+            self._see(state, record, decided)
+        except Exception as error:  # noqa: BLE001  # whatever it was
+            self._offset = self._since = self.verdict = None
+            if state.change is not None:
+                self._failed = state.change.offset, error
+                self.verdict = verdict_on(state.change.planned, "late", is_whole=False)
+
+    def take_failure(self) -> Exception | None:
+        """Returns the defect that has ended the counting, once; None: there is none."""
+        if self._failed is None or self._failed[1] is _SAID:
+            return None
+        offset, error = self._failed
+        self._failed = offset, _SAID
+        return error
+
+    def _see(self, state: GroupState, record: FactRecord, decided: Iterable[DecisionRecord]) -> None:
         change = state.change
         if change is None or not change.undoes:
             self._refused_ms = None

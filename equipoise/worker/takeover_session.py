@@ -206,6 +206,9 @@ class TakeoverSession:
             for warning in record.event.knobs.warnings():
                 _LOG.warning("partition %d: group %s: %s", self._partition, record.group, warning)
         if group is not None:
+            failure = group.observer.take_failure()
+            if failure is not None:
+                _LOG.error("group %s: a defect of equipoise keeps its change from being judged; it is led on", group.name, exc_info=failure)
             if group.halted is not None:
                 await self._note_halted()
             if group.waiting and group.waiting[0].number <= group.last_published:  # no acknowledgement is under way that would store it

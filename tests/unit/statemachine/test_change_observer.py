@@ -255,3 +255,27 @@ def test_refusal_of_an_undo_counts_for_a_while_and_for_its_change() -> None:
     state.change = None
     observer.see(state, log.records[-1], ())
     assert observer._refused_ms is None
+
+
+def test_defect_of_the_judgement_keeps_no_group_from_being_led(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change ends without costs, and the defect is said once."""
+    log = under_way()
+    monkeypatch.setattr("equipoise.statemachine.watched_change._followed", broken)
+    lead = log.lead()
+    observer = lead.groups[GROUP].observer
+    assert isinstance(observer.take_failure(), ZeroDivisionError)
+    assert observer.take_failure() is None
+    assert lead.groups[GROUP].halted is None
+    log.add(ProbingTick(), 1_000)
+    log.follow(lead)
+    assert observer.verdict is not None
+    log.add(observer.verdict)
+    log.follow(lead)
+    assert [(each.outcome, each.moves, each.below) for each in log.judged()] == [("late", 0, ())]
+    assert lead.groups[GROUP].machine.state.change is None
+    assert lead.groups[GROUP].observer.verdict is None
+    assert observer.take_failure() is None
+
+
+def broken(*_: object) -> None:
+    raise ZeroDivisionError
