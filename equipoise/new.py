@@ -77,7 +77,7 @@ FILES = {
     "app.py": APPLICATION,
     "test_app.py": TEST,
     "settings.env": """# As environment variables: `set -a; . ./settings.env; set +a`, or `docker run --env-file settings.env`.
-# EQUIPOISE_... also has TLS and SASL: see docs/operations.md.
+# EQUIPOISE_... also has TLS and SASL: see docs/deploy.md.
 EQUIPOISE_BOOTSTRAP=127.0.0.1:9092
 # The member leads groups, too. Empty where `equipoise worker` runs.
 LEAD=1

@@ -1,6 +1,6 @@
 """Clicks per page: a complete member of a group, in one file.
 
-Run one process per member: `python examples/clicks.py 1`. docs/operations.md explains it.
+Run one process per member: `python examples/clicks.py 1`. docs/deploy.md explains it.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             title="Partitions read across racks", unit="suffix: partitions",
-            description="Source partitions that the target reads from another rack. docs/operations.md#racks",
+            description="Source partitions that the target reads from another rack. docs/restarts.md#racks",
             queries={f"max by (group) (equipoise_cross_rack_partitions{G})": "{{group}}"},
         ),
         Panel(
@@ -374,7 +374,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             title="Retention held", unit="none",
-            description="1: records that are due to be deleted are kept, and the worker's log says why. docs/operations.md#retention",
+            description="1: records that are due to be deleted are kept, and the worker's log says why. docs/logs.md#retention",
             queries={"max by (partition) (equipoise_retention_held)": "partition {{partition}}"},
         ),
         Panel(

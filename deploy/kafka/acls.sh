@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A user for each role, and its rights, for the group `orders` (docs/operations.md#tls-passwords-and-acls).
+# A user for each role, and its rights, for the group `orders` (docs/deploy.md#tls-passwords-and-acls).
 # Change the names of topics and of the group first. Passwords are in worker.password, member.password and
 # reader.password; admin.properties has the connection of an administrator.
 #

@@ -108,7 +108,7 @@ def archive(
     --to kafka://host:port[/prefix] makes the topics there and writes LOG into them: every fact at
     its former offset and with its former append time, and every decision. Then all of it is
     compared byte by byte, and workers may lead it. LOG is a copy with all partitions. What is not
-    in it is lost: read "Back up and restore" in docs/operations.md before a group goes on from it.
+    in it is lost: read "Back up and restore" in docs/logs.md before a group goes on from it.
 
     Exit code 1: everything is copied byte for byte, but this build cannot read some group's records
     (unknown kind or version).

@@ -181,7 +181,7 @@ class MemberOptions:
     """Address of that port; 0.0.0.0 for everybody."""
     http_hosts: str = ""
     """Further names under which that port is asked, with commas between them. See
-    docs/operations.md#the-http-port.
+    docs/deploy.md#the-http-port.
     """
 
     queries: bool = attrs.field(default=False, validator=fields.boolean)

@@ -100,7 +100,7 @@ class LiveGroup:
                     self._producer = producer
                 sent = await self._producer.send_and_wait(facts, pack_fact(fact), key=group_key(self.group), partition=partition)
             except (ClusterAuthorizationFailedError, TopicAuthorizationFailedError):  # the first: it may write to no topic at all
-                fix = f"give it Write on Topic {facts} (docs/operations.md#tls-passwords-and-acls)"
+                fix = f"give it Write on Topic {facts} (docs/deploy.md#tls-passwords-and-acls)"
                 raise InputError(f"topic {facts}: this user may not write to it; {fix}") from None
         return sent.offset
 

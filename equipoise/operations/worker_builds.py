@@ -48,7 +48,7 @@ async def check_workers_read(settings: LiveSettings) -> str:
             return f"group {name} cannot be described: {type(error).__name__} {error}"
     older = sorted({each.host for each in members if _read_by(each.client_id) < codec.FACT_VERSIONS})
     if older:
-        fix = "upgrade workers first (docs/operations.md#upgrade)"
+        fix = "upgrade workers first (docs/restarts.md#upgrade)"
         raise InputError(f"a worker at {', '.join(older)} does not know every fact of this build and would halt the group; {fix}")
     return ""
 

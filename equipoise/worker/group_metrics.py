@@ -54,7 +54,7 @@ class _Gauge:
 
 
 _GAUGES = (
-    _Gauge("equipoise_group_halted", "1: the group is halted (docs/operations.md).", {"": "halted"}),
+    _Gauge("equipoise_group_halted", "1: the group is halted (docs/operations.md#a-halted-group).", {"": "halted"}),
     _Gauge(
         "equipoise_members",
         "Live members, by state.",

@@ -1,5 +1,5 @@
 """The state of a task survives a new log, renumbered sub-topologies, a changed guarantee, and late
-commits, as docs/operations.md promises.
+commits, as docs/restarts.md promises.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """`equipoise doctor` on a real broker with TLS, SCRAM-SHA-512 and ACLs. Worker, member and reader
-work with the ACLs of docs/operations.md, and the doctor names each one that is taken away.
+work with the ACLs of docs/deploy.md, and the doctor names each one that is taken away.
 """
 
 from __future__ import annotations

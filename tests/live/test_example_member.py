@@ -1,4 +1,4 @@
-"""examples/clicks.py, which docs/operations.md names, counts every click, and leaves on SIGTERM. It
+"""examples/clicks.py, which docs/deploy.md names, counts every click, and leaves on SIGTERM. It
 runs with what the extra `member` installs, and no more.
 """
 

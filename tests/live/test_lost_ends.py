@@ -1,5 +1,5 @@
 """A real broker loses the end of a topic of a group, as after a loss of power or an unclean election:
-the table in docs/operations.md#lost-topics.
+the table in docs/logs.md#lost-topics.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """On a real broker a topic of a group is made again, loses its beginning, or is deleted: the table in
-docs/operations.md#lost-topics. Its ends: `test_lost_ends.py`.
+docs/logs.md#lost-topics. Its ends: `test_lost_ends.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """On a real broker a topic of the log is made again, loses its beginning, or is deleted: the table in
-docs/operations.md#a-log-that-has-lost-records. Its ends: `test_lost_ends.py`, and the topics of
+docs/logs.md#a-log-that-has-lost-records. Its ends: `test_lost_ends.py`, and the topics of
 applications: `test_lost_members_topics.py`.
 """
 

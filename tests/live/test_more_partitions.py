@@ -1,4 +1,4 @@
-"""A rolling upgrade to more partitions, as docs/operations.md describes it, on a real broker."""
+"""A rolling upgrade to more partitions, as docs/restarts.md describes it, on a real broker."""
 
 from __future__ import annotations
 

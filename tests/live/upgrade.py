@@ -3,7 +3,7 @@
 Two workers lead two groups of the sample application, one with each guarantee and three members;
 each is a process. All run the other build first. Then one by one is replaced by this build, workers
 before members or members before workers, and then back. With a retention, workers get it behind the
-upgrade. From there nothing goes back to a build that does not know bases (docs/operations.md,
+upgrade. From there nothing goes back to a build that does not know bases (docs/restarts.md,
 "Upgrade"): its processes must refuse to start, while this build runs on.
 
 In the end every record must be counted as an independent recount says, and both builds must verify

@@ -187,7 +187,7 @@ def asked(deployment: Deployment, random: Random) -> float | None:
 @fault("operators")
 def other_prefix(deployment: Deployment, random: Random) -> float | None:
     """All members stop; workers and members start again with another prefix: another log, or one of
-    the former ones (docs/operations.md).
+    the former ones (docs/logs.md).
     """
     if any(seat.busy for seat in deployment.seats()):
         return None

@@ -1,5 +1,5 @@
 """What a member does when one of its topics has lost records, was made again or deleted: the table
-in docs/operations.md#lost-topics.
+in docs/logs.md#lost-topics.
 """
 
 from __future__ import annotations

@@ -72,12 +72,13 @@ RUN_BY = {
     ("docs/incidents.md", "text", "when"): "tests/unit/replay/test_incidents.py::test_page_shows_what_the_command_prints",
     ("docs/incidents.md", "text", "  simulated as it was:"): "tests/unit/replay/test_incidents.py::test_command_simulates_a_recorded_application",
     ("docs/operations.md", "", "orders  round"): "tests/unit/equipoise/test_live_status.py::test_operations_page_shows_a_view_as_it_is_drawn",
-    ("docs/operations.md", "", "group orders: "): f"{HERE}::test_lines_of_the_log_are_those_of_the_code",
-    ("docs/operations.md", "toml", "# worker.toml"): f"{HERE}::test_worker_takes_the_settings_file",
-    ("docs/operations.md", "properties", "listeners"): f"{HERE}::test_secured_broker_has_the_properties_of_the_page",
-    ("docs/operations.md", "python", "member = Member"): f"{HERE}::test_members_of_the_operations_page_take_their_options",
-    ("docs/operations.md", "python", "async def prepare"): f"{HERE}::test_members_of_the_operations_page_take_their_options",
-    ("docs/operations.md", "dockerfile", "ENTRYPOINT"): f"{HERE}::test_entry_point_of_the_container_is_a_command",
+    ("docs/deploy.md", "", "group orders: "): f"{HERE}::test_lines_of_the_log_are_those_of_the_code",
+    ("docs/restarts.md", "", "group orders: "): f"{HERE}::test_lines_of_the_log_are_those_of_the_code",
+    ("docs/deploy.md", "toml", "# worker.toml"): f"{HERE}::test_worker_takes_the_settings_file",
+    ("docs/deploy.md", "properties", "listeners"): f"{HERE}::test_secured_broker_has_the_properties_of_the_page",
+    ("docs/restarts.md", "python", "member = Member"): f"{HERE}::test_members_of_the_restarts_page_take_their_options",
+    ("docs/restarts.md", "python", "async def prepare"): f"{HERE}::test_members_of_the_restarts_page_take_their_options",
+    ("docs/restarts.md", "dockerfile", "ENTRYPOINT"): f"{HERE}::test_entry_point_of_the_container_is_a_command",
     ("docs/protocol.md", "", "fact 0"): "tests/unit/test_protocol_exchange.py::test_worked_exchange_equals_the_written_records",
     ("docs/scenarios.md", "text", ""): f"{HERE}::test_scenario_of_the_page_holds",
     ("docs/seat.md", "properties", ""): f"{HERE}::test_properties_of_the_seat_page_are_those_of_the_assignor_inside_brokers",
@@ -277,8 +278,8 @@ def test_member_that_adopts_a_group_is_one() -> None:
     assert isinstance(run_python(text_of("docs/adopt.md", "python"))["member"], Member)
 
 
-def test_members_of_the_operations_page_take_their_options() -> None:
-    page, common = "docs/operations.md", {"Member": Member, "handle": lambda record, context: None}
+def test_members_of_the_restarts_page_take_their_options() -> None:
+    page, common = "docs/restarts.md", {"Member": Member, "handle": lambda record, context: None}
     restarts = run_python(text_of(page, "python", "member = Member").replace("...,", 'sources="clicks",'), **common)
     assert isinstance(restarts["member"], Member)
     prepares = run_python(text_of(page, "python", "async def prepare"), **common)
@@ -334,7 +335,9 @@ def test_lines_of_the_log_are_those_of_the_code() -> None:
         "which is removed at its end",
         "was removed after",
     ]
-    shown = "".join(block.text for block in blocks("docs/operations.md") if block.text.startswith("group orders: "))
+    shown = "".join(
+        block.text for page in ("docs/deploy.md", "docs/restarts.md") for block in blocks(page) if block.text.startswith("group orders: ")
+    )
     for words in known:
         assert words.replace("{destination}", "m4").replace("{cause}", "a member joined") in shown
         assert words.partition("{cause}")[0] in code
@@ -342,7 +345,7 @@ def test_lines_of_the_log_are_those_of_the_code() -> None:
 
 def test_worker_takes_the_settings_file(tmp_path: Path) -> None:
     file = tmp_path / "worker.toml"
-    file.write_text(text_of("docs/operations.md", "toml"), encoding="utf-8")
+    file.write_text(text_of("docs/deploy.md", "toml"), encoding="utf-8")
     secrets = {"EQUIPOISE_SASL_USERNAME": "worker", "EQUIPOISE_SASL_PASSWORD": "secret"}
     settings = read_settings(WorkerSettings, {}, table="worker", file=file, environ=secrets)
     assert (settings.bootstrap, settings.partitions, settings.http_port) == ("broker1:9092,broker2:9092", 4, 8090)
@@ -352,12 +355,12 @@ def test_secured_broker_has_the_properties_of_the_page() -> None:
     """The one that tests/live/test_doctor.py starts; where the certificate is, is the reader's."""
     files = ("tests/live/secured.py", "tools/brokers.py")
     started = "".join((ROOT / name).read_text(encoding="utf-8") for name in files).replace("plaintext", "clients")
-    names = {line.partition("=")[0] for line in text_of("docs/operations.md", "properties").splitlines()}
+    names = {line.partition("=")[0] for line in text_of("docs/deploy.md", "properties").splitlines()}
     assert {name for name in names if name not in started} == {"ssl.keystore.location"}
 
 
 def test_entry_point_of_the_container_is_a_command() -> None:
-    words = json.loads(text_of("docs/operations.md", "dockerfile").removeprefix("ENTRYPOINT "))
+    words = json.loads(text_of("docs/restarts.md", "dockerfile").removeprefix("ENTRYPOINT "))
     assert words[0] == "equipoise"
     assert parse(words[1:])["words"] == ("python", "orders.py")
 

@@ -65,6 +65,7 @@ def test_page_commands_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["cannot read its assignment", "another owner has begun", "was replaced by another log", "has replaced log"])
-def test_log_lines_that_operations_quotes_are_logged(line: str) -> None:
-    assert line in " ".join((ROOT / "docs" / "operations.md").read_text(encoding="utf-8").split())
+def test_log_lines_that_pages_quote_are_logged(line: str) -> None:
+    pages = "\n".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("operations", "logs", "restarts"))
+    assert line in " ".join(pages.split())
     assert any(line in path.read_text(encoding="utf-8") for path in (ROOT / "equipoise" / "member").rglob("*.py"))

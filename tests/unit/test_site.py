@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (390, 1_400)
-LAID_OUT = ("index", "tutorial", "operations", "architecture", "commands", "api", "protocol", "states")
+LAID_OUT = ("index", "tutorial", "operations", "deploy", "restarts", "logs", "architecture", "commands", "api", "protocol", "states")
 MEASURE = """
 addEventListener("load", () => setTimeout(() => {
   const found = {};

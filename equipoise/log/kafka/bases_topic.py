@@ -266,7 +266,7 @@ def beginning(bases: Bases, facts_begin: int, decisions_begin: int, where: str) 
     there = f"its newest base is at offset {stored[-1].position}" if stored else "it has no base"
     problem = (
         f"{where}: facts begin here and decisions at {decisions_begin}, and {there}{damaged}: records behind every base were deleted. "
-        f"Restore the log from an archive (docs/operations.md#back-up-and-restore), or {NEW_LOG}"
+        f"Restore the log from an archive (docs/logs.md#back-up-and-restore), or {NEW_LOG}"
     )
     raise DamagedError(facts_begin, problem)
 

@@ -32,8 +32,8 @@ MADE_WITH = {
     "rejected": {"retention.ms": str(30 * 24 * 3_600_000)},
     "bases": {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"},
 }
-"""Further settings of topics that a worker makes. Operators may change them (docs/operations.md,
-"Retention").
+"""Further settings of topics that a worker makes. Operators may change them
+(docs/logs.md#retention).
 """
 MOST_BYTES = "max.message.bytes"
 KAFKAS_BYTES = 1_048_588
@@ -49,8 +49,7 @@ SEGMENTS_WITH_RETENTION = {"segment.bytes": str(128 * 2**20), "segment.ms": str(
 
 
 NEW_LOG = (
-    "begin a new log: stop the members, start `equipoise worker --prefix OTHER`, and the members with that prefix "
-    "(docs/operations.md#begin-a-new-log)"
+    "begin a new log: stop the members, start `equipoise worker --prefix OTHER`, and the members with that prefix (docs/logs.md#begin-a-new-log)"
 )
 """Resumes the groups of a log that has lost what nobody can make again."""
 MADE_AGAIN = "no group is led until a worker starts, which makes it again: restart `equipoise worker`"

@@ -95,7 +95,7 @@ _SENTENCES = {
     "InvalidTransactionTimeout": (
         "the brokers allow no transaction of 60 s, as exactly_once needs it: raise their transaction.max.timeout.ms, or use at_least_once"
     ),
-    "UnsupportedVersionError": "the brokers are too old for what this member asks: upgrade them (docs/operations.md)",
+    "UnsupportedVersionError": "the brokers are too old for what this member asks: upgrade them (docs/deploy.md#versions-of-kafka)",
     "AuthenticationFailedError": "the brokers do not accept this member's user: see its password or token",
 }
 

@@ -1,4 +1,4 @@
-"""The ACLs that workers, members and readers need. docs/operations.md has the same table."""
+"""The ACLs that workers, members and readers need. docs/deploy.md has the same table."""
 
 from __future__ import annotations
 

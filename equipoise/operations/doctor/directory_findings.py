@@ -26,7 +26,7 @@ def of_state_directory(folder: Path) -> Iterable[Finding]:
         return
     kind = file_system(there)
     if kind.startswith(_OF_THE_NETWORK):
-        fix = "put it on a disk of the machine (docs/operations.md#state-directories)"
+        fix = "put it on a disk of the machine (docs/restarts.md#state-directories)"
         yield problem("disk", f"{folder} is on a network file system ({kind}): a lock there proves nothing", fix)
     elif kind in _IN_MEMORY:
         yield warning("disk", f"{folder} is in memory ({kind}): every reboot restores all state", "put it on a disk")

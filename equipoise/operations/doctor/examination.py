@@ -177,7 +177,7 @@ class _Examination:
                 await follower.catch_up()
         except (EquipoiseError, errors.KafkaError, TimeoutError) as error:
             why = f"the log cannot be read: {error or f'not within {READ_S:.0f} s'}"
-            return [], problem("topics", why, "equipoise verify says more; docs/operations.md#retention")
+            return [], problem("topics", why, "equipoise verify says more; docs/logs.md#retention")
         return [lead.machine for _, lead in follower.groups()], None
 
     async def _groups(self) -> list[str]:

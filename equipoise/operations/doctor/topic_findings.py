@@ -126,7 +126,7 @@ def of_topology(state: GroupState, found: Found) -> Iterable[Finding]:
     if state.phase in (GroupPhase.UNCONFIGURED, GroupPhase.SHADOWING):
         return
     seen = {name: range(len(topic.partitions)) for name, topic in found.items()}
-    fix = "give every topic of these tasks as many partitions, and deploy with a higher topology_epoch (docs/operations.md#add-partitions)"
+    fix = "give every topic of these tasks as many partitions, and deploy with a higher topology_epoch (docs/restarts.md#add-partitions)"
     for each in unread(state, seen):
         yield problem("topics", f"group {state.group}: {each.text}", fix)
     for each in misfits(state):

@@ -366,7 +366,7 @@ def test_file_system_is_that_of_the_innermost_mount(tmp_path: Path) -> None:
 # The page
 
 
-PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
 
 
 def test_page_lists_the_acls_of_every_role() -> None:
