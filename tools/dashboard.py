@@ -121,7 +121,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             title="Groups without names", unit="suffix: groups", stacked=True,
-            description="Groups of which the other rows show nothing, because workers have too many. docs/operations.md#many-groups",
+            description="Groups of which the other rows show nothing, because workers have too many. docs/metrics.md#many-groups",
             queries={'sum by (condition) (equipoise_groups{named="false"})': "{{condition}}"},
         ),
         Panel(
@@ -459,7 +459,7 @@ def render() -> str:
     dashboard = {
         "uid": "equipoise",
         "title": "equipoise",
-        "description": "Groups, members and workers. docs/operations.md#metrics explains each metric.",
+        "description": "Groups, members and workers. docs/metrics.md#metrics explains each metric.",
         "tags": ["equipoise", "kafka"],
         "schemaVersion": 39,
         "editable": True,

@@ -222,14 +222,14 @@ async def test_member_that_has_not_joined_reports_no_figures() -> None:
         assert [line for line in (await answer.text()).splitlines() if not line.startswith("#")] == []
 
 
-async def test_operations_page_has_every_metric_of_a_member() -> None:
+async def test_page_has_every_metric_of_a_member() -> None:
     async with serving(Clock(), []) as http, http.get("/metrics") as answer:
         known = {line.split()[2] for line in (await answer.text()).splitlines() if line.startswith("# TYPE")}
-    page = (DOCS / "operations.md").read_text(encoding="utf-8")
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
     assert set(re.findall(r"`(equipoise_member_[a-z_]+?)(?:_total)?(?:\{[a-z,]+\})?`", page)) == {name.removesuffix("_total") for name in known}
 
 
 def test_roles_of_the_metric_are_those_of_the_page() -> None:
-    page = (DOCS / "operations.md").read_text(encoding="utf-8")
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
     (row,) = (line for line in page.splitlines() if line.startswith("| `equipoise_member_tasks"))
     assert all(f"`{role}`" in row for role in FIGURES.tasks)

@@ -135,19 +135,19 @@ def test_record_without_a_group_at_a_wrong_place_is_damage(tmp_path: Path) -> No
         order.take(fact_row(None, b"rubbish", 0, 7))
 
 
-def test_operations_page_has_every_metric_and_halt_code() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "operations.md").read_text(encoding="utf-8")
+def test_pages_have_every_metric_and_halt_code() -> None:
+    root = Path(__file__).parents[4]
+    metrics, operations = ((root / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("metrics", "operations"))
     counts = WorkerMetrics()
     counts.observe(list, list, lambda: 1, lambda: 0.0)
     names = {line.split()[2] for line in counts.text().decode().splitlines() if line.startswith("# TYPE")}
-    told = set(re.findall(r"`(equipoise_(?!member_|stream_)[a-z_]+)(?:\{[a-z,]+\})?`", page))
+    told = set(re.findall(r"`(equipoise_(?!member_|stream_)[a-z_]+)(?:\{[a-z,]+\})?`", metrics))
     assert told == {name for name in names if not name.endswith("_created")}
-    root = Path(__file__).parents[4]
     sources = [root / "statemachine" / f"{name}.py" for name in ("machine", "partition", "published")]
     sources.append(root / "equipoise" / "folding" / "log_reading.py")
     codes = {code for path in sources for code in re.findall(r'(?:offset, |PublishedProblem\()"([a-z_]+)"', path.read_text(encoding="utf-8"))}
     assert codes >= {"assignor_missing", "solver_missing", "published_differs", "published_gap", "event_unknown", "defect"}
-    assert [code for code in sorted(codes) if f"`{code}`" not in page] == []
+    assert [code for code in sorted(codes) if f"`{code}`" not in operations] == []
 
 
 def test_unavailability_is_counted_between_facts_but_not_while_another_worker_leads() -> None:
