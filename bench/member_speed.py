@@ -46,9 +46,12 @@ from bench.peers.systems import (
     Faust,
     KafkaStreams,
     KafkaStreamsInWindows,
+    KafkaStreamsLinger0,
+    KafkaStreamsLinger5,
     Loop,
     System,
 )
+from bench.results import conditions, write_csv
 from equipoise.kafka.client import TopicPartition, Unsent, acknowledged
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import reader, writer
@@ -89,6 +92,8 @@ SYSTEMS: dict[str, type[System]] = {
     "windows": EquipoiseInWindows,
     "batches": EquipoiseInBatches,
     "streams": KafkaStreams,
+    "streams-linger-5": KafkaStreamsLinger5,
+    "streams-linger-0": KafkaStreamsLinger0,
     "streams-windows": KafkaStreamsInWindows,
     "faust": Faust,
     "ceiling": Ceiling,
@@ -136,6 +141,23 @@ class Speed:
     connections: int
     start_s: float
     latencies: dict[int, Latency]
+
+    def columns(self) -> dict[str, object]:
+        """What was measured, by name."""
+        waits = {
+            f"{name}_at_{rate}_per_s": round(value, 1)
+            for rate, each in self.latencies.items()
+            for name, value in (("p50_ms", each.p50_ms), ("p99_ms", each.p99_ms), ("generator_cpu_percent", each.generator_percent))
+        }
+        return {
+            "records_per_s": round(self.per_s),
+            "cpu_s_per_100k": round(self.cpu_s, 2),
+            "idle_cpu_percent": round(self.idle_percent, 1),
+            "peak_rss_mb": round(self.rss_mb),
+            "connections": self.connections,
+            "start_s": round(self.start_s, 1),
+            **waits,
+        }
 
     def row(self) -> str:
         cells = (
@@ -454,12 +476,17 @@ def tell(rows: list[tuple[str, float, str]]) -> bool:
 @click.option("--starts/--no-starts", default=True, show_default=True, help="Also how soon new groups run all their tasks.")
 @click.option("--slow/--no-slow", default=True, show_default=True, help="Also with a handler that waits.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; default: they are removed.")
-def main(tasks: str, guarantees: str, systems: str, records: int, rates: str, rounds: int, starts: bool, slow: bool, keep: Path | None) -> None:
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="CSV file for every run, with the settings of each system.")
+def main(
+    tasks: str, guarantees: str, systems: str, records: int, rates: str, rounds: int, starts: bool, slow: bool, keep: Path | None, out: Path | None
+) -> None:
     """Measures one member beside its peers. Exits with 1 when a goal is missed."""
     for name in ("aiokafka", "equipoise.kafka"):
         logging.getLogger(name).setLevel(logging.ERROR)  # the leaders of new partitions are not known at once
     steady = tuple(int(each) for each in rates.split(",") if each)
     missed = False
+    under, written = conditions("bench.member_speed"), list[dict[str, object]]()
+    print(*(f"{SYSTEMS[key].label}: {SYSTEMS[key].settings}" for key in systems.split(",")), sep="\n")
     with broker() as bootstrap, tempfile.TemporaryDirectory() as temporary:
         home = keep or Path(temporary)
 
@@ -485,7 +512,10 @@ def main(tasks: str, guarantees: str, systems: str, records: int, rates: str, ro
                     if guarantee == "eos":
                         speed = attrs.evolve(speed, label=f"{speed.label}, exactly once")
                     measured.setdefault(key, []).append(speed)
+                    written.append({"system": speed.label, "tasks": count, **speed.columns(), "settings": SYSTEMS[key].settings, **under})
                     print(speed.row(), flush=True)
+                    if out is not None:
+                        write_csv(out, written)
             speeds = {guarantee: {key: best_of(each) for key, each in measured.items()} for guarantee, measured in found.items()}
             if rounds > 1:
                 print(f"the best of {rounds} rounds:")

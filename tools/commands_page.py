@@ -38,13 +38,25 @@ COMMON = """## Every command
 `--json` is an option of every command that has a schema in [json.md](json.md).
 """
 
+COMPLETION = """## Completion
+
+Tab completes commands and options in bash, zsh and fish. Put the line of your shell into its start
+file:
+
+```bash
+eval "$(_EQUIPOISE_COMPLETE=bash_source equipoise)"     # ~/.bashrc
+eval "$(_EQUIPOISE_COMPLETE=zsh_source equipoise)"      # ~/.zshrc
+_EQUIPOISE_COMPLETE=fish_source equipoise | source      # ~/.config/fish/config.fish
+```
+"""
+
 
 def render() -> str:
     """The whole page."""
     context = click.Context(main, info_name="equipoise", **CONTEXT_SETTINGS)
     shared = _shared(main, context)
     chapters = list(_chapters(main, context, [_row(option) for option in shared]))
-    tables = [SHARED, _table(shared), CONNECTION, _table(_connection_options()), COMMON, _table(_every_command(context))]
+    tables = [SHARED, _table(shared), CONNECTION, _table(_connection_options()), COMMON, _table(_every_command(context)), COMPLETION]
     return "\n".join([HEAD, _contents(), *chapters, *tables])
 
 

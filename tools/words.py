@@ -1,7 +1,9 @@
-"""`python -m tools.words [WORD ...]`: where a word that was retired still occurs.
+"""`python -m tools.words [WORD ...]`: where a word that was retired still occurs, and the sentences
+that are too long.
 
 The repository once used private words for what the field has a name for. This list holds them, each
-with the word to use instead, so that none comes back.
+with the word to use instead, so that none comes back. A sentence of more than MOST_WORDS words has
+to be read twice.
 """
 
 from __future__ import annotations
@@ -84,6 +86,8 @@ EXCEPTIONS = (
     ("equipoise/member/copies/stores.py", "arena", "RocksDB's name of an option"),
 )
 """Start of a path, word, reason."""
+MOST_WORDS = 25
+"""Of a sentence. A piece of code is one word."""
 SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".txt", ".cfg", ""}
 _PARTS = re.compile(r"[a-z]+(?:_[a-z]+)*", re.IGNORECASE)
 
@@ -134,6 +138,23 @@ def _names(name: str, text: str, retired: dict[str, str]) -> Iterator[Found]:
             yield Found(name, token.start[0], token.string, retired[word], lines[token.start[0] - 1])
 
 
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a page, of a command's help or of an alert. A heading, an item of a list and
+    a cell of a table begin one. A block of code and a comment are none.
+    """
+    text = re.sub(r"<!--.*?-->|^```.*?^```$", "\n\n", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)\s]*\)", r"\1", re.sub(r"`[^`]*`|{{.*?}}", "CODE", text))
+    text = re.sub(r"^\s*(?:[-*]|\d+\.|#+|>)\s", "\n\n", text, flags=re.MULTILINE)
+    text = re.sub(r"^\|.*\|$", lambda row: row[0].replace("|", "\n\n"), text, flags=re.MULTILINE)
+    for paragraph in re.split(r"\n\s*\n", text):
+        yield from re.split(r"(?<=[.!?])[\"*)]*\s+", " ".join(paragraph.split()))
+
+
+def long_sentences(text: str) -> list[str]:
+    """Sentences of more than MOST_WORDS words."""
+    return [each for each in sentences(text) if sum(bool(re.search(r"\w", word)) for word in each.split()) > MOST_WORDS]
+
+
 def unexpected() -> list[Found]:
     """Every occurrence that no exception explains."""
     found = [each for path in files() for each in search(path)]
@@ -149,6 +170,10 @@ def main(words: list[str]) -> int:
             print(each)
     for word, count in sorted(counts.items(), key=lambda item: -item[1]):
         print(f"{count:6d} {word}")
+    if not words:
+        for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
+            for each in long_sentences(path.read_text(encoding="utf-8")):
+                print(f"{path.relative_to(ROOT)}: {each}")
     return int(bool(found))
 
 

@@ -26,6 +26,7 @@ public class PageViews {
   public static void main(final String[] args) throws Exception {
     final Properties settings = new Properties();
     settings.load(new FileReader(args[0]));
+    final String outputs = settings.getProperty("application.id");
     final StreamsBuilder builder = new StreamsBuilder();
     final var users = builder.table("users", Consumed.with(TEXT, JSON));
     final var clicks = builder.stream("clicks", Consumed.with(TEXT, JSON));
@@ -40,7 +41,7 @@ public class PageViews {
         .suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()))
         .toStream()
         .map((visit, pages) -> KeyValue.pair(visit.key(), session(visit.window().start(), visit.window().end(), pages)))
-        .to("ks-sessions", Produced.with(TEXT, JSON));
+        .to(outputs + "-sessions", Produced.with(TEXT, JSON));
     clicks
         .leftJoin(users, (click, user) -> user == null ? "??" : user.get("country").asText())
         .groupBy((user, country) -> country, Grouped.with(TEXT, TEXT))
@@ -48,7 +49,7 @@ public class PageViews {
         .count()
         .toStream()
         .map((minute, views) -> KeyValue.pair(minute.key(), count(minute.window().start(), views)))
-        .to("ks-counts", Produced.with(TEXT, JSON));
+        .to(outputs + "-counts", Produced.with(TEXT, JSON));
     final KafkaStreams streams = new KafkaStreams(builder.build(), settings);
     Runtime.getRuntime().addShutdownHook(new Thread(streams::close));
     streams.start();

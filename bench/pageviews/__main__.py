@@ -28,6 +28,7 @@ import attrs
 import click
 
 from bench.live import PATIENCE_S, broker, cpu_seconds
+from bench.results import conditions, write_csv
 from bench.seat import QUIXSTREAMS, quixstreams_command
 from equipoise.kafka.client import Producer, TopicPartition, Unsent, acknowledged, partition_of_key
 from equipoise.kafka.connection import Connection
@@ -50,19 +51,42 @@ Sessions = set[tuple[str, int, int, tuple[str, ...]]]
 @attrs.frozen
 class System:
     """One application. `files`: whose lines are counted; `outputs`: what its topics begin with;
-    `closes_ms`: how far behind stream time the last record of a session is when that is closed.
+    `closes_ms`: how far behind stream time the last record of a session is when that is closed;
+    `linger_ms`: of Kafka Streams' producer, None: its default, 100; `commit_s`: Quix Streams' commit
+    interval.
     """
 
     label: str
     files: tuple[Path, ...]
     outputs: str
+    settings: str
     closes_ms: int = GAP_MS + GRACE_MS
+    linger_ms: int | None = None
+    commit_s: float = 0.1
 
 
+STREAMS, QUIX = "Kafka Streams 4.3.1, DSL", QUIXSTREAMS.replace("quixstreams==", "Quix Streams ")
 SYSTEMS = {
-    "equipoise": System("equipoise", (ROOT / "examples" / "pageviews.py",), "pv"),
-    "streams": System("Kafka Streams 4.3.1, DSL", (HERE / "PageViews.java",), "ks"),
-    "quixstreams": System(QUIXSTREAMS.replace("quixstreams==", "Quix Streams "), (HERE / "quixstreams_app.py",), "qx", 2 * GAP_MS + GRACE_MS),
+    "equipoise": System(
+        "equipoise", (ROOT / "examples" / "pageviews.py",), "pv", "commits after 100 ms (its default), outputs are sent at once; RocksDB"
+    ),
+    "streams": System(STREAMS, (HERE / "PageViews.java",), "ks", "commit.interval.ms=100 and linger.ms=100 (its defaults), no cache; RocksDB"),
+    "streams-linger-0": System(
+        f"{STREAMS}, linger.ms=0",
+        (HERE / "PageViews.java",),
+        "ks0",
+        "commit.interval.ms=100 (its default), linger.ms=0, no cache; RocksDB",
+        linger_ms=0,
+    ),
+    "quixstreams": System(QUIX, (HERE / "quixstreams_app.py",), "qx", "commit_interval=0.1; RocksDB", 2 * GAP_MS + GRACE_MS),
+    "quixstreams-commit-5": System(
+        f"{QUIX}, commits after 5 s",
+        (HERE / "quixstreams_app.py",),
+        "qx5",
+        "commit_interval=5.0 (its default); RocksDB",
+        2 * GAP_MS + GRACE_MS,
+        commit_s=5.0,
+    ),
 }
 
 
@@ -137,22 +161,25 @@ def start(key: str, bootstrap: str, folder: Path) -> subprocess.Popen[bytes]:
     """The process of a system."""
     state = folder / "state"
     state.mkdir(parents=True)
-    if key == "streams":
+    system = SYSTEMS[key]
+    if system.label.startswith(STREAMS):
         libraries = f"{brokers.jars(JAVA / 'pom.xml')}/*"
         settings = {
             "bootstrap.servers": bootstrap,
-            "application.id": "ks",
+            "application.id": system.outputs,
             "state.dir": str(state),
             "auto.offset.reset": "earliest",
             "processing.guarantee": "exactly_once_v2",
             "commit.interval.ms": "100",
             "statestore.cache.max.bytes": "0",
         }
+        if system.linger_ms is not None:
+            settings["producer.linger.ms"] = str(system.linger_ms)
         (folder / "settings").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         path = f"{brokers.classes(HERE / 'PageViews.java', libraries)}:{libraries}"
         command = ["java", "-XX:+UseSerialGC", "-Xmx512m", "-cp", path, "PageViews", str(folder / "settings")]
-    elif key == "quixstreams":
-        command = [quixstreams_command()[0], str(HERE / "quixstreams_app.py"), bootstrap, str(state)]
+    elif system.label.startswith(QUIX):
+        command = [quixstreams_command()[0], str(HERE / "quixstreams_app.py"), bootstrap, str(state), system.outputs, str(system.commit_s)]
     else:
         command = [sys.executable, "-m", "bench.pageviews.equipoise_app", bootstrap, str(state)]
     with open(folder / "out.txt", "wb") as out:
@@ -219,13 +246,15 @@ def lines_of(files: tuple[Path, ...]) -> int:
 
 @click.command()
 @click.option("--clicks", default=200_000, show_default=True)
-@click.option("--systems", default="equipoise,streams,quixstreams", show_default=True, help=f"Of {', '.join(SYSTEMS)}.")
-def main(clicks: int, systems: str) -> None:
+@click.option("--systems", default=",".join(SYSTEMS), show_default=True)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="CSV file for every run, with the settings of each system.")
+def main(clicks: int, systems: str, out: Path | None) -> None:
     """Compares the applications. Exits with 1 when a result is not as it must be."""
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
     made = events(clicks)
     counts, sessions = expected(made)
     wrong = False
+    under, written = conditions("bench.pageviews"), list[dict[str, object]]()
     with broker() as bootstrap, tempfile.TemporaryDirectory() as folder:
         connection = Connection(bootstrap=bootstrap)
         asyncio.run(fill(connection, made))
@@ -240,6 +269,15 @@ def main(clicks: int, systems: str) -> None:
                 f"{found.state_bytes / 1e6:.1f} | {'equal' if same else 'WRONG'} | {f'{missing} MISSING' if missing else 'equal'} |",
                 flush=True,
             )
+            measured = {
+                "records_per_s": round(found.per_s),
+                "cpu_s_per_100k": round(found.cpu_s / clicks * 100_000, 2),
+                "state_bytes": found.state_bytes,
+            }
+            results = {"counts_equal": same, "sessions_missing": missing}
+            written.append({"system": SYSTEMS[key].label, **measured, **results, "settings": SYSTEMS[key].settings, **under})
+            if out is not None:
+                write_csv(out, written)
     sys.exit(wrong)
 
 

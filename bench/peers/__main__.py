@@ -19,8 +19,9 @@ import click
 from bench.__main__ import environment
 from bench.peers.actions import ACTIONS, Run, run
 from bench.peers.feed import Load
-from bench.peers.systems import HEARTBEAT_INTERVAL_MS, RESTARTS, SESSION_TIMEOUT_MS, SYSTEMS
+from bench.peers.systems import HEARTBEAT_INTERVAL_MS, OTHERS, SESSION_TIMEOUT_MS, SYSTEMS
 from bench.peers.table import rows_of, summary_of
+from bench.results import conditions, write_csv
 from equipoise.cli.command import command
 from equipoise.cli.output import Kind, check_files, write_file
 from equipoise.cli.screen import Screen, Table
@@ -51,9 +52,9 @@ def one_broker(bootstrap: str | None) -> Iterator[str]:
 @command("peers", short_help="equipoise beside Kafka Streams, Faust and a plain consumer group.")
 @click.option(
     "--only",
-    callback=_listed({**SYSTEMS, **RESTARTS}, SYSTEMS),
+    callback=_listed({**SYSTEMS, **OTHERS}, SYSTEMS),
     metavar="NAMES",
-    help=f"Some of {','.join(SYSTEMS)} (the default), {','.join(RESTARTS)}.",
+    help=f"Some of {','.join(SYSTEMS)} (the default), {','.join(OTHERS)}.",
 )
 @click.option("--actions", callback=_listed(ACTIONS), metavar="NAMES", help=f"Some of {','.join(ACTIONS)}, in the order of execution.")
 @click.option("--tasks", default=26, show_default=True, type=click.IntRange(1, 99), help="Partitions of the input.")
@@ -67,6 +68,7 @@ def one_broker(bootstrap: str | None) -> Iterator[str]:
 @click.option("--bootstrap", envvar="KAFKA_BOOTSTRAP", help="A running broker; default: starts one.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; default: they are removed.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File for all measurements, as JSON.")
+@click.option("--csv", "table", type=click.Path(path_type=Path, dir_okay=False), help="File for the table, as CSV, with the settings of each system.")
 @click.option("--beside", multiple=True, type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Earlier --out file for the table.")
 def peers(
     screen: Screen,
@@ -75,6 +77,7 @@ def peers(
     bootstrap: str | None,
     keep: Path | None,
     out: Path | None,
+    table: Path | None,
     beside: tuple[Path, ...],
     most_s: float,
     rest_s: float,
@@ -97,6 +100,7 @@ def peers(
       python -m bench.peers --only equipoise --actions join --state-mb 2000
     """
     logging.getLogger("aiokafka").setLevel(logging.ERROR)  # a new topic answers that it has no leader yet
+    under = conditions("bench.peers")
     given = Load(**{("per_s" if name == "per_second" else name): value for name, value in load.items()})
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +111,7 @@ def peers(
         with one_broker(bootstrap) as reached:
             for key in screen.track(only, "measuring", len(only)):
                 name = f"peers-{key}-{time.time_ns() // 1_000_000}"
-                system = {**SYSTEMS, **RESTARTS}[key](reached, name, home / name, given, standbys)
+                system = {**SYSTEMS, **OTHERS}[key](reached, name, home / name, given, standbys)
                 begun_s = time.monotonic()
 
                 def report(line: str, begun_s: float = begun_s) -> None:
@@ -124,6 +128,10 @@ def peers(
     document = {"environment": environment(), "session_timeout_ms": SESSION_TIMEOUT_MS, "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS, "runs": runs}
     if out is not None:
         write_file("--out", out, Kind.RESULTS, json.dumps({"made_by": "equipoise", **document}, indent=2) + "\n")
+    if table is not None:
+        columns, rows = rows_of(runs)
+        of_systems = {run["system"]: {name: run[name] for name in ("wait_median_ms", "wait_p99_ms", "started_s", "settings")} for run in runs}
+        write_csv(table, [{**dict(zip(columns, row, strict=True)), **of_systems[str(row[0])], **under} for row in rows])
     tables = [Table(columns=columns, rows=rows) for columns, rows in (summary_of(runs), rows_of(runs))]
     about = (
         f"{environment()}; {given.tasks} tasks, {given.state_mb} MB of state, {given.per_s:g} records/s for each task, {standbys} standbys; "

@@ -139,8 +139,8 @@ class PythonInstance:
 class Equipoise(System):
     label = "equipoise"
     settings = (
-        "at_least_once, high_availability with its defaults (2 warm-ups at once), probing 60 s, lease margin 3 s, commit every 100 ms, RocksDB, "
-        "each member with a witness; "
+        "high_availability with its defaults (2 warm-ups at once), probing 60 s, lease margin 3 s, RocksDB, each member with a witness; "
+        "commits after 500 ms or 10,000 records, exactly once after 100 ms; outputs are sent at once; "
         "one worker process leads; leave and restart: SIGTERM, which gives tasks up as copies of them are warm elsewhere"
     )
 
@@ -202,9 +202,11 @@ class StreamsInstance:
 class KafkaStreams(System):
     label = "Kafka Streams"
     settings = (
-        "4.3.1, at_least_once, HighAvailabilityTaskAssignor with its defaults (2 warm-ups at once), 1 thread, probing 60 s, commit every 1 s, "
-        "RocksDB; leave: close with LEAVE_GROUP; restart: close(), which does not leave the group"
+        "4.3.1, HighAvailabilityTaskAssignor with its defaults (2 warm-ups at once), 1 thread, probing 60 s, RocksDB, linger.ms=100 (its default); "
+        "commits after 1 s, exactly once after 100 ms; leave: close with LEAVE_GROUP; restart: close(), which does not leave the group"
     )
+    linger_ms: int | None = None
+    """How long its producer waits for more records. None: as it comes, which is 100."""
 
     @property
     def changelog(self) -> str:
@@ -214,6 +216,8 @@ class KafkaStreams(System):
         settings = {**STREAMS, "num.standby.replicas": str(self.standbys)}
         if self.exactly_once:
             settings |= {"processing.guarantee": "exactly_once_v2", "commit.interval.ms": "100"}
+        if self.linger_ms is not None:
+            settings["producer.linger.ms"] = str(self.linger_ms)
         if self.in_windows:
             settings |= {"keys": str(KEYS), "window.ms": str(WINDOW_MS)}
         return settings
@@ -222,6 +226,18 @@ class KafkaStreams(System):
         settings = self.settings_of(instance)
         made = StreamsApplication(self.bootstrap, self.name, instance, self.folder, input=self.input, output=self.output, settings=settings)
         return StreamsInstance(made)
+
+
+class KafkaStreamsLinger5(KafkaStreams):
+    label = "Kafka Streams, linger.ms=5"
+    settings = "as Kafka Streams, with producer.linger.ms=5"
+    linger_ms = 5
+
+
+class KafkaStreamsLinger0(KafkaStreams):
+    label = "Kafka Streams, linger.ms=0"
+    settings = "as Kafka Streams, with producer.linger.ms=0"
+    linger_ms = 0
 
 
 class KafkaStreamsInWindows(KafkaStreams):
@@ -239,7 +255,7 @@ class StaticKafkaStreams(KafkaStreams):
 
 class Faust(System):
     label = "Faust"
-    settings = "faust-streaming 0.15, at_least_once, table in RocksDB (rocksdict), commit every 1 s; leave and restart: SIGTERM"
+    settings = "faust-streaming 0.15, at least once, table in RocksDB (rocksdict), commit every 1 s; leave and restart: SIGTERM"
 
     @property
     def changelog(self) -> str:
@@ -263,6 +279,7 @@ class PlainGroup(System):
 
 class Loop(System):
     label = "aiokafka loop"
+    settings = "aiokafka 0.14, counts in a dict that nothing keeps, linger_ms=0 (its default); commits after 1 s, exactly once after 100 ms"
 
     def start(self, instance: str) -> Instance:
         return PythonInstance(self.folder / f"{instance}.out", "bench.peers.apps.loop_app", self.given(instance).pack())
@@ -270,11 +287,12 @@ class Loop(System):
 
 class Ceiling(System):
     label = "ceiling"
+    settings = "aiokafka 0.14, reads and sends in whole batches, RocksDB, nothing fenced or restored; commits as the loop"
 
     def start(self, instance: str) -> Instance:
         return PythonInstance(self.folder / f"{instance}.out", "bench.peers.apps.ceiling_app", self.given(instance).pack())
 
 
 SYSTEMS: dict[str, type[System]] = {"equipoise": Equipoise, "streams": KafkaStreams, "faust": Faust, "group": PlainGroup}
-RESTARTS: dict[str, type[System]] = {"restarts": EquipoiseRestarts, "static": StaticKafkaStreams}
-"""Other ways to restart, for ``--only``."""
+OTHERS: dict[str, type[System]] = {"restarts": EquipoiseRestarts, "static": StaticKafkaStreams, "streams-linger-0": KafkaStreamsLinger0}
+"""Other ways to restart, and another setting, for ``--only``."""

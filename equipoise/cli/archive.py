@@ -90,8 +90,8 @@ def archive(
     compacts: bool,
 ) -> int:
     """Copy facts and decisions of LOG into a file, or into a Parquet archive, that every other
-    command reads; or such a copy back into Kafka. The command may be killed at any time; the next
-    run resumes, and copies no record twice.
+    command reads. Or copy such a copy back into Kafka. The command may be killed at any time; the
+    next run resumes, and copies no record twice.
 
     From a log in Kafka (kafka://host:port[/prefix][?partition=N]) it copies a fact when all its
     decisions are written. A file holds one partition, an archive holds all. When the log's workers
@@ -105,10 +105,10 @@ def archive(
     Each run adds a file for each partition and day to an archive. --compact merges them into few
     large ones, while other processes read it and append to it, and may be killed.
 
-    --to kafka://host:port[/prefix] makes the topics there and writes LOG into them: every fact at
-    its former offset and with its former append time, and every decision. Then all of it is
-    compared byte by byte, and workers may lead it. LOG is a copy with all partitions. What is not
-    in it is lost: read "Back up and restore" in docs/logs.md before a group goes on from it.
+    --to kafka://host:port[/prefix] makes the topics there and writes LOG into them: every decision,
+    and every fact at its former offset and append time. Then all of it is compared byte by byte,
+    and workers may lead it. LOG is a copy with all partitions. What is not in it is lost: read
+    "Back up and restore" in docs/logs.md before a group goes on from it.
 
     Exit code 1: everything is copied byte for byte, but this build cannot read some group's records
     (unknown kind or version).

@@ -39,15 +39,15 @@ _WITHOUT_WORK = ("share", "other", "offsets only")
 @brokers_argument("place", "PLACE")
 @click.option("--group", metavar="GROUP", help="Show one group: its members, and each partition with its lag and how long it is silent.")
 def cluster(screen: Screen, place: str, group: str | None) -> None:
-    """List the groups of PLACE, a broker (kafka://host:port) or a recording (`equipoise record`):
-    consumers (classic and KIP-848), Kafka Streams (classic and KIP-1071), Kafka Connect and share
-    groups. Groups on the move come first.
+    """List the groups of PLACE, a broker (kafka://host:port) or a recording (`equipoise record`).
+    Groups on the move come first. It knows consumers (classic and KIP-848), Kafka Streams (classic
+    and KIP-1071), Kafka Connect and share groups.
 
-    `work` counts partitions, tasks or connectors that a member has; `revoking` those that a member
-    still has to give up, `lag` the records behind the group's commits. `epoch` is the generation of
-    a classic group, else the group epoch. Of a classic group that is `rebalancing`, --group shows
-    the members that it may be waiting for, and how equipoise could lead it. Share groups are only
-    named.
+    `work` counts partitions, tasks or connectors that a member has, `revoking` those that it still
+    has to give up. `lag` counts the records behind the group's commits. `epoch` is the generation
+    of a classic group, else the group epoch. Of a classic group that is `rebalancing`, --group
+    shows the members that it may be waiting for, and how equipoise could lead it. Share groups are
+    only named.
 
     The command reads `__consumer_offsets`, and asks the coordinators which groups rebalance now; it
     joins no group and commits nothing. Where `__consumer_offsets` may not be read, it describes the

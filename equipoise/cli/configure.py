@@ -87,8 +87,8 @@ def configure(
     When somebody else changes the settings meanwhile, the change is rejected, and the command shows
     theirs. With --rebase it makes the change again, to their settings.
 
-    --dry-run shows which tasks would move and predicts what that will cost (docs/change.md), and
-    simulates the group's history with its present settings and with the new ones.
+    --dry-run shows which tasks would move, and predicts what that will cost (docs/change.md). It
+    also simulates the group's history with its present settings and with the new ones.
 
     --judge writes down what the change is expected to cost before it is made, and the leader judges
     it afterwards; --or-undo also undoes it (docs/change.md).

@@ -47,9 +47,9 @@ def doctor(
     folders: tuple[Path, ...],
 ) -> int:
     """Check a deployment with the settings, the user and the machine of a worker, a member or a
-    reader: the brokers and their versions; the ACLs needed and had; the topics of the log and of
-    the group; the time of a round trip and of a transaction; the clocks; session timeouts against a
-    broker's failover; the disks of state directories.
+    reader. It looks at brokers and their versions, ACLs, the topics of the log and of the group,
+    and clocks. It measures a round trip and a transaction, compares session timeouts with a
+    broker's failover, and looks at the disks of state directories.
 
     Each line is fine, or comes with its fix. It changes nothing: a member's transaction is aborted.
     Exit code 1: there is a problem.

@@ -29,8 +29,8 @@ _MOST_MOVES = 20
 @click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"Explain the state after this fact, {AT_HELP}")
 @click.option("--group", metavar="GROUP", help="Group of the task; required if LOG holds several.")
 def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | Moment | None, group: str | None) -> None:
-    """Answer three questions about one task from LOG alone, with the numbers behind each decision:
-    why is it on its member; how did it get there; why has it not moved yet.
+    """Answer three questions about one task from LOG alone, with the numbers behind each decision.
+    Why is it on its member? How did it get there? Why has it not moved yet?
 
     \b
     Examples:

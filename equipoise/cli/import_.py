@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 @click.option("--group", metavar="GROUP", help="Application id; required with a broker, or if the dump holds several groups.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that Kafka does not record, as acceptable_recovery_lag=1000.")
 def import_(screen: Screen, kind: str, source: str, location: str, group: str | None, settings: tuple[str, ...], force: bool) -> None:
-    """Read the dump of `__consumer_offsets` and the end-offset samples of SOURCE, and write
-    membership, lags, end offsets and the decisions of the group's own leader to LOG as facts.
+    """Read the dump of `__consumer_offsets` and the end-offset samples of SOURCE. Write membership,
+    lags, end offsets and the decisions of the group's own leader to LOG, as facts.
 
-    SOURCE is a folder, the name of a recorded run that comes with equipoise (scale-out, rolling), a
-    file of `equipoise record` or a broker (kafka://host:port), both with --group. From a broker it
-    reads the records that are left, and end offsets by the changelogs' timestamps.
+    SOURCE is a folder, or the name of a recorded run that comes with equipoise (scale-out,
+    rolling). With --group it is a file of `equipoise record`, or a broker (kafka://host:port). From
+    a broker it reads the records that are left, and end offsets by the changelogs' timestamps.
 
     It reads Kafka Streams groups with the classic protocol (group.protocol=classic).
 

@@ -56,20 +56,19 @@ def incident(
     is_markdown: bool,
     redact: bool,
 ) -> None:
-    """Read FILES, in any mix, and show for each incident of a group what began it, who, the
-    rebalances that followed, how long nobody could read, and what would have avoided it.
+    """Read FILES, in any mix, and show what happened to a group. Of each incident: what began it,
+    who, the rebalances that followed, how long nobody could read, and what would have avoided it.
 
-    A FILE is a log of a broker, a client (Java, Kafka Streams, Kafka Connect, librdkafka, aiokafka,
-    kafka-python, Faust, franz-go, sarama), what kafka-consumer-groups --describe printed, the
-    status that Kafka Connect's REST or Burrow answered, a recording (from `equipoise record`), or a
-    recorded run (its folder or name). `-` is standard input. What it is, is recognised; gzip is
+    A FILE is a log of a broker or a client (Java, Kafka Streams, Kafka Connect, librdkafka,
+    aiokafka, kafka-python, Faust, franz-go, sarama). Or kafka-consumer-groups --describe printed
+    it, or Kafka Connect's REST or Burrow answered it. Or it is a recording (`equipoise record`), or
+    a recorded run (its folder or name). `-` is standard input. Kinds are recognised; gzip is
     unpacked. Each statement names the lines that it rests on. A log of equipoise beside them (a
-    file, or kafka://host:port) adds what was changed meanwhile, what that was expected to cost, and
-    the verdict.
+    file, or kafka://host:port) adds what was changed meanwhile, its expected cost, and the verdict.
 
-    An incident begins with a member that joins, leaves, restarts or is lost, with other topics,
-    partitions or another topology, or with work that stands still without any rebalance. Rebalances
-    that it made necessary belong to it. Times are the coordinator's.
+    An incident begins with a member that joins, leaves, restarts or is lost, or with other topics,
+    partitions or another topology. Or work stands still without any rebalance. Rebalances that it
+    made necessary belong to it. Times are the coordinator's.
 
     \b
     Examples:

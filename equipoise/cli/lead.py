@@ -80,8 +80,8 @@ def lead(
     Decisions and their reasons are in the log: `equipoise explain`, `verify`, `timeline` and
     `what-if` read it.
 
-    With a pattern each group that fits it is led in its own way, those that come later included; a
-    worker does so, too (its settings lead_groups and lead_folder).
+    With a pattern the command leads each group that fits it in its own way, also groups that come
+    later. A worker does so, too (its settings lead_groups and lead_folder).
 
     \b
     Examples:

@@ -60,14 +60,14 @@ def migrate(
     timeout_s: float | None,
 ) -> int:
     """Say of each consumer group whether its broker takes it over to the new protocol (KIP-848)
-    while it runs, what its clients are, and what to do where it does not; with --group, also what
-    joins, leaves and rolling restarts cost before and after, by simulation. Brokers need no jar.
+    while it runs. Say what its clients are, and what else to do. Brokers need no jar. With --group,
+    also simulate what joins, leaves and rolling restarts cost before and after.
 
-    --apply joins each group that can be taken over as one more member, which reads nothing, waits
-    until every client has joined again and has its partitions, and says how it went. It stays, so
-    that clients can be restarted with group.protocol=consumer one by one, until all use that or it
-    is interrupted: then groups with clients of the old protocol alone are classic ones again.
-    --back does the same where no such process runs any more. Exit code 1: not all is done.
+    --apply joins each group that can be taken over as one more member, which reads nothing. It
+    waits until every client has joined again and has its partitions, and says how it went. Then
+    restart clients with group.protocol=consumer, one by one. It stays until all use that or it is
+    interrupted: then groups with clients of the old protocol alone are classic ones again. --back
+    does the same where no such process runs any more. Exit code 1: not all is done.
 
     --to members moves an application to members of equipoise (docs/adopt.md): start these first,
     with Member(adopts=CONSUMERS). They wait until COMMAND, or you, have stopped the consumers; with

@@ -40,16 +40,16 @@ _DAY_MS = 86_400_000
 def record(
     screen: Screen, place: str, location: str, patterns: tuple[str, ...], sample_s: float, poll_s: float, keep_days: float | None, *, once: bool
 ) -> None:
-    """Follow `__consumer_offsets` of a cluster, and write to FILE every change of its groups, their
-    commits (the newest of each second and partition) and end offsets. The topic is compacted, so
-    what nobody recorded is gone. The command joins no group; it may be killed at any time, and
-    waits for brokers that are away.
+    """Follow `__consumer_offsets` of a cluster, and write every change of its groups to FILE. End
+    offsets and the newest commit of each second and partition go there, too. The topic is
+    compacted, so what nobody recorded is gone. The command joins no group; it may be killed at any
+    time, and waits for brokers that are away.
 
     Share groups are only named.
 
     It needs the right to read `__consumer_offsets` and to describe topics. Without the first, it
-    polls the groups, and misses what comes and goes between two looks, generations and timeouts of
-    the classic protocol, and share groups.
+    polls the groups. It then misses what comes and goes between two looks, generations and timeouts
+    of the classic protocol, and share groups.
 
     \b
     Examples:

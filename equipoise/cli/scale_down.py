@@ -89,8 +89,8 @@ def scale_down(
     released and gone. Before more than half of the members go, it asks you; in a script, --yes
     answers. A released member's process ends by itself; make sure that nothing restarts it.
 
-    The change is written to the log before, with what it is predicted to cost, and the leader
-    judges it (docs/change.md), unless another change is not over yet.
+    Before, the change and its predicted cost are written to the log, and the leader judges it
+    (docs/change.md), unless another change is not over yet.
 
     After an interrupt, or after --timeout (exit code 1), the request stays: --follow follows it
     again, --cancel withdraws it.

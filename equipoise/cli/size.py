@@ -34,11 +34,11 @@ EXIT_NONE = 1
 @click.option("--restore-speed", type=WholeNumber(min=1), metavar="N", help="Records a second that a member restores. Default: fitted from LOG.")
 @click.option("--runs", type=WholeNumber(0, 10_000), default=20, show_default=True, help="Simulated runs of each change; 0: predict none.")
 def size(screen: Screen, log: Log, group: str | None, lag_s: float, per_s: float | None, restore_speed: int | None, runs: int) -> int:
-    """Say how many members the group needs so that no record waits longer than --lag, from what its
-    members reported to LOG: what arrived for each task, minute by minute, and what members did
-    while they were busy. What a member can do and what arrives next are drawn 100 times; the
-    recommendation does in most draws. For each number of members: lag, utilisation, and what it
-    costs to get there and back, as simulated from the group as it is.
+    """Say how many members the group needs so that no record waits longer than --lag. The members'
+    reports in LOG tell what arrived for each task, and what members did while they were busy. What
+    a member can do and what arrives next are drawn 100 times; the recommendation does in most
+    draws. For each number of members: lag, utilisation, and what it costs to get there and back, as
+    simulated from the group as it is.
 
     Exit code 1: no number of members does; it says which tasks get more than one member can do.
 

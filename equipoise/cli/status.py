@@ -51,9 +51,9 @@ def status(
     screen: Screen, settings: LiveSettings, location: str | None, group: str | None, at_offset: int | Moment | None, watch: bool, everything: bool
 ) -> int:
     """List the groups of LOG, those in trouble first: halted, tasks that stand still, silent
-    members, then work that moves and how long that takes. Of one group show what is wrong first,
-    then restores and warm-ups with the time at which each is expected to be ready, then members and
-    tasks. What nobody has decided yet is not shown: the first line says since when.
+    members, then work that moves and how long that takes. Of one group show what is wrong, then
+    restores and warm-ups with their expected times, then members and tasks. What nobody has decided
+    yet is not shown: the first line says since when.
 
     With --json, --group decides which document it is: one group, or the list. Exit code 1: a group
     is halted. --watch waits for brokers that are away.

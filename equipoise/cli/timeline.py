@@ -44,8 +44,8 @@ def timeline(
     everything: bool,
 ) -> None:
     """Show the history of LOG: the cost of each marked window, every move with how long it took,
-    every round with its cause, each task's time without a running owner, and when each member was
-    in the group.
+    every round with its cause. Then come each task's time without a running owner, and when each
+    member was in the group.
 
     --html writes one self-contained page: tasks as rows coloured by owner, warm-ups hatched, gaps
     where no member ran a task. --svg writes one still picture. --changes lists changes: those that

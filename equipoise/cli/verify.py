@@ -36,7 +36,7 @@ def verify(screen: Screen, log: Log, names: tuple[str, ...], archive: str | None
 
     Exit code 0: identical. 1: the first divergence is shown, with the fact, both decisions and what
     differs. 2: the log cannot be verified (a damaged record, or another build's assignor, solver or
-    events); the offset is on stderr, and other groups are still verified.
+    events). The offset is on stderr, and other groups are still verified.
 
     A log in Kafka whose first records were deleted is verified from its oldest base on.
 

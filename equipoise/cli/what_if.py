@@ -115,9 +115,9 @@ def what_if(
     With --to, equipoise leads one simulation under the settings of --set, and its complete log goes
     to LOG2. The answer is the cost of each marked window, next to what was measured.
 
-    With --change, the group is simulated from the end of LOG on, many times, with restore speeds,
-    arrivals and times drawn from what its log shows. The answer is what the change costs, as the
-    median and the interval that holds 95 % of the runs.
+    With --change, the group is simulated from the end of LOG on, many times. Restore speeds,
+    arrivals and times are drawn from what its log shows. The answer is what the change costs, as
+    the median and the interval that holds 95 % of the runs.
 
     Exit code 1: one of several groups cannot be answered; the others are.
 

@@ -44,25 +44,25 @@ def witness(
     member_id: str | None,
     yes: bool,
 ) -> int:
-    """Run COMMAND. When a member or a worker in it is killed or crashes, prove that to the leader,
-    so that nobody waits for its session timeout: members with Member(witness=True), and `equipoise
-    worker --witness true`. With --socket instead of COMMAND, do the same for all processes of this
-    user that have the socket's path in EQUIPOISE_WITNESS.
+    """Run COMMAND. When a member or a worker in it is killed or crashes, prove that to the leader:
+    nobody waits for its session timeout. That is for members with Member(witness=True), and
+    `equipoise worker --witness true`. With --socket instead of COMMAND, do the same for all
+    processes of this user that have the socket's path in EQUIPOISE_WITNESS.
 
     With --group, COMMAND may be any Kafka client, unmodified, in a group of the classic protocol or
     of KIP-848. When it has ended, with every process that it started, its member is taken out of
-    the group: the only one that joined while COMMAND ran and has its instance id, or its client id
-    and this host. With neither id, COMMAND must be the only client of this machine. If there are
-    two, or none, nothing is removed, and stderr says so. COMMAND must be the client, or start it as
-    its child; `docker run` and `ssh` do not.
+    the group. That is the only one that joined while COMMAND ran and has its instance id, or its
+    client id and this host. With neither id, COMMAND must be the only client of this machine. If
+    there are two, or none, nothing is removed, and stderr says so. COMMAND must be the client, or
+    start it as its child; `docker run` and `ssh` do not.
 
     With --ended, you are the witness. No broker knows a dead member from a living one between two
     heartbeats, so it shows the member and asks, or takes --yes for it. It refuses (exit code 1)
     unless exactly one member matches, and lists those that do; without an id, all of them. A living
     member that was taken out joins again; meanwhile two members read its partitions.
 
-    It may be the first process of a container: it passes signals on, waits for orphaned processes,
-    and exits with the status of COMMAND (128 and the signal's number after a signal).
+    It may be the first process of a container: it passes signals on and waits for orphaned
+    processes. It exits with the status of COMMAND (128 and the signal's number after a signal).
 
     \b
     Examples:

@@ -190,8 +190,8 @@ async def _make(admin: Admin, processors: Sequence[Processor], others: Iterable[
     aging = sorted({topic.name for topic in missing} & outputs - sources)
     if aging:
         _LOG.warning(
-            "made %s with the brokers' retention, which counts from the times of records: outputs of records that are older are deleted "
-            "within minutes; set retention.ms before old records are processed",
+            "made %s with the brokers' retention, which counts from the times of records. Outputs of older records are deleted within "
+            "minutes: set retention.ms before old records are processed",
             ", ".join(aging),
         )
 

@@ -34,7 +34,7 @@ class WorkerSettings(LiveSettings):
         "", "Further names under which that address is asked, as by a proxy, with commas between them; *.example.com for all of a domain."
     )
     http_peers: str = setting(
-        "", "Where the other workers of this log are asked how many members a group should run: host:port, with commas; a name may be all of them."
+        "", "Where to ask the other workers of this log how many members a group should run: host:port, with commas. A name may be all of them."
     )
     http_tls_cert: str = setting("", "File with the certificate (PEM) by which that address is served over TLS.")
     http_tls_key: str = setting("", "File with the key of that certificate (PEM).")

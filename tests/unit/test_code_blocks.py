@@ -72,6 +72,7 @@ RUN_BY = {
     ("docs/incidents.md", "text", "when"): "tests/unit/replay/test_incidents.py::test_page_shows_what_the_command_prints",
     ("docs/incidents.md", "text", "  simulated as it was:"): "tests/unit/replay/test_incidents.py::test_command_simulates_a_recorded_application",
     ("docs/operations.md", "", "orders  round"): "tests/unit/equipoise/test_live_status.py::test_operations_page_shows_a_view_as_it_is_drawn",
+    ("docs/commands.md", "bash", "eval"): f"{HERE}::test_shells_complete_commands_by_the_lines_of_the_page",
     ("docs/deploy.md", "", "group orders: "): f"{HERE}::test_lines_of_the_log_are_those_of_the_code",
     ("docs/restarts.md", "", "group orders: "): f"{HERE}::test_lines_of_the_log_are_those_of_the_code",
     ("docs/deploy.md", "toml", "# worker.toml"): f"{HERE}::test_worker_takes_the_settings_file",
@@ -262,6 +263,17 @@ def test_shell_block_without_kafka_runs(page: str, start: str, folder: Path) -> 
 
 def test_commands_page_is_made_from_the_commands() -> None:
     assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == render(), "run `make commands`, and look at what it changed"
+
+
+def test_shells_complete_commands_by_the_lines_of_the_page(tmp_path: Path) -> None:
+    bash, *others = text_of("docs/commands.md", "bash").splitlines()
+    done = run(f"{bash}\ncomplete -p equipoise; COMP_WORDS=(equipoise sta) COMP_CWORD=1; _equipoise_completion equipoise; echo ${{COMPREPLY[@]}}", tmp_path)
+    assert done.stdout.splitlines() == ["complete -o nosort -F _equipoise_completion equipoise", "status"], done.stderr
+    for line in others:
+        asked = re.search(r"_EQUIPOISE_COMPLETE=\w+_source equipoise", line)
+        assert asked is not None
+        done = run(asked[0], tmp_path)
+        assert (done.returncode, "_equipoise_completion" in done.stdout) == (0, True), done.stderr
 
 
 def text_of(page: str, kind: str, start: str = "") -> str:

@@ -33,9 +33,9 @@ spark = CommandGroup(
         )
     ],
     short_help="Verify, replay and explain many groups at once, on Spark.",
-    help="""Run verify, timeline and what-if over the many groups of Parquet archives, and incident over those of recordings, on Apache
-    Spark: on all cores of this machine, or on a cluster (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive` wrote;
-    make one from a file with `equipoise archive group.db --to archive/`. A RECORDING is a file that `equipoise record` wrote.
+    help="""Run verify, timeline and what-if over the many groups of Parquet archives, and incident over those of recordings. They run on
+    Apache Spark: on all cores of this machine, or on a cluster (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive`
+    wrote; `equipoise archive group.db --to archive/` makes one from a file. A RECORDING is a file that `equipoise record` wrote.
 
     \b
     Examples:

@@ -39,9 +39,9 @@ def incident(
     html_path: Path | None,
 ) -> int:
     """Explain what happened to every group, as `equipoise incident` does from a recording: which
-    groups cost most, and by what. A RECORDING is a file that `equipoise record` wrote, or a folder
-    of them, also in an object store or HDFS, where their names end in .db. --to writes the tables
-    groups, incidents and costs, a row for each group, day and cause.
+    groups cost most, and by what. A RECORDING is a file of `equipoise record`, or a folder of them,
+    whose names end in .db. It may be in an object store or HDFS. --to writes the tables groups,
+    incidents and costs, a row for each group, day and cause.
 
     Exit code 0: every group is explained. 2: at least one is not; its line says why.
 

@@ -41,10 +41,10 @@ def timeline(
     until: int | None,
     html_path: Path | None,
 ) -> int:
-    """Write the history of every group of the archives, as `equipoise timeline` has it: the tables
-    groups, intervals, unavailability, moves, rounds, imbalance, copies, members and costs, each a
-    folder of Parquet files in FOLDER, with the group's name in the first column. Show what cost
-    most, by cause and by group.
+    """Write the history of every group of the archives, as `equipoise timeline` has it. The tables
+    are groups, intervals, unavailability, moves, rounds, imbalance, copies, members and costs. Each
+    is a folder of Parquet files in FOLDER, with the group's name in the first column. Show what
+    cost most, by cause and by group.
 
     Exit code 0: every group has its history. 2: at least one group has none; its row in `groups`
     says why.

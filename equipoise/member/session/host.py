@@ -718,7 +718,7 @@ class MemberHost:
             self._log_unused_config()
         if unknown - unknown_before:
             _LOG.error(
-                "member %s was assigned %s, which its topology (epoch %d) lacks, and does not run them: upgrade the worker, "
+                "member %s was assigned %s, which its topology (epoch %d) lacks, and does not run them. Upgrade the worker, "
                 "or give each topology an epoch of its own",
                 self._member_id,
                 tasks_text(sorted(unknown)),

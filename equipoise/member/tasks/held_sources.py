@@ -77,7 +77,7 @@ class HeldSources:
             if now_s - known.since_s >= HELD_S and not known.is_logged:
                 known.is_logged = True
                 _LOG.warning(
-                    "source %s/%d: records from offset %d to %d wait for a transaction that has been open for %.0f s; "
+                    "source %s/%d: records from offset %d to %d wait for a transaction that has been open for %.0f s. "
                     "`kafka-transactions.sh describe-producers --topic %s --partition %d` names its producer, `abort` ends a hanging one",
                     tp.topic,
                     tp.partition,

@@ -363,7 +363,7 @@ class SourcePlacing:
     async def _begin(self, clients: TaskClients, source: TopicPartition, former: str) -> int:
         begin = await self._beginning(clients, source)
         _LOG.error(
-            "task %s%s: source topic %s was deleted and made again (its id was %s, and is %s): reading all of it, from offset %d of partition %d on",
+            "task %s%s: source topic %s was deleted and made again (its id was %s, and is %s). Reading all of it, from offset %d of partition %d on",
             self._task,
             self._named,
             source.topic,
