@@ -56,6 +56,7 @@ class System:
 
     label = ""
     settings = ""
+    witness = True
     in_batches = False
     """Of the handler."""
     in_windows = False
@@ -108,6 +109,7 @@ class System:
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             exactly_once=self.exactly_once,
             handler_ms=self.handler_ms,
+            witness=self.witness,
             in_batches=self.in_batches,
             in_windows=self.in_windows,
             initial_delay_ms=self.initial_delay_ms,
@@ -173,6 +175,12 @@ class EquipoiseRestarts(Equipoise):
 
     def start(self, instance: str) -> Instance:
         return RestartingInstance(self.folder / f"{instance}.out", "bench.peers.apps.equipoise_app", self.given(instance).pack())
+
+
+class EquipoiseWithoutWitness(Equipoise):
+    label = "equipoise, no witness"
+    settings = "as equipoise, without witnesses"
+    witness = False
 
 
 class EquipoiseInBatches(Equipoise):
@@ -294,5 +302,10 @@ class Ceiling(System):
 
 
 SYSTEMS: dict[str, type[System]] = {"equipoise": Equipoise, "streams": KafkaStreams, "faust": Faust, "group": PlainGroup}
-OTHERS: dict[str, type[System]] = {"restarts": EquipoiseRestarts, "static": StaticKafkaStreams, "streams-linger-0": KafkaStreamsLinger0}
-"""Other ways to restart, and another setting, for ``--only``."""
+OTHERS: dict[str, type[System]] = {
+    "restarts": EquipoiseRestarts,
+    "no-witness": EquipoiseWithoutWitness,
+    "static": StaticKafkaStreams,
+    "streams-linger-0": KafkaStreamsLinger0,
+}
+"""Other ways to restart, and other settings, for ``--only``."""

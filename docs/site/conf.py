@@ -59,6 +59,25 @@ if os.environ.get("GITHUB_REPOSITORY"):
     HOME = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{os.environ['GITHUB_REPOSITORY']}"
     html_theme_options |= {"source_repository": HOME, "source_branch": "main", "source_directory": "", "top_of_page_buttons": ["view"]}
 
+SEARCHED = {
+    "docs/applications": {"Write an application": "handler, member"},
+    "docs/deploy": {"Deploy": "deploy, install", "Kubernetes": "kubernetes", "TLS, passwords and ACLs": "acl, password, tls", "Sizing": "size"},
+    "docs/incidents": {"What happened to a group": "incident, rebalance"},
+    "docs/logs": {"Retention": "retention", "Back up and restore": "backup, restore", "Lost topics": "lost"},
+    "docs/operations": {"Alerts, and other symptoms": "alert", "A halted group": "halt, halted"},
+    "docs/restarts": {
+        "Restarts": "restart",
+        "Scaling down": "scale",
+        "Processes that are killed": "crash, kill",
+        "Change settings": "configure, setting",
+        "Upgrade": "rollback, upgrade",
+        "Add partitions": "partition",
+    },
+    "docs/seat": {"Leading a consumer group of any client": "lead, leader"},
+    "docs/what-if": {"What if": "what-if"},
+}
+"""Page -> heading -> what a reader searches for who wants to do that: the search gives it first."""
+
 linkcheck_ignore = [r"[\w-]+\.html"]  # of docstrings, to pages of the site: tests/unit/test_site.py follows them
 linkcheck_timeout = 20
 linkcheck_retries = 2
@@ -79,6 +98,10 @@ def _read(app: Sphinx, docname: str, source: list[str]) -> None:
     text = re.sub(r"\[[\w/-]+\.md\](?=\([\w./-]+\.md(?:#[\w-]+)?\))", "[]", text)  # the name of a page becomes its title
     text = re.sub(r"```mermaid\nstateDiagram-v2\n(.*?)```", lambda found: _table_of_states(found[1]), text, flags=re.DOTALL)
     text = re.sub(r"\[([^\]]+)\]\(([\w./-]+)\)", lambda found: _folder(found, (ROOT / docname).parent), text)
+    for heading, searched in SEARCHED.get(docname, {}).items():
+        entries = ", ".join(f"! {each}" for each in searched.split(", "))
+        text, count = re.subn(rf"^(#+ {re.escape(heading)})$", rf"\1\n\n```{{index}} {entries}\n```\n", text, flags=re.MULTILINE)
+        assert count == 1, f"{docname}: {heading}"
     if docname == root_doc:
         text += "".join(_navigation(part) for part in text.split("\n## ")[1:])
     elif docname == "docs/decisions/README":

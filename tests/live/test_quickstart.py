@@ -74,6 +74,44 @@ def test_live_quickstart_runs_as_documented(tmp_path: Path) -> None:
         assert "m4" not in left, "it was killed"
 
 
+CONSUMER = """
+import asyncio
+from aiokafka import AIOKafkaConsumer
+
+async def run():
+    consumer = AIOKafkaConsumer("payments-in", bootstrap_servers="127.0.0.1:9092", group_id="payments", client_id="payments-1")
+    await consumer.start()
+    print("assigned", len(consumer.assignment()), flush=True)
+    await asyncio.sleep(300)
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.docs
+def test_commands_for_groups_that_nobody_rewrites_answer_about_one(tmp_path: Path) -> None:
+    make, _commands = (block for block in blocks("README.md") if block.section == "Live, in two minutes")
+    (commands,) = (block for block in blocks("README.md") if block.section == "Groups that nobody rewrites")
+    log = (ROOT / "tests" / "data" / "group_logs" / "example.log").read_text(encoding="utf-8")
+    (tmp_path / "server.log").write_text(log.replace("orders", "payments"), encoding="utf-8")
+    with make_broker(make) as broker:
+        script = CONSUMER.replace("127.0.0.1:9092", broker)
+        consumer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        assert consumer.stdout is not None
+        try:
+            assert consumer.stdout.readline().startswith("assigned")
+            done = run_on(broker, f"set -e; {commands.text}", tmp_path)
+        finally:
+            consumer.kill()
+            consumer.wait()
+            consumer.stdout.close()
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(r"^payments +", done.stdout, re.MULTILINE), done.stdout
+        assert "what began it" in done.stdout
+        assert "payments-1" in done.stdout + done.stderr
+        assert not (tmp_path / "out").exists()
+
+
 TASK_OF_M2 = """$(equipoise status --group orders --json | python -c '
 import json, sys
 print(next(each["active"][0] for each in json.load(sys.stdin)["state"]["members"] if each["member_id"] == "m2"))')"""

@@ -267,7 +267,9 @@ def test_commands_page_is_made_from_the_commands() -> None:
 
 def test_shells_complete_commands_by_the_lines_of_the_page(tmp_path: Path) -> None:
     bash, *others = text_of("docs/commands.md", "bash").splitlines()
-    done = run(f"{bash}\ncomplete -p equipoise; COMP_WORDS=(equipoise sta) COMP_CWORD=1; _equipoise_completion equipoise; echo ${{COMPREPLY[@]}}", tmp_path)
+    done = run(
+        f"{bash}\ncomplete -p equipoise; COMP_WORDS=(equipoise sta) COMP_CWORD=1; _equipoise_completion equipoise; echo ${{COMPREPLY[@]}}", tmp_path
+    )
     assert done.stdout.splitlines() == ["complete -o nosort -F _equipoise_completion equipoise", "status"], done.stderr
     for line in others:
         asked = re.search(r"_EQUIPOISE_COMPLETE=\w+_source equipoise", line)

@@ -27,6 +27,8 @@ DOCS = ROOT / "docs"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (390, 1_400)
 LAID_OUT = ("index", "tutorial", "operations", "deploy", "restarts", "logs", "architecture", "commands", "api", "protocol", "states")
+FOUND_FIRST = {"kill": "docs/restarts.html", "lead": "docs/seat.html", "backup": "docs/logs.html", "alert": "docs/operations.html"}
+"""What a reader searches for -> the page of the task, which the search gives first."""
 MEASURE = """
 addEventListener("load", () => setTimeout(() => {
   const found = {};
@@ -35,6 +37,8 @@ addEventListener("load", () => setTimeout(() => {
     found[frame.id] = {
       window: view.innerWidth, scrolled: page.documentElement.scrollWidth, results: page.querySelectorAll("#search-results li").length,
       background: view.getComputedStyle(page.body).backgroundColor,
+      first: page.querySelector("#search-results li a")?.getAttribute("href") ?? "",
+      cut: [...page.querySelectorAll("article pre")].slice(0, 1).some(each => each.scrollWidth > each.clientWidth),
     };
   }
   document.body.replaceChildren();
@@ -100,7 +104,7 @@ def test_pages_fit_a_phone_and_search_answers_offline(site: Path, tmp_path: Path
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine")
     frames = [(f"{page} {width}", f"docs/{page}.html", width) for page in LAID_OUT for width in WIDTHS]
-    frames.append(("search", "search.html?q=standby", 1_400))
+    frames += [(f"search {word}", f"search.html?q={word}", 1_400) for word in ("standby", *FOUND_FIRST)]
     written = "".join(f'<iframe id="{name}" style="height:900px;border:0;width:{width}px" src="{file}"></iframe>' for name, file, width in frames)
     harness = site / "harness.html"
     harness.write_text(f"<!doctype html><meta charset=utf-8><body><script>{MEASURE}</script>{written}", encoding="utf-8")
@@ -122,7 +126,9 @@ def test_pages_fit_a_phone_and_search_answers_offline(site: Path, tmp_path: Path
     found: dict[str, Any] = json.loads(html.unescape(done.stdout[done.stdout.index("<body>") + 6 : done.stdout.index("</body>")]))
     assert {name: each["scrolled"] for name, each in found.items() if each["scrolled"] > each["window"]} == {}
     assert len(found) == len(frames)
-    assert found["search"]["results"] > 5
+    assert found["search standby"]["results"] > 5
+    assert {word: found[f"search {word}"]["first"].partition("#")[0] for word in FOUND_FIRST} == FOUND_FIRST
+    assert [f"{page} 1400" for page in ("index", "operations") if found[f"{page} 1400"]["cut"]] == [], "the comments of the first block are cut"
 
 
 def test_library_pages_have_every_public_name_once() -> None:

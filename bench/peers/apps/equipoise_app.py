@@ -74,7 +74,7 @@ async def run(given: Given) -> None:
         on_assigned=lambda context: _LOG.info("runs %s", context.task),
         on_revoked=lambda context: _LOG.info("has stopped %s", context.task),
         on_standby=lambda task: _LOG.info("keeps a copy of %s", task),
-        witness=True,
+        witness=given.witness,
     )
     leaving: list[asyncio.Future[None]] = []
 

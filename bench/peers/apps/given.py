@@ -36,6 +36,8 @@ class Given:
     exactly_once: bool = False
     handler_ms: int = 0
     """Time that the handler waits for each record."""
+    witness: bool = True
+    """equipoise: beside each member."""
     in_batches: bool = False
     """equipoise: with a batch handler."""
     in_windows: bool = False

@@ -193,8 +193,8 @@ _COMMITTING = frozenset((CommitState.COMMITTING_OPEN, CommitState.COMMITTING_CLO
 
 
 def count(schedule: CommitSchedule, now_s: float) -> CommitOrder:
-    """The records are counted: COMMIT when the task has as many as one commit takes, or most of all
-    when two thirds of the member's are reached; HOLD_BACK when all are.
+    """The records are counted. COMMIT when the task has as many as one commit takes, or most of all
+    when two thirds of the member's are reached. HOLD_BACK when all are.
     """
     if schedule.records and schedule.state is CommitState.IDLE:
         schedule.state = CommitState.FILLING
