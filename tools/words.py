@@ -172,8 +172,7 @@ def main(words: list[str]) -> int:
         print(f"{count:6d} {word}")
     if not words:
         for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
-            for each in long_sentences(path.read_text(encoding="utf-8")):
-                print(f"{path.relative_to(ROOT)}: {each}")
+            print(*(f"{path.relative_to(ROOT)}: {sentence}" for sentence in long_sentences(path.read_text(encoding="utf-8"))), sep="\n", end="")
     return int(bool(found))
 
 
