@@ -21,10 +21,9 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import AssignmentObserved, Fact, LagReported, MemberJoined, PartitionsObserved, TopologyDeclared
 from equipoise.events.records import FactRecord
 from equipoise.events.tasks import LagSentinel, TaskId, parse_task
-from equipoise.replay.importers.kafka_streams.decoder_agreement import Agreement, compare_history
 from equipoise.replay.importers.kafka_streams.import_options import options_of
 from equipoise.replay.importers.kafka_streams.importer import import_history
-from equipoise.replay.importers.kafka_streams.source import StreamsSource
+from tools.decoder_agreement import Agreement, ReferenceSource, compare_history
 
 _PROCESS_OF = "@"
 
@@ -82,7 +81,7 @@ def check(folder: Path, **settings: Any) -> ImportCheck:
     """Imports `folder` and compares. Raises InputError when it cannot be imported or has nothing to
     compare with.
     """
-    source = StreamsSource(folder)
+    source = ReferenceSource(folder)
     options = options_of(source, {"solver": "", **settings})
     log = MemoryLog()
     summary = import_history(folder, log, options=options)

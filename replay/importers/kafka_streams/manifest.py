@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import attrs
 
 from equipoise.events.facts import TopologyDeclared
-from equipoise.replay.importers.kafka_streams.decoder_agreement import compare_history
 from equipoise.replay.importers.kafka_streams.import_options import ImportOptions
 from equipoise.replay.importers.kafka_streams.scan import FORGOTTEN_AFTER, LEFT_WITHIN, Scan
 from equipoise.replay.importers.kafka_streams.source import Action, MeasuredAction, StreamsSource
@@ -95,7 +94,6 @@ def build_manifest(
             "of_other_groups_or_kinds": counts["other records"],
             "timestamps_that_went_back": counts["timestamps that went back"],
             "versions": dict(sorted(found.versions.items())),
-            "agreement": compare_history(source, found.group).as_json(),
         },
         "observed": _observed(found, counters, facts),
         "inferred": {**_inferred_settings(inferred), **_inferred(found, counters, topology, matching)},

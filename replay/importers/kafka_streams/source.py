@@ -12,8 +12,6 @@ Optional:
   them.
 - ``settings.json``: settings that are not on the wire (see `ImportOptions`).
 - ``unavailability.json``: measured unavailability per action, for comparison tables.
-- ``history.jsonl``: another decoder's reading of the group's metadata, to compare with.
-- ``leader_view.jsonl``: the leader's log of its computations, to compare with.
 """
 
 from __future__ import annotations
@@ -38,8 +36,6 @@ END_OFFSETS = "end_offsets.jsonl"
 ACTIONS = "actions.jsonl"
 SETTINGS = "settings.json"
 MEASURED = "unavailability.json"
-HISTORY = "history.jsonl"
-LEADER_VIEW = "leader_view.jsonl"
 
 
 SHIPPED = Path(__file__).parents[2] / "data"
@@ -139,7 +135,7 @@ class StreamsSource:
     def files(self) -> dict[str, dict[str, str | int]]:
         """Returns name -> sha256 and size of every file that an import reads."""
         found: dict[str, dict[str, str | int]] = {}
-        for name in (OFFSETS, END_OFFSETS, ACTIONS, SETTINGS, MEASURED, HISTORY):
+        for name in (OFFSETS, END_OFFSETS, ACTIONS, SETTINGS, MEASURED):
             path = self.path(name)
             if path is not None:
                 with path.open("rb") as stream:
@@ -219,18 +215,6 @@ class StreamsSource:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             needed = "each of 'actions' needs action, start_ms, end_ms and unavailable_ms_per_task"
             raise InputError(f"{MEASURED}: {needed} ({error!r})") from None
-
-    def history(self) -> Iterator[dict[str, Any]]:
-        """Yields another decoder's generations in file order; none without a history file."""
-        if self.path(HISTORY) is not None:
-            for _, line in self._lines(HISTORY):
-                yield line
-
-    def leader_view(self) -> Iterator[dict[str, Any]]:
-        """Yields the leader's own computations in file order; none without such a file."""
-        if self.path(LEADER_VIEW) is not None:
-            for _, line in self._lines(LEADER_VIEW):
-                yield line
 
     def _open(self, path: Path) -> IO[str]:
         return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")

@@ -34,6 +34,7 @@ from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummar
 from equipoise.replay.importers.kafka_streams.manifest import MOST_MANIFEST_CHARS
 from equipoise.replay.importers.kafka_streams.scan import scan
 from equipoise.statemachine.machine import GroupMachine
+from tools.decoder_agreement import ReferenceSource
 from tools.import_check import MemoryLog, check, main
 from tools.thin_recording import thin
 
@@ -78,7 +79,7 @@ def test_import_agrees_with_another_decoder_and_the_leader(run: str, generations
 
 def test_check_difference_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = with_references("rolling", tmp_path)
-    history = list(StreamsSource(folder).history())
+    history = list(ReferenceSource(folder).history())
     history[7]["members"][2]["assignment"]["active"].append("0_99")
     (folder / "history.jsonl").write_text("".join(json.dumps(each) + "\n" for each in history))
     checked = check(folder)

@@ -1,7 +1,8 @@
-"""Compares this decoder's reading of a recorded group with another decoder's."""
+"""Compares the importer's reading of a recorded group with another decoder's."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -10,6 +11,25 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.importers.kafka_streams.offsets_records import GroupMetadata
 from equipoise.replay.importers.kafka_streams.scan import group_records
 from equipoise.replay.importers.kafka_streams.source import StreamsSource
+
+
+class ReferenceSource(StreamsSource):
+    """A recorded run, and beside it two other readings of it: ``history.jsonl`` has another
+    decoder's generations, ``leader_view.jsonl`` the leader's own computations.
+    """
+
+    def history(self) -> Iterator[dict[str, Any]]:
+        """Yields the other decoder's generations in file order; none without that file."""
+        return self._references("history.jsonl")
+
+    def leader_view(self) -> Iterator[dict[str, Any]]:
+        """Yields the leader's computations in file order; none without that file."""
+        return self._references("leader_view.jsonl")
+
+    def _references(self, name: str) -> Iterator[dict[str, Any]]:
+        if self.path(name) is not None:
+            for _, line in self._lines(name):
+                yield line
 
 
 @attrs.frozen(kw_only=True)
@@ -29,10 +49,6 @@ class Agreement:
     def complete(self) -> bool:
         """Returns whether every generation was compared and agrees."""
         return self.available and self.compared == self.agreed and not self.missing_in_history and not self.missing_in_topic
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the part of the manifest."""
-        return attrs.asdict(self) if self.available else {"available": False, "how": "no history.jsonl to compare with"}
 
 
 def readable(at_ms: int, offset: int, event: GroupMetadata) -> dict[str, Any]:
@@ -74,7 +90,7 @@ def first_difference(path: str, ours: Any, theirs: Any) -> str | None:
     return None if ours == theirs and type(ours) is type(theirs) else f"{path}: {ours!r:.60} in the topic, {theirs!r:.60} in history"
 
 
-def compare_history(source: StreamsSource, group: str) -> Agreement:
+def compare_history(source: ReferenceSource, group: str) -> Agreement:
     """Compares every generation of the dump with the one of the same offset in ``history.jsonl``,
     in every field. Raises WireError when a record of the dump is damaged, InputError when a file is
     missing or malformed.
