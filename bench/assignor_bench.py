@@ -9,10 +9,10 @@ import time
 
 from bench.java_bench import Case, our_seconds, question
 from equipoise.assignors import AssignmentProblem, MemberSpec, Task
-from equipoise.assignors.assign_json import problem_of
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, TaskId
+from tests.support.assign_json import problem_of
 
 END_OFFSET = 150_000
 

@@ -31,8 +31,8 @@ import attrs
 from bench import kafka_java
 from bench.memory import peak_mb
 from equipoise.assignors import AssignmentProblem, Plan, registry
-from equipoise.assignors.assign_json import problem_of
 from equipoise.assignors.common.validation import plan_faults
+from tests.support.assign_json import problem_of
 
 WARM_TURNS = 30
 WARM_MOST_S = 20
@@ -73,7 +73,7 @@ MOST_MB = 2_000
 
 
 def question(case: Case) -> dict[str, Any]:
-    """In the form of `python -m equipoise.assign`, which the Java driver reads, too."""
+    """In the form of `tests.support.assign_json`, which the Java driver reads, too."""
     dice = random.Random(1)
     tasks = []
     for number in range(case.tasks):

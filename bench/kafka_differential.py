@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from bench import kafka_java
-from equipoise.assignors.assign_json import assign_line
+from tests.support.assign_json import assign_line
 
 LAGS = (0, 1, 50, 100, 101, 1_000, 2_000, 5_000, 10_000, 150_000, 2**63 - 1, "active", "active", "active", "unknown")
 ACCEPTABLE = (0, 100, 1_000, 10_000, 2**63 - 1)
@@ -24,7 +24,7 @@ AT_ONCE = 200
 
 
 def problem(dice: random.Random) -> dict[str, Any]:
-    """A problem in the form of `python -m equipoise.assign`."""
+    """A problem in the form of `tests.support.assign_json`."""
     racks = [f"r{number}" for number in range(dice.randint(1, 5))]
     strategy = dice.choice(("none", "none", "min_traffic", "balance_subtopology"))
     if strategy == "none" and dice.random() < 0.002:
@@ -117,7 +117,7 @@ def _tasks(dice: random.Random, racks: list[str], most: int) -> list[dict[str, A
 
 
 def ours(question: dict[str, Any]) -> dict[str, Any]:
-    """The answer of `python -m equipoise.assign`, in the driver's form."""
+    """The answer of the assignor, in the driver's form."""
     answer = json.loads(assign_line(json.dumps(question)))
     assert all(not part["revoke"] and not part["warmup"] for part in answer["members"].values()), "nobody owned anything"
     return {

@@ -53,7 +53,7 @@ def _run(*command: str) -> None:
 def assigned(
     problems: Iterable[Mapping[str, Any]], *, turns: int = 1, most_s: int | None = None, timeout_s: float | None = None
 ) -> list[dict[str, Any]]:
-    """Kafka's answers to problems in the form of `python -m equipoise.assign`, in their order; what
+    """Kafka's answers to problems in the form of `tests.support.assign_json`, in their order; what
     is in one stands in the driver.
 
     `turns`: how often each is assigned in one JVM; `most_s`: none is begun anew after that many

@@ -217,8 +217,8 @@ def lag_text(lag: Lag | None) -> str:
 
 
 def lag_form(lag: Lag | None) -> int | str | None:
-    """Returns a lag for a JSON document, as `python -m equipoise.assign` accepts it: a number of
-    records, "active", "unknown", or None for no report.
+    """Returns a lag for a JSON document: a number of records, "active", "unknown", or None for no
+    report.
     """
     return lag.value if isinstance(lag, LagSentinel) else lag
 

@@ -29,7 +29,7 @@ REJECTIONS: dict[str, str] = {
     "leader_change": "led_by can only change while the group is empty; it has {0} members",
     "step_exceeds_margin": "max_step_ms {0} is over {1}, the smallest lease_margin_ms of members and of fenced incarnations that may still run",
     ASSIGNOR_UNAVAILABLE: "the worker that leads the group has no such assignor, behaviour version or solver; install it on every worker first",
-    "knobs_refused": "its assignor cannot take these settings; `python -m equipoise.assign` with the same config names the one",
+    "knobs_refused": "its assignor cannot take these settings; `equipoise configure` with the same ones names the one",
     "topology_not_newer": "topology epoch {0} is not above the newest one, {1}",
     "subtopologies_differ": "sub-topology {1} exists on one side only: topology epoch {0} of the group has {2} tasks of it, the member {3}"
     "; raise topology_epoch with each change, or deploy the same build everywhere",

@@ -122,9 +122,9 @@ def json_output_is_checked() -> Iterator[None]:
             checked(json.loads(json.dumps(document)))
         answer(screen, document, *parts)
 
-    def json_line_checked(screen: Screen, document: str, *, indent: int | None = None) -> None:
+    def json_line_checked(screen: Screen, document: str) -> None:
         checked(json.loads(document))
-        json_line(screen, document, indent=indent)
+        json_line(screen, document)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Screen, "answer", answer_checked)

@@ -1,5 +1,5 @@
-"""Recorded answers of the Java assignors, and the same questions as problems of `python -m
-equipoise.assign`.
+"""Recorded answers of the Java assignors, and the same questions as lines of JSON
+(`tests.support.assign_json`).
 
 `python -m tests.vectors lag FILE...` says how many of a file's vectors come out equal, and shows
 the first that does not; `connect` likewise. A file holds one object a line, ``{"in": ..., "out":
@@ -30,8 +30,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from equipoise.assignors.assign_json import assign_line
 from equipoise.events.java_order import text_key
+from tests.support.assign_json import assign_line
 
 FOLDER = Path(__file__).parent / "data" / "vectors"
 
@@ -57,7 +57,7 @@ def lag_problem(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def lag_answer(given: dict[str, Any]) -> dict[str, list[str]]:
-    """What each member is assigned, as `python -m equipoise.assign` says it."""
+    """What each member is assigned."""
     plan = json.loads(assign_line(json.dumps(lag_problem(given))))
     return {member: part["active"] for member, part in plan["members"].items()}
 
@@ -70,9 +70,8 @@ class ConnectScript:
     it.
     """
 
-    def __init__(self, given: dict[str, Any], answer: Callable[[str], str] = assign_line) -> None:
+    def __init__(self, given: dict[str, Any]) -> None:
         self.max_delay_ms = given["maxDelay"]
-        self.answer = answer
         self.places = {name: place for place, name in enumerate(sorted({step["c"] for step in given["steps"] if "c" in step}, key=text_key))}
         self.names = list(self.places)
         self.now_ms = CONNECT_STARTS_MS
@@ -107,7 +106,7 @@ class ConnectScript:
         return True
 
     def problem(self) -> dict[str, Any]:
-        """The next round, as `python -m equipoise.assign` reads it."""
+        """The next round."""
         tasks = [f"0_{self.places[name]}" for name in self.configured]
         tasks += [f"{self.places[name] + 1}_{number}" for name, count in self.configured.items() for number in range(count)]
         return {
@@ -122,7 +121,7 @@ class ConnectScript:
     def round(self, kind: str) -> dict[str, Any]:
         if kind == "mismatch":
             self.memory.pop("assigned_tasks", None)
-        plan = json.loads(self.answer(json.dumps(self.problem())))
+        plan = json.loads(assign_line(json.dumps(self.problem())))
         self.memory = plan["memory"]
         said = {}
         for worker, part in plan["members"].items():

@@ -112,11 +112,6 @@ def records_text(records: int | None) -> str:
     return "an unknown number of records" if records is None else f"{records:,} record{'' if records == 1 else 's'}"
 
 
-def traffic_text(rack_costs: tuple[int, int] | None) -> str:
-    """`` (traffic 20 before, 0 after)``; None: nothing."""
-    return "" if rack_costs is None else f" (traffic {rack_costs[0]:,} before, {rack_costs[1]:,} after)"
-
-
 @attrs.frozen(kw_only=True)
 class StageCost:
     """The cost of one stage of a staged solve, and its proven lower bound given the stages before

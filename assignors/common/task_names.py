@@ -1,12 +1,4 @@
-"""Names of tasks in `python -m equipoise.assign`: a task may be a partition of a topic, as in
-consumer groups.
-
-::
-
-    tasks    {"id": "t0-0", "topic": "t0", "partition": 0, "lag": 753}
-    members  {"id": "c1", "topics": ["t0"]}
-
-Each topic becomes a sub-topology, and plans use the names that the problem uses. Topics are
+"""Partitions of topics as tasks, as in consumer groups: each topic becomes a sub-topology. Topics are
 numbered in the order in which kafka-lag-based-assignor takes them: that of a `HashMap` filled from
 the members, in the order of another one, and the topics of each. So the tasks of members come out
 in the order in which that assignor lists them.
@@ -37,9 +29,6 @@ class TaskNames:
     def subscription(self, topics: Iterable[str]) -> dict[int, int]:
         """`MemberSpec.subtopologies` of a subscriber of these topics: all partitions of each."""
         return {self.topics[topic]: MOST_TASK_NUMBER + 1 for topic in topics}
-
-
-PLAIN = TaskNames()
 
 
 @attrs.frozen(kw_only=True)

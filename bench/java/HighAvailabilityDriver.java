@@ -41,7 +41,7 @@ import org.apache.kafka.streams.processor.internals.assignment.RackAwareTaskAssi
 /**
  * Asks the published HighAvailabilityTaskAssignor, and tells how long it thinks.
  *
- * <p>Problems come in as JSON Lines, in the form of {@code python -m equipoise.assign}; member ids are UUIDs. An answer a line goes out:
+ * <p>Problems come in as JSON Lines, in the form of {@code tests/support/assign_json.py}; member ids are UUIDs. An answer a line goes out:
  * {@code {"probing": false, "rack_aware": true, "members": {id: {"active": [...], "standby": [...]}}, "nanos": [...]}}, or
  * {@code {"error": "..."}}. Warm-ups are standbys.
  *

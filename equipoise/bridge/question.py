@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors.common.json_reader import (
+from equipoise.bridge.json_reader import (
     Reader,
     array_reader,
     as_array,

@@ -132,14 +132,8 @@ class Screen:
         """Prints one line on stdout, or on stderr."""
         click.echo(visible(part) if isinstance(part, str) else part.drawn(), err=err)
 
-    def json_line(self, document: str, *, indent: int | None = None) -> None:
-        """Prints one JSON document on a line of its own, on stdout. `indent`: spaces of indentation
-        where stdout is a terminal.
-        """
-        if indent is not None and sys.stdout.isatty():
-            document = json.dumps(json.loads(document), indent=indent, ensure_ascii=False)
-            click.echo("\n".join(map(visible_json, document.splitlines())))
-            return
+    def json_line(self, document: str) -> None:
+        """Prints one JSON document on a line of its own, on stdout."""
         click.echo(visible_json(document).encode())  # UTF-8, as JSON is, whatever the locale
 
     def remark(self, text: str) -> None:
@@ -148,15 +142,14 @@ class Screen:
             self.line(text, err=True)
 
     @contextlib.contextmanager
-    def progress(self, label: str, total: int | None = None, *, streams_output: bool = False) -> Iterator[Callable[[int], None]]:
+    def progress(self, label: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
         """Shows a progress bar on stderr during the block. The block gets a function, and calls it
         with the number of steps done since the last call.
 
-        `total`: number of steps; None: not known. `streams_output`: the block writes to stdout
-        meanwhile, so there is no bar if stdout is a terminal too. There is no bar with ``--json``
-        or ``--quiet``, or when stderr is no terminal.
+        `total`: number of steps; None: not known. There is no bar with ``--json`` or ``--quiet``,
+        or when stderr is no terminal.
         """
-        shown = HAS_RICH and sys.stderr.isatty() and not (self.json or self.quiet) and not (streams_output and sys.stdout.isatty())
+        shown = HAS_RICH and sys.stderr.isatty() and not (self.json or self.quiet)
         if not shown:
             yield lambda steps: None
             return
@@ -182,9 +175,9 @@ class Screen:
                 _bars.remove(bar)
             bar.advance(task, waiting)
 
-    def track(self, items: Iterable[T], label: str, total: int | None = None, *, streams_output: bool = False) -> Iterator[T]:
+    def track(self, items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
         """Yields `items` with a progress bar, one step an item."""
-        with self.progress(label, total, streams_output=streams_output) as advance:
+        with self.progress(label, total) as advance:
             for item in items:
                 yield item
                 advance(1)

@@ -157,7 +157,7 @@ def look_notes(look: Look) -> list[str]:
         if most - least > 1:
             found.append(
                 f"uneven: {most} partitions at one member and {least} at another ({here});"
-                " `python -m equipoise.assign` takes this table and says what would be better"
+                " `equipoise lead --set assignor=lag_aware` would even them out"
             )
     pending = [row for row in look.members if row.target is not None and row.work is not None and set(row.work) != set(row.target)]
     if pending:

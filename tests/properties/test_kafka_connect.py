@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.connect_differential import script
-from equipoise.assignors.assign_json import assign_line
+from tests.support.assign_json import assign_line
 from tests.vectors import ConnectScript
 
 MOST_ROUNDS = 40

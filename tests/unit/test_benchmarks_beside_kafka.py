@@ -8,7 +8,7 @@ import re
 from bench import convergence_bench, java_bench
 from bench.convergence_bench import Case as Change
 from bench.java_bench import Case
-from equipoise.assignors.assign_json import problem_of
+from tests.support.assign_json import problem_of
 
 
 def test_convergence_has_the_fewest_moves_beside_kafkas() -> None:

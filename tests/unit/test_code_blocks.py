@@ -18,7 +18,6 @@ import click
 import pytest
 
 from equipoise import Assignor, GroupConfigured, GroupMachine, Member
-from equipoise.assignors.assign_json import assign_line
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.bridge.mapping import answer_of
 from equipoise.bridge.question import read_question
@@ -33,6 +32,7 @@ from equipoise.replay.spark.timeline import TABLES
 from equipoise.testing import CONTRACT
 from equipoise.worker.settings import WorkerSettings
 from tests.pages import check_place
+from tests.support.assign_json import assign_line
 from tests.support.scenarios import run_text
 from tests.typed import ROOT, Block, blocks, clone, run
 from tools.commands_page import render
@@ -59,9 +59,6 @@ RUN_BY = {
     ("docs/architecture.md", "", "events/"): "tests/unit/test_architecture_docs.py::test_tree_names_every_package_once",
     ("docs/architecture.md", "python", "machine ="): f"{HERE}::test_core_contract_of_the_architecture_page_holds",
     ("docs/architecture.md", "python", "class Assignor"): f"{HERE}::test_assignor_of_the_architecture_page_is_the_protocol",
-    ("docs/assignors.md", "", '{"assignor": "kafka_connect"'): f"{ASSIGNORS}::test_kafka_connect_example_revokes_as_the_page_states",
-    ("docs/assignors.md", "", '{"assignor": "cooperative"'): "tests/unit/assignors/test_cooperative.py::test_documented_line_is_answered",
-    ("docs/assignors.md", "", "printf"): f"{ASSIGNORS}::test_lag_aware_example_assigns_as_the_page_states",
     ("docs/assignors.md", "", "python -m bench"): SHELLS,
     ("docs/assignors.md", "python", "from aiokafka"): f"{ASSIGNORS}::test_aiokafka_strategy_of_the_page_takes_its_options",
     ("docs/assignors.md", "json", '"rack_cost"'): f"{HERE}::test_plan_has_the_proofs_that_the_page_shows",
@@ -127,7 +124,6 @@ PROGRAMS = {
     "mkdir",
     "mvn",
     "pip",
-    "printf",
     "rm",
     "set",
     "shift",
@@ -254,7 +250,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.docs
 @ONE_CLONE
-@pytest.mark.parametrize(("page", "start"), [("docs/assignors.md", "mkdir -p out"), ("docs/assignors.md", "printf"), ("docs/json.md", "python -c")])
+@pytest.mark.parametrize(("page", "start"), [("docs/assignors.md", "mkdir -p out"), ("docs/json.md", "python -c")])
 def test_shell_block_without_kafka_runs(page: str, start: str, folder: Path) -> None:
     (block,) = (block for block in blocks(page) if block.text.startswith(start))
     done = run(f"set -e -o pipefail; {block.text}", folder)

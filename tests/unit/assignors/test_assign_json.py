@@ -1,4 +1,4 @@
-"""`python -m equipoise.assign`, one line: the documented problem and plan, all their fields, and
+"""One line of JSON: an example of a problem and plan, all their fields, and
 errors that name the JSON path.
 """
 
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from equipoise.assignors import TaskLoad, registry
-from equipoise.assignors.assign_json import assign_line, problem_of
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, parse_task
+from tests.support.assign_json import assign_line, problem_of
 
 INSTALLED = ", ".join(dict.fromkeys(name for name, _ in registry.available()))
 
@@ -25,7 +25,6 @@ DOCUMENTED = """{"assignor": "high_availability",
             "source": [{"topic": "t", "partition": 0, "racks": ["a", "b"]}], "changelog": [{"topic": "c", "partition": 0, "racks": ["a"]}]}],
  "members": [{"id": "m1", "capacity": 2, "rack": "a", "tags": {"zone": "z1"}, "leaving": false,
               "active": ["0_0"], "standby": [], "lags": {"0_0": "active"}}]}"""
-"""The example of docs: the problem of `python -m equipoise.assign`."""
 
 
 def two_members(**more: Any) -> dict[str, Any]:

@@ -4,10 +4,8 @@ evenly, options are checked.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -16,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.assignors import AssignmentProblem, MemberSpec, Movement, MovementState, Plan, Revocations, Task, registry
-from equipoise.assignors.assign_json import assign_line
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.cooperative import Cooperative
 from equipoise.assignors.cooperative.options import CooperativeOptions
@@ -286,10 +283,3 @@ def test_round_limits_revocations_for_balance():
 def test_version_1_has_no_such_option():
     with pytest.raises(FieldError, match="has no such option"):
         registry.load("cooperative", 1).assign(asked(NINE, member("w1"), options={"revocations_per_round": 2}))
-
-
-def test_documented_line_is_answered():
-    page = (Path(__file__).parents[3] / "docs" / "assignors.md").read_text()
-    section = page.split("\n## `cooperative`")[1].split("\n## ")[0]
-    line = section.split("```\n")[1].replace("\n", " ")
-    assert json.loads(assign_line(line))["lost_until_ms"] == {"0_1": 301_000}

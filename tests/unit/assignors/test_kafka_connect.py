@@ -9,17 +9,15 @@ from typing import Any
 
 import attrs
 import pytest
-from click.testing import CliRunner
 
-from equipoise.assign import assign
 from equipoise.assignors import AssignmentProblem, Plan
-from equipoise.assignors.assign_json import assign_line, problem_of
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.kafka_connect import KafkaConnect
 from equipoise.assignors.kafka_connect.connect_round import back_off_ms
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from tests import vectors
+from tests.support.assign_json import assign_line, problem_of
 from tests.unit.assignors.build import ids, member, numbered, problem, tasks, text
 
 ASSIGNOR = KafkaConnect()
@@ -51,18 +49,6 @@ def test_recorded_rounds(name: str):
     assert len(recorded) >= 60
     for vector in recorded:
         assert vectors.connect_answer(vector["in"])["rounds"] == vectors.in_any_order(vector["out"]["rounds"]), vector["in"]
-
-
-def test_script_through_assign():
-    def answer(line: str) -> str:
-        done = CliRunner().invoke(assign, [], input=line + "\n")
-        assert done.exit_code == 0, done.stderr
-        return done.stdout
-
-    vector = next(vectors.vectors(vectors.FOLDER / "connect.jsonl.gz"))
-    rounds = vectors.ConnectScript(vector["in"], answer).play(vector["in"]["steps"])
-    assert len(rounds) > 20
-    assert vectors.in_any_order(rounds) == vectors.in_any_order(vector["out"]["rounds"])
 
 
 @pytest.mark.parametrize(

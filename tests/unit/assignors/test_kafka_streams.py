@@ -11,7 +11,6 @@ import pytest
 
 from bench import kafka_differential, kafka_java
 from equipoise.assignors import AssignmentProblem, Plan, Reason, registry
-from equipoise.assignors.common.plan_json import reason_texts
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.kafka_streams.graph import Graph
 from equipoise.assignors.kafka_streams.java import Heap, member_hash, member_key, task_hash
@@ -19,6 +18,7 @@ from equipoise.events.errors import FieldError
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 from equipoise.testing import AssignorGroup, stateful, stateless
+from tests.support.plan_json import reason_texts
 from tests.unit.assignors.build import ACTIVE, UNKNOWN, copies, ids, member, movements, numbered, problem, tasks, text
 
 ASSIGNOR = registry.latest("kafka_streams")

@@ -1,4 +1,4 @@
-"""`kafka_streams` through `python -m equipoise.assign`, held equal with what Kafka's own class
+"""`kafka_streams`, held equal with what Kafka's own class
 answered.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.assignors.assign_json import assign_line
+from tests.support.assign_json import assign_line
 
 VECTORS = Path(__file__).parents[2] / "data" / "vectors"
 SENTINELS = {-2: "active", -3: "unknown"}
@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 def question(given: dict[str, Any]) -> dict[str, Any]:
-    """A vector's `in` as `python -m equipoise.assign` takes it."""
+    """A vector's `in` as `assign_line` takes it."""
 
     def partition(name: str) -> dict[str, Any]:
         topic, number = name.rsplit("-", 1)

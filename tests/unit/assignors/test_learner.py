@@ -8,11 +8,11 @@ import attrs
 import pytest
 
 from equipoise.assignors import AssignmentProblem, Guarantee, Plan, registry
-from equipoise.assignors.assign_json import problem_of
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.learner import Learner
 from equipoise.events.errors import FieldError
 from equipoise.testing import AssignorGroup, stateful, stateless
+from tests.support.assign_json import problem_of
 from tests.unit.assignors.build import in_flight, member, movements, problem, tasks, text
 
 STRICT: dict[str, Any] = {"options": {"strict": True}}

@@ -10,7 +10,6 @@ import pytest
 
 from equipoise.assignors import AssignmentProblem, MemberSpec, Partition, Plan, Reason, StageCost, Task
 from equipoise.assignors.common.indexed_problem import IndexedProblem
-from equipoise.assignors.common.plan_json import reason_texts
 from equipoise.assignors.common.racks import RACK_TAG, Racks, rack_of, traffic_cost
 from equipoise.assignors.common.shares import Shares
 from equipoise.assignors.common.validation import plan_faults
@@ -19,6 +18,7 @@ from equipoise.events.errors import FieldError
 from equipoise.events.facts import MemberJoined
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
+from tests.support.plan_json import reason_texts
 from tests.unit.assignors.build import STATE, ids, member, numbered, problem, text
 
 A, B, C = "abc"

@@ -14,8 +14,8 @@ import pytest
 
 from equipoise.assignors import registry
 from equipoise.assignors.common.assignor import Assignor
-from equipoise.assignors.common.plan_json import plan_json
 from equipoise.assignors.common.validation import plan_faults
+from tests.support.plan_json import plan_json
 from tests.unit.assignors.drawn import drawn
 
 RECORDED = Path(__file__).parents[2] / "data" / "plans.json"

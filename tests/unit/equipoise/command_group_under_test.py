@@ -55,10 +55,9 @@ def explains(screen: Screen) -> None:
 
 @command("counts", json=True)
 @click.argument("total", type=int)
-@click.option("--streams", is_flag=True)
-def counts(screen: Screen, total: int, streams: bool) -> None:
+def counts(screen: Screen, total: int) -> None:
     """Takes so many steps under a progress bar."""
-    steps = sum(1 for _ in screen.track(range(total), "counting", total, streams_output=streams))
+    steps = sum(1 for _ in screen.track(range(total), "counting", total))
     screen.answer(steps, str(steps))
 
 

@@ -21,7 +21,6 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from equipoise.assign import assign
 from equipoise.cli import main
 from equipoise.cli.params import Number, WholeNumber
 from equipoise.events.facts import LogOpened
@@ -33,8 +32,7 @@ from tools.brokers import main as broker
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "equipoise"]
-TOOLS = {"assign": assign, "scenario": scenario}
-PROBLEM = (ROOT / "docs" / "problem.jsonl").read_bytes()
+TOOLS = {"scenario": scenario}
 
 
 def run(line: str, stdin: bytes = b"") -> Result:
@@ -232,11 +230,6 @@ WRONG = [
     ("scenario {f}/empty.txt", "empty.txt:1: no directive in the file"),
     ("scenario {f}/noise.txt", "noise.txt:1: is not UTF-8, so it is no scenario"),
     ("scenario {f}/group.db", "is not UTF-8, so it is no scenario"),
-    ("assign {f}/absent.jsonl", "No such file or directory"),
-    ("assign {f}/dir", "Is a directory"),
-    ("assign {f}/group.db", "line 1: "),
-    ("assign {f}/group.jsonl", "line 1: $.offset: unknown field"),
-    ("assign {f}/huge.jsonl", "line 1: $: not JSON"),
     ("vrify {f}/group.db", "did you mean verify?"),
     ("verify {f}/group.db {f}/group.db", "unexpected extra argument"),
     ("verify --fast {f}/group.db", "No such option: --fast"),
@@ -327,14 +320,6 @@ def test_empty_file_is_replaced_by_a_log(folder: Path, tmp_path: Path) -> None:
     assert run(f"verify {target}").exit_code == 0
 
 
-def test_assign_no_problem_says_so() -> None:
-    for text in (b"", b"\n \n"):
-        result = run("assign", stdin=text)
-        assert (result.exit_code, result.stdout) == (0, "")
-        assert result.stderr.endswith("holds no problem; `python -m equipoise.assign --help` shows one\n")
-    assert run("assign --quiet").stderr == ""
-
-
 def shell(line: str, folder: Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     command = line.format(e=" ".join(COMMAND), f=folder)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -347,7 +332,6 @@ def shell(line: str, folder: Path, stdin: bytes = b"") -> subprocess.CompletedPr
         ("{e} verify {f}/group.db >&-", 0),
         ("{e} verify {f}/group.db 2>&-", 0),
         ("{e} verify {f}/absent.db 2>&-", 2),
-        ("{e}.assign <&-", 0),
         ("{e} --help >&-", 0),
     ],
 )
@@ -358,9 +342,9 @@ def test_closed_standard_stream_is_no_defect(folder: Path, line: str, code: int)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("line", [" verify {f}/group.db", " timeline --json {f}/group.db", " --help", ".assign"])
+@pytest.mark.parametrize("line", [" verify {f}/group.db", " timeline --json {f}/group.db", " --help"])
 def test_unwritable_answer_is_one_line(folder: Path, line: str) -> None:
-    done = shell(f"{{e}}{line} >/dev/full", folder, stdin=PROBLEM)
+    done = shell(f"{{e}}{line} >/dev/full", folder)
     assert (done.returncode, done.stderr) == (74, b"equipoise: the answer cannot be written: No space left on device\n")
 
 

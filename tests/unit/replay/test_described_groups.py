@@ -1,5 +1,5 @@
-"""Tables of ``kafka-consumer-groups`` and documents of Kafka Connect and Burrow, as `incident` and
-`python -m equipoise.assign` read them.
+"""Tables of ``kafka-consumer-groups`` and documents of Kafka Connect and Burrow, as `incident` reads
+them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from equipoise.assign import assign
 from equipoise.cli import main
 from equipoise.replay.importers.evidence.files import Evidence, ReadFile, read_file
 from equipoise.replay.importers.evidence.tables import partitions_of, read_tables
@@ -178,32 +177,6 @@ def test_documents_of_connect_and_burrow(tmp_path: Path) -> None:
     ]}}  # fmt: skip # a table: one row a line
     text = shown(tmp_path, json.dumps(burrow))
     assert "STALL at orders-1: commits come, and always the same offset for 1 min 00 s; 900 behind at most; of a (described.txt)" in text
-
-
-def test_assign_takes_tables(tmp_path: Path) -> None:
-    path = tmp_path / "described.txt"
-    path.write_text(OFFSETS)
-    answer = CliRunner().invoke(assign, [str(path)])
-    assert answer.exit_code == 0, answer.output
-    lines = answer.stdout.splitlines()
-    assert lines[0] == "orders: 2 members, 5 partitions; 1 to 3 at each, 2,525 records behind: 1 move would make it even"
-    assert lines[-2:] == [f"  orders-2: {A} -> {B}", f"  stock-0: nobody -> {B}"]
-    path.write_text(MEMBERS)
-    assert CliRunner().invoke(assign, [str(path)]).stdout.startswith("orders: 2 members, 4 partitions; 1 to 3 at each: 1 move would make it even")
-    path.write_text(
-        MEMBERS.replace("3               orders(0,1), stock(2)", "2               orders(0,1)").replace(
-            "1               orders(2)", "2               stock(0,1)"
-        )
-    )
-    assert (
-        CliRunner()
-        .invoke(assign, [str(path)])
-        .stdout.startswith("orders: 2 members, 4 partitions; 2 to 2 at each: 2 moves would spread each topic evenly")
-    )
-    path.write_text(STATE)
-    assert "add --members --verbose" in CliRunner().invoke(assign, [str(path)]).stdout
-    path.write_text("nothing\n")
-    assert CliRunner().invoke(assign, [str(path)]).exit_code == 2
 
 
 ASSIGNED = {"a": "AAEAAAABAAZvcmRlcnMAAAACAAAAAAAAAAH/////", "b": "AAEAAAABAAZvcmRlcnMAAAABAAAAAf////8="}

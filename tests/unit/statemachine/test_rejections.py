@@ -18,7 +18,7 @@ NO_OPTION = configured(options={"strict": "maybe"})
 UNAVAILABLE = EventRejected(kind=2, code=ASSIGNOR_UNAVAILABLE)
 KNOBS_REFUSED = EventRejected(kind=2, code="knobs_refused")
 INSTALL = "the worker that leads the group has no such assignor, behaviour version or solver; install it on every worker first"
-NAMED_BY_ASSIGN = "its assignor cannot take these settings; `python -m equipoise.assign` with the same config names the one"
+NAMED_BY_ASSIGN = "its assignor cannot take these settings; `equipoise configure` with the same ones names the one"
 PINNED = f"its decisions are pinned to solver 'ortools-1.0', this build has {CONFIG.solver!r}; run the build that has that one"
 OPTION = "config.options.strict: high_availability has no such option; it has max_standby_steps"
 

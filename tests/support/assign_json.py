@@ -1,4 +1,5 @@
-"""`python -m equipoise.assign`: a problem as one line of JSON in, its plan as one line of JSON out.
+"""Problems as lines of JSON, and their plans: the form of recorded vectors and of the drivers of
+Kafka's own assignors (`bench/java`).
 
 Errors name the field by its JSON path. The keys of a plan are in a fixed order.
 
@@ -36,13 +37,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from equipoise.assignors import registry
-from equipoise.assignors.common.json_reader import as_object, check_keys, parse, read_at, read_text, read_whole, refuse
-from equipoise.assignors.common.plan_json import plan_json
 from equipoise.assignors.common.problem import AssignmentProblem
-from equipoise.assignors.common.problem_json import PROBLEM_KEYS, read_problem
 from equipoise.assignors.common.task_names import TaskNames
 from equipoise.assignors.common.validation import plan_faults
+from equipoise.bridge.json_reader import as_object, check_keys, parse, read_at, read_text, read_whole, refuse
 from equipoise.events.errors import EquipoiseError, FieldError
+from tests.support.plan_json import plan_json
+from tests.support.problem_json import PROBLEM_KEYS, read_problem
 
 DEFAULT_ASSIGNOR = "high_availability"
 

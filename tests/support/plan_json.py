@@ -6,9 +6,11 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors.common.plan import REASONS, MemberPlan, Plan, PlanCost, Reason, records_text, traffic_text
-from equipoise.assignors.common.task_names import PLAIN, TaskNames
+from equipoise.assignors.common.plan import REASONS, MemberPlan, Plan, PlanCost, Reason, records_text
+from equipoise.assignors.common.task_names import TaskNames
 from equipoise.events.tasks import TaskId
+
+PLAIN = TaskNames()
 
 
 def plan_json(plan: Plan, names: TaskNames = PLAIN) -> dict[str, Any]:
@@ -89,3 +91,8 @@ def _rendered(code: str, reason: Reason, source: str | None, destination: str | 
         records=records_text(reason.lag_records),
         traffic=traffic_text(reason.rack_costs),
     )
+
+
+def traffic_text(rack_costs: tuple[int, int] | None) -> str:
+    """`` (traffic 20 before, 0 after)``; None: nothing."""
+    return "" if rack_costs is None else f" (traffic {rack_costs[0]:,} before, {rack_costs[1]:,} after)"

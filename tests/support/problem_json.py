@@ -11,33 +11,31 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors.common.json_reader import (
-    Field,
+from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Memory, Movement, Partition, Task
+from equipoise.assignors.common.source_lag import auto_offset_reset, partition_lag
+from equipoise.assignors.common.task_names import TaskNames, TopicTask, name_topics
+from equipoise.bridge.json_reader import (
     Reader,
     array_reader,
     as_array,
     as_object,
     check_keys,
     check_unique,
-    fields_of,
-    make_converter,
     path_of,
     read_at,
     read_positive,
-    read_rate,
     read_text,
     read_whole,
     refuse,
     shown,
 )
-from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Memory, Movement, Partition, Task
-from equipoise.assignors.common.source_lag import auto_offset_reset, partition_lag
-from equipoise.assignors.common.task_names import PLAIN, TaskNames, TopicTask, name_topics
 from equipoise.events.errors import FieldError
 from equipoise.events.facts import MOST_WEIGHT, READINESS
 from equipoise.events.fields import INT64_MAX, MOST_TASK_NUMBER
 from equipoise.events.settings import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
+from tests.support.json_classes import Field, fields_of, make_converter, read_rate
+from tests.support.plan_json import PLAIN
 
 KEYS: Mapping[Field, str] = {
     (MemberSpec, "drain_expired"): "drained",
