@@ -95,12 +95,10 @@ def simulate(
         return run.simulate(inputs, simulation, sink=to)
 
 
-def read_recording(log: Location, *, group: str | None = None, behaviour_versions: Sequence[int | str] = ()) -> recorded_costs.Recording:
-    """Reads a log once for several calls of `what_if`. `behaviour_versions`: others of the group's
-    assignor, whose answers are compared. Raises GroupHalted when the group halted.
-    """
+def read_recording(log: Location, *, group: str | None = None) -> recorded_costs.Recording:
+    """Reads a log once for several calls of `what_if`. Raises GroupHalted when the group halted."""
     with _opened(log) as opened:
-        return recorded_costs.read_recording(opened.read(group=group), group=group, behaviour_versions=behaviour_versions)
+        return recorded_costs.read_recording(opened.read(group=group), group=group)
 
 
 def what_if(
@@ -120,8 +118,7 @@ def what_if(
     that does not exist, two configurations of one name, or a log of under
     `equipoise.replay.whatif.evaluate.LEAST_SPAN_MS`; FieldError for an unsound value.
     """
-    versions = evaluate.behaviour_versions(configurations)
-    recorded = log if isinstance(log, recorded_costs.Recording) else read_recording(log, group=group, behaviour_versions=versions)
+    recorded = log if isinstance(log, recorded_costs.Recording) else read_recording(log, group=group)
     return evaluate.what_if_recorded(recorded, configurations, seeds=seeds, restore_records_per_s=restore_records_per_s)
 
 

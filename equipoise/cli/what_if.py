@@ -19,11 +19,10 @@ from equipoise.cli.simulation import leader_value, write_simulation
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.hosting.changed_settings import setting_value
 from equipoise.log import Log
-from equipoise.replay.wording import counted, day_text, span_text
+from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
     from equipoise.replay.whatif.advice import Advice
-    from equipoise.replay.whatif.drift import Drift
     from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf
 
 MEASURES = (
@@ -151,7 +150,7 @@ def what_if(
     if force or restarts_within is not None:
         raise click.UsageError(f"--{'force' if force else 'restarts-within'}: needs --to")
     from equipoise.replay.whatif.advice import advise  # loads the solver
-    from equipoise.replay.whatif.evaluate import LEAST_SPAN_MS, behaviour_versions, check_configurations, what_if_recorded
+    from equipoise.replay.whatif.evaluate import LEAST_SPAN_MS, check_configurations, what_if_recorded
     from equipoise.replay.whatif.recorded_costs import read_recording
     from equipoise.replay.whatif.what_if_picture import render_what_if
 
@@ -163,11 +162,8 @@ def what_if(
     failed = []
     for name in names:
         try:
-            recording = read_recording(
-                read(screen, log, f"reading {name}", name) if len(names) == 1 else log.read(group=name),
-                group=name,
-                behaviour_versions=behaviour_versions(asked),
-            )
+            entries = read(screen, log, f"reading {name}", name) if len(names) == 1 else log.read(group=name)
+            recording = read_recording(entries, group=name)
             if recording.span_ms < LEAST_SPAN_MS:
                 raise InputError(f"its log spans {recording.span_ms} ms: too little to simulate")
         except EquipoiseError as error:
@@ -287,19 +283,9 @@ def answer_parts(answer: WhatIf, advice: Advice) -> list[Part]:
         rows=[_row(each, each.configuration.name in best) for each in outcomes if not each.error],
         title="what each would have cost; less is better; *: no other configuration beats it",
     )
-    drifts = [drift_text(each) for each in answer.drifts]
     properties = kafka_properties(answer)
     lines = ["", *properties.lines()] if properties is not None and answer.outcomes else []
-    return [head, "", fidelity_table(answer), f"simulated with: {used}", "", costs, *failed, *drifts, "", Line(bold(advice.line)), *lines]
-
-
-def drift_text(drift: Drift) -> str:
-    """What another behaviour version would have decided in the rounds of the log."""
-    text = f"behaviour version {drift.behaviour_version}: {drift.differing:,} of {counted(drift.rounds, 'round')} of the log decided otherwise"
-    if drift.offset is None or drift.append_ms is None:
-        return text
-    failed = f", {drift.failed:,} not at all" if drift.failed else ""
-    return f"{text}{failed}; the first at offset {drift.offset}, {day_text(drift.append_ms)}: {drift.difference}"
+    return [head, "", fidelity_table(answer), f"simulated with: {used}", "", costs, *failed, "", Line(bold(advice.line)), *lines]
 
 
 def fidelity_table(answer: WhatIf) -> Table:

@@ -19,9 +19,8 @@ from equipoise.replay.spark.groups import Unit, files_of, over_groups, problem_o
 from equipoise.replay.spark.results import sorted_batches
 from equipoise.replay.whatif.advice import advise, pareto_front
 from equipoise.replay.whatif.configuration_ranking import LEADING, Ranking, compared
-from equipoise.replay.whatif.drift import Drift
-from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf, behaviour_versions, configured_as, what_if_recorded
-from equipoise.replay.whatif.recorded_costs import METRICS, NoFactInSpanError, Recording, read_recording
+from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf, what_if_recorded
+from equipoise.replay.whatif.recorded_costs import METRICS, NoFactInSpanError, read_recording
 
 COLUMNS = (
     ("group", "string"),
@@ -33,19 +32,13 @@ COLUMNS = (
     ("changes", "string"),
     *((name, "double") for name in METRICS),
     ("compared", "string"),
-    ("rounds", "int64"),
-    ("rounds_differing", "int64"),
-    ("differs_at", "int64"),
-    ("differs_at_ms", "int64"),
-    ("difference", "string"),
     ("front", "bool"),
     ("error", "string"),
 )
 """A row for each group and configuration. `seq` 0 is the factual one, then the others as given.
 `changes`: settings, as a JSON object. `compared`: in unavailability with the factual one
-(`equipoise.replay.whatif.configuration_ranking.compared`). `rounds` to `difference`: where another
-behaviour version decides otherwise (`equipoise.replay.whatif.drift.Drift`); null: none was asked
-for. `front`: no other configuration of the group beats it.
+(`equipoise.replay.whatif.configuration_ranking.compared`). `front`: no other configuration of the
+group beats it.
 """
 
 _NUMBERS = ("facts", "recorded_task_seconds", "simulated_task_seconds")
@@ -55,16 +48,13 @@ _NUMBERS = ("facts", "recorded_task_seconds", "simulated_task_seconds")
 def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Sequence[int], span: Span = ALWAYS) -> dict[str, Any]:
     """Answers for one group: `document` is the output of ``equipoise what-if --json``, `advice` its
     one line, `outcomes` its rows of COLUMNS. A group without a fact in the span has 0 facts and no
-    outcomes. Without seeds nothing is simulated: rows have only what another behaviour version
-    decides otherwise.
+    outcomes.
     """
     head = {"group": unit.group, "location": unit.location}
     nothing: dict[str, Any] = {**head, **dict.fromkeys((*_NUMBERS, "document", "advice", "problem")), "outcomes": []}
     try:
         entries = attrs.evolve(unit, last_day=span.last_day).entries()
-        recording = read_recording(entries, group=unit.group, behaviour_versions=behaviour_versions(configurations), span=span)
-        if not seeds:
-            return {**nothing, "facts": recording.facts, "outcomes": _drifts_alone(recording, configurations)}
+        recording = read_recording(entries, group=unit.group, span=span)
         answer = what_if_recorded(recording, configurations, seeds=seeds)
     except NoFactInSpanError:
         return {**nothing, "facts": 0}
@@ -93,7 +83,6 @@ def outcomes_of(answer: WhatIf, best: Sequence[str]) -> list[dict[str, Any]]:
 def _outcome(answer: WhatIf, seq: int, outcome: Outcome, is_front: bool) -> dict[str, Any]:
     metrics: dict[str, Any] = dict.fromkeys(METRICS) if outcome.metrics is None else dict(outcome.metrics.as_json())
     return {
-        **_drift(answer.drifts, outcome.configuration),
         "seq": seq,
         "configuration": outcome.configuration.name,
         "assignor": outcome.assignor,
@@ -104,28 +93,6 @@ def _outcome(answer: WhatIf, seq: int, outcome: Outcome, is_front: bool) -> dict
         "front": is_front,
         "error": outcome.error or None,
     }
-
-
-def _drift(drifts: Sequence[Drift], configuration: Configuration) -> dict[str, Any]:
-    asked = behaviour_versions([configuration])
-    found = next((each for each in drifts if each.behaviour_version in asked), None)
-    return {name: None if found is None else getattr(found, field) for name, field in _DRIFT.items()}
-
-
-_DRIFT = {"rounds": "rounds", "rounds_differing": "differing", "differs_at": "offset", "differs_at_ms": "append_ms", "difference": "difference"}
-"""Column -> field of `Drift`."""
-
-
-def _drifts_alone(recording: Recording, configurations: Sequence[Configuration]) -> list[dict[str, Any]]:
-    """Rows of COLUMNS after `location`, of a group of which nothing is simulated."""
-    nothing = dict.fromkeys(name for name, _ in COLUMNS[2:])
-    found = []
-    for seq, each in enumerate(configurations, start=1):
-        configured = configured_as(recording.inputs, each)
-        leader = {"assignor": configured.assignor, "behaviour_version": configured.behaviour_version}
-        what = {"seq": seq, "configuration": each.name, "changes": json.dumps(dict(each.settings), sort_keys=True), "front": False}
-        found.append({**nothing, **what, **leader, **_drift(recording.drifts, each)})
-    return found
 
 
 def schema() -> Any:

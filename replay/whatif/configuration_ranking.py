@@ -58,10 +58,6 @@ class Ranked:
     worst_group: str | None = None
     worst: int = 0
     """Unavailability that `worst_group` has more, in thousandths of a task-second."""
-    rounds: int | None = None
-    """Questions in the logs that another behaviour version was asked; None: none was."""
-    rounds_differing: int | None = None
-    groups_differing: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as a flat dict, JSON-ready, in whole units."""
@@ -71,7 +67,7 @@ class Ranked:
         return {**counts, **saved, **worst, **{name: _whole(value) for name, value in self.sums.items()}}
 
 
-_COUNTS = ("seq", "configuration", "groups", "failed", "best_in", "better", "worse", "rounds", "rounds_differing", "groups_differing")
+_COUNTS = ("seq", "configuration", "groups", "failed", "best_in", "better", "worse")
 RANKED = (
     *((name, "string" if name == "configuration" else "int64") for name in _COUNTS),
     *((f"saved_{name}", "double") for name in SAVED),
@@ -80,11 +76,6 @@ RANKED = (
     *((name, "double") for name in METRICS),
 )
 """Columns of `Ranked.as_json`."""
-DRIFT = (
-    *("group", "location", "configuration", "assignor", "behaviour_version"),
-    *("rounds", "rounds_differing", "differs_at", "differs_at_ms", "difference"),
-)
-"""Of a row with a difference, what `Ranking.drifts` has, beside what it saves."""
 
 
 class Ranking:
@@ -94,8 +85,6 @@ class Ranking:
 
     def __init__(self) -> None:
         self._found: dict[int, Ranked] = {}
-        self.drifts: list[dict[str, Any]] = []
-        """Groups in which another behaviour version decides otherwise, with what it saves there."""
 
     def take(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Takes rows in the order of group and location. Rows without an answer do not count."""
@@ -106,7 +95,6 @@ class Ranking:
         factual = next((row for row in rows if row["seq"] == 0 and row["error"] is None), None)
         for row in rows:
             of = self._found.setdefault(row["seq"], Ranked(seq=row["seq"], configuration=row["configuration"]))
-            self._note_drift(of, row, factual)
             if row["error"] is not None:
                 of.failed += 1
                 continue
@@ -124,16 +112,6 @@ class Ranking:
             more = -(_difference(factual[LEADING], row[LEADING]) or 0)
             if more > of.worst:
                 of.worst, of.worst_group = more, row["group"]
-
-    def _note_drift(self, of: Ranked, row: Mapping[str, Any], factual: Mapping[str, Any] | None) -> None:
-        if row["rounds"] is None:
-            return
-        of.rounds = (of.rounds or 0) + row["rounds"]
-        of.rounds_differing = (of.rounds_differing or 0) + row["rounds_differing"]
-        of.groups_differing = (of.groups_differing or 0) + bool(row["rounds_differing"])
-        if row["rounds_differing"]:
-            saved = {name: None if factual is None else _whole(_difference(factual[name], row[name])) for name in SAVED}
-            self.drifts.append({**{name: row[name] for name in DRIFT}, **{f"saved_{name}": value for name, value in saved.items()}})
 
     def ranked(self) -> list[Ranked]:
         """Returns the configurations, the one first that saves most unavailability."""

@@ -26,7 +26,6 @@ from equipoise.replay.simulation import MemorySink, RestoreModel
 from equipoise.replay.simulation.run import RECORDED, Simulation, SimulationResult, configuration, is_behaviour_version, simulate
 from equipoise.replay.simulation.run_kafka import ASSIGNOR as KAFKA
 from equipoise.replay.simulation.run_kafka import kafka_configuration, rounds_configuration, simulate_kafka
-from equipoise.replay.whatif.drift import Drift
 from equipoise.replay.whatif.recorded_costs import METRICS, Metrics, Recording, mean, metrics_of, read_recording
 
 FACTUAL = "as it is"
@@ -131,8 +130,6 @@ class WhatIf:
     fidelity: tuple[Deviation, ...]
     factual: Outcome
     outcomes: tuple[Outcome, ...]
-    drifts: tuple[Drift, ...] = ()
-    """Of the behaviour versions that were compared while the log was read."""
 
     def as_json(self) -> dict[str, Any]:
         """Returns the answer, JSON-ready."""
@@ -148,7 +145,6 @@ class WhatIf:
             "fidelity": [attrs.asdict(each) for each in self.fidelity],
             "factual": self.factual.as_json(),
             "outcomes": [each.as_json() for each in self.outcomes],
-            "drifts": [each.as_json() for each in self.drifts],
         }
 
 
@@ -172,16 +168,8 @@ def what_if(
     LEAST_SPAN_MS. Raises FieldError for an invalid value of a setting. Raises what reading the log
     raises.
     """
-    recording = read_recording(entries, group=group, behaviour_versions=behaviour_versions(configurations))
+    recording = read_recording(entries, group=group)
     return what_if_recorded(recording, configurations, seeds=seeds, restore_records_per_s=restore_records_per_s, progress=progress)
-
-
-def behaviour_versions(configurations: Iterable[Configuration]) -> tuple[int | str, ...]:
-    """Returns those that configurations name for the group's own assignor, each once: to compare
-    while the log is read.
-    """
-    named = [each.behaviour_version for each in configurations if each.behaviour_version is not None and each.assignor is None]
-    return tuple(dict.fromkeys(each for each in named if each != RECORDED))
 
 
 def what_if_recorded(
@@ -220,7 +208,6 @@ def what_if_recorded(
         fidelity=_fidelity(recording, seeds, speeds, seen, bar),
         factual=factual,
         outcomes=outcomes,
-        drifts=recording.drifts,
     )
 
 

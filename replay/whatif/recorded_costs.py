@@ -21,7 +21,6 @@ from equipoise.replay.simulation.world import Ownership
 from equipoise.replay.spans import ALWAYS, Span, SpanReader
 from equipoise.replay.timelines.build import TimelineBuilder
 from equipoise.replay.timelines.values import Timeline
-from equipoise.replay.whatif.drift import Drift, DriftFinder
 from equipoise.replay.whatif.fit import Fit, Fitting
 
 
@@ -90,20 +89,16 @@ class Recording:
     recorded: Metrics
     metrics_source: str
     facts: int
-    drifts: tuple[Drift, ...] = ()
 
     @property
     def span_ms(self) -> int:
         return self.inputs.end_ms - self.inputs.start.at_ms
 
 
-def read_recording(
-    entries: Iterable[Entry], *, group: str | None = None, behaviour_versions: Sequence[int | str] = (), span: Span = ALWAYS
-) -> Recording:
-    """Reads a log in one pass; memory grows with the number of changes, not of records.
-    `behaviour_versions`: others of the group's assignor, to compare its answers with
-    (`equipoise.replay.whatif.drift`). `span`: costs are those of that time, instead of the marked
-    windows; what was before is simulated, too, and not counted.
+def read_recording(entries: Iterable[Entry], *, group: str | None = None, span: Span = ALWAYS) -> Recording:
+    """Reads a log in one pass; memory grows with the number of changes, not of records. `span`:
+    costs are those of that time, instead of the marked windows; what was before is simulated, too,
+    and not counted.
 
     Raises NoFactInSpanError when the group has no fact in the span; InputError for several groups
     of which none is named, for a group that is absent, or without configuration or topology. Raises
@@ -122,12 +117,9 @@ def read_recording(
 
     replayer = Replayer(group)
     builder = TimelineBuilder(replayer)
-    drifts = [DriftFinder(each) for each in behaviour_versions]
     try:
         for step in replayer.follow(tapped()):
             builder.observe(step)
-            for each in drifts:
-                each.observe(step, replayer.assignor, counts=span.has(step.record.append_ms))
     except InputError:
         if span == ALWAYS or within.facts:
             raise
@@ -150,7 +142,6 @@ def read_recording(
         recorded=seen,
         metrics_source="measured" if measured else "log",
         facts=timeline.facts if span == ALWAYS else within.facts,
-        drifts=tuple(each.drift() for each in drifts),
     )
 
 

@@ -16,7 +16,7 @@ from equipoise.cli.spark.shared import archives, html_option, span_options, spar
 from equipoise.cli.what_if import MEASURES, configuration_options
 from equipoise.cli.what_if import configurations as configurations_to_try
 from equipoise.events.errors import InputError
-from equipoise.replay.wording import counted, day_text
+from equipoise.replay.wording import counted
 
 _MOST_ROWS = 40
 
@@ -28,10 +28,10 @@ _MOST_ROWS = 40
 @configuration_options
 @click.option(
     "--seeds",
-    type=WholeNumber(0, 100),
+    type=WholeNumber(1, 100),
     default=3,
     show_default=True,
-    help="Simulations of each configuration, with different random seeds. 0: none, to compare only what behaviour versions decide.",
+    help="Simulations of each configuration, with different random seeds.",
 )
 @click.option("--to", "folder", metavar="FOLDER", help="Also write the rows to FOLDER, s3://, gs://, abfs://, hdfs:// or delta:FOLDER.")
 def what_if(
@@ -53,28 +53,22 @@ def what_if(
     the configurations by what each saves over all groups, and show for each group one line of
     advice. --to writes the tables costs, with a row for each group and configuration, and ranking.
 
-    --sweep behaviour_version=latest shows also in how many rounds of the logs that version decides
-    otherwise, and in which first.
-
     Exit code 0: every group is answered. 2: at least one is not; its line says why.
 
     \b
     Examples:
       equipoise spark what-if archive/ --sweep max_warmups=1,2,4 --to costs/
-      equipoise spark what-if archive/ --sweep behaviour_version=latest --json | jq '.drifts[]'
+      equipoise spark what-if archive/ --sweep behaviour_version=latest --to canary/
       equipoise spark what-if archive/ --config calm.toml --json | jq -r '.groups[].advice'
     """
     from equipoise.replay.spans import Span
     from equipoise.replay.spark.results import check_complete, kept, write_rows, write_table
     from equipoise.replay.spark.what_if import by_configuration, ranking_of, what_if_rows
     from equipoise.replay.whatif.configuration_ranking import RANKED
-    from equipoise.replay.whatif.evaluate import behaviour_versions
 
     configurations = configurations_to_try(files, settings_given, dimensions)
     if not configurations:
         raise InputError("--sweep or --config: name what to try, as --sweep max_warmups=1,2,4")
-    if not seeds and not all(map(behaviour_versions, ([each] for each in configurations))):
-        raise InputError("--seeds 0: simulates nothing, and only compares behaviour versions; name them, as --sweep behaviour_version=latest")
     if folder is not None:
         check_tables("--to", folder, _TABLES)
     check_files(("--html", html_path, Kind.PAGE))
@@ -85,19 +79,16 @@ def what_if(
         costs = by_configuration(rows)
         groups = sorted((row.asDict() for row in rows.drop("outcomes", "document").collect()), key=lambda row: (row["group"], row["location"]))
         check_complete(len(groups), found)
-        ranking = ranking_of(costs)
-        ranked = [each.as_json() for each in ranking.ranked()]
+        ranked = [each.as_json() for each in ranking_of(costs).ranked()]
         if folder is not None:
             with new_tables("--to", folder, _TABLES) as part:
                 part.mkdir()
                 write_table(costs, ("group", "location", "seq"), part / "costs")
                 write_rows(ranked, RANKED, part / "ranking")
         rows.unpersist()
-    drifts = sorted(ranking.drifts, key=lambda each: (-each["rounds_differing"], each["group"], each["location"], each["configuration"]))
-    costs_parts: list[Part] = [_trust(groups), _ranking_table(ranked), _sums_table(ranked, len(groups))] if seeds else []
-    parts = [*costs_parts, *_drift_parts(ranked, drifts), *_advice_parts(groups)]
+    parts: list[Part] = [_trust(groups), _ranking_table(ranked), _sums_table(ranked, len(groups)), *_advice_parts(groups)]
     write_page(screen, html_path, f"{', '.join(locations)}: what settings would have cost", parts)
-    screen.answer({"seeds": seeds, "configurations": ranked, "drifts": drifts, "groups": groups}, *parts)
+    screen.answer({"seeds": seeds, "configurations": ranked, "groups": groups}, *parts)
     return 2 if any(each["problem"] for each in groups) else 0
 
 
@@ -134,34 +125,6 @@ def _sums_table(ranked: list[dict[str, Any]], groups: int) -> Table:
     columns = ("configuration", *(heading for heading, _ in MEASURES), "groups", "best in")
     cells = [(each["configuration"], *(each[name] for _, name in MEASURES), each["groups"], each["best_in"]) for each in ranked]
     return Table(columns=columns, rows=cells, title=f"{counted(groups, 'group')}, simulated: in all")
-
-
-def _drift_parts(ranked: list[dict[str, Any]], drifts: list[dict[str, Any]]) -> list[Part]:
-    """Where another behaviour version decides otherwise, the groups with most such rounds first."""
-    lines = [
-        f"{each['configuration']}: decides {each['rounds_differing']:,} of {counted(each['rounds'], 'round')} otherwise, "
-        f"in {counted(each['groups_differing'], 'group')}"
-        for each in ranked
-        if each["rounds"] is not None
-    ]
-    columns = ("group", "configuration", "rounds", "otherwise", "first at", "offset", "there", "task-s saved", "records saved", "moves saved")
-    cells = [
-        (
-            each["group"],
-            each["configuration"],
-            each["rounds"],
-            each["rounds_differing"],
-            day_text(each["differs_at_ms"]),
-            each["differs_at"],
-            each["difference"],
-            each["saved_unavailable_task_seconds"],
-            each["saved_records_restored"],
-            each["saved_moves"],
-        )
-        for each in drifts[:_MOST_ROWS]
-    ]
-    more = [f"... and {len(drifts) - _MOST_ROWS:,} more: --json has all"] if len(drifts) > _MOST_ROWS else []
-    return [*lines, *([Table(columns=columns, rows=cells)] if cells else []), *more]
 
 
 def _advice_parts(groups: list[dict[str, Any]]) -> list[Part]:

@@ -185,11 +185,6 @@ def test_progress_bar_shows_only_on_a_terminal() -> None:
     assert script("counts", "5000").stderr == ""
 
 
-def test_progress_bar_is_hidden_while_output_streams() -> None:
-    assert "counting" in on_a_terminal("counts", "10", stdout_too=True)[1]
-    assert "counting" not in on_a_terminal("counts", "10", "--streams", stdout_too=True)[1]
-
-
 def test_terminal_table_has_borders() -> None:
     _, drawn = on_a_terminal("answers", stdout_too=True)
     assert "━" in drawn or "─" in drawn

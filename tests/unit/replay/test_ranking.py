@@ -74,20 +74,6 @@ def test_ranking_without_a_group_that_is_led_as_it_is_knows_no_savings() -> None
     assert (second["groups"], second["saved_unavailable_task_seconds"], second["unavailable_task_seconds"]) == (1, None, 40.0)
 
 
-def test_drift_is_summed_and_listed_with_what_it_saves() -> None:
-    def drifting(group: str, rounds: int, differing: int, unavailable: float) -> list[dict[str, Any]]:
-        drift: dict[str, Any] = {"rounds": rounds, "rounds_differing": differing, "differs_at": 7, "differs_at_ms": 70, "difference": "otherwise"}
-        return [row(group, 0, 10.0), row(group, 1, unavailable, compared="same", **drift)]
-
-    ranking = Ranking()
-    ranking.take([*drifting("a", 5, 2, 8.0), *drifting("b", 4, 0, 10.0), row("c", 0, 1.0), failed("c", 1)])
-    best, own = (each.as_json() for each in ranking.ranked())
-    assert (best["rounds"], best["rounds_differing"], best["groups_differing"]) == (9, 2, 1)
-    assert (own["rounds"], own["rounds_differing"], own["groups_differing"]) == (None, None, None)
-    (drift,) = ranking.drifts
-    assert (drift["group"], drift["rounds_differing"], drift["differs_at"], drift["saved_unavailable_task_seconds"]) == ("a", 2, 7, 2.0)
-
-
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [((50.0, 52.0), "better"), ((150.0, 148.0), "worse"), ((99.5, 100.5), "same"), ((20.0, 180.0), "same")],

@@ -25,9 +25,7 @@ from equipoise.replay.spark.timeline import TABLES, timeline_group
 from equipoise.replay.spark.what_if import what_if_group
 from equipoise.replay.timelines import build_timeline
 from equipoise.replay.whatif.evaluate import Configuration
-from equipoise.replay.whatif.recorded_costs import read_recording
 from tests.unit.replay.lived import BACK_MS, END_MS, JOINED_MS, KILLED_MS, START_MS, configured, decided, lived, write
-from tests.unit.replay.test_drift import led_by
 
 DAY_MS = 86_400_000
 
@@ -109,18 +107,6 @@ def test_what_if_counts_the_costs_of_the_span() -> None:
         both = before[seq]["unavailable_task_seconds"] + after[seq]["unavailable_task_seconds"]
         assert abs(both - whole[seq]["unavailable_task_seconds"]) < 0.2
     assert after[1]["unavailable_task_seconds"] < after[0]["unavailable_task_seconds"], "standbys pay when a member dies"
-
-
-def test_drift_counts_the_rounds_of_the_span() -> None:
-    entries = led_by("learner", 1)
-    (whole,) = read_recording(entries, behaviour_versions=["latest"]).drifts
-    assert whole.append_ms is not None
-    cuts = (None, whole.append_ms, whole.append_ms + 1, None)
-    parts = [read_recording(entries, behaviour_versions=["latest"], span=Span(*each)).drifts[0] for each in itertools.pairwise(cuts)]
-    assert sum(part.rounds for part in parts) == whole.rounds
-    assert sum(part.differing for part in parts) == whole.differing
-    assert [part.differing > 0 for part in parts[:2]] == [False, True]
-    assert parts[1].offset == whole.offset
 
 
 def test_files_after_the_end_are_not_read(tmp_path: Path) -> None:
