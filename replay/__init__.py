@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from equipoise.replay.whatif.recorded_costs import Recording as Recording
     from equipoise.replay.whatif.sweep import grid as grid
     from equipoise.replay.whatif.sweep import read_configurations as read_configurations
-    from equipoise.replay.whatif.what_if_picture import render_what_if as render_what_if
 
 PUBLIC_NAMES = {
     "Advice": "equipoise.replay.whatif.advice",
@@ -78,7 +77,6 @@ PUBLIC_NAMES = {
     "read_recording": "equipoise.replay.facade",
     "render_page": "equipoise.replay.timelines",
     "render_picture": "equipoise.replay.timelines",
-    "render_what_if": "equipoise.replay.whatif.what_if_picture",
     "show": "equipoise.replay.facade",
     "simulate": "equipoise.replay.facade",
     "timeline": "equipoise.replay.facade",

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.output import Kind, check_files, file_name, write_file
 from equipoise.cli.params import NEW_LOG, F, Number, WholeNumber, groups_of, log_argument, read
 from equipoise.cli.predicted import FORMS, not_answered, predict_changes
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
@@ -62,13 +61,6 @@ def configuration_options(run: F) -> F:
 @click.option("--restore-speed", type=WholeNumber(min=1), metavar="N", help="Records per second that a member restores. Default: fitted from LOG.")
 @click.option("--group", metavar="GROUP", help="Group to simulate. Default: every group of LOG, one after the other.")
 @click.option(
-    "--svg",
-    "svg_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Also write an SVG picture to FILE; of several groups, one file each.",
-)
-@click.option(
     "--change",
     "changes",
     multiple=True,
@@ -94,7 +86,6 @@ def what_if(
     seed: int,
     restore_speed: int | None,
     group: str | None,
-    svg_path: Path | None,
     changes: tuple[str, ...],
     runs: int,
     location: str | None,
@@ -123,18 +114,18 @@ def what_if(
     \b
     Examples:
       equipoise what-if group.db --sweep max_warmups=1,2,4 --sweep num_standbys=0,1
-      equipoise what-if rec.db --sweep assignor=all --set max_warmups=4 --svg costs.svg
+      equipoise what-if rec.db --sweep assignor=all --set max_warmups=4
       equipoise what-if group.db --config calm.toml --config b.toml --json | jq '.groups[].advice'
       equipoise what-if group.db --change join=2 --change restart --change num_standbys=1
       equipoise what-if rec.db --to led.db --set num_standbys=1 --set assignor=learner
     """
     if changes:
-        if files or dimensions or settings_given or svg_path is not None or location is not None:
-            raise click.UsageError("--change: predicts from the end of LOG; leave out --config, --sweep, --set, --svg and --to")
+        if files or dimensions or settings_given or location is not None:
+            raise click.UsageError("--change: predicts from the end of LOG; leave out --config, --sweep, --set and --to")
         return predict_changes(screen, log, [group] if group is not None else groups_of(log), changes, runs=runs, restore_speed=restore_speed)
     if location is not None:
-        if files or dimensions or svg_path is not None:
-            raise click.UsageError("--to: writes one simulation; name its settings with --set, and leave out --config, --sweep and --svg")
+        if files or dimensions:
+            raise click.UsageError("--to: writes one simulation; name its settings with --set, and leave out --config and --sweep")
         write_simulation(
             screen,
             log,
@@ -152,12 +143,9 @@ def what_if(
     from equipoise.replay.whatif.advice import advise  # loads the solver
     from equipoise.replay.whatif.evaluate import LEAST_SPAN_MS, check_configurations, what_if_recorded
     from equipoise.replay.whatif.recorded_costs import read_recording
-    from equipoise.replay.whatif.what_if_picture import render_what_if
 
     asked = configurations(files, settings_given, dimensions)
     names = [group] if group is not None else groups_of(log)
-    pictures = dict.fromkeys(names) if svg_path is None else _pictures(svg_path, names)
-    check_files(*(("--svg", path, Kind.PICTURE) for path in pictures.values()))
     answers = []
     failed = []
     for name in names:
@@ -186,25 +174,13 @@ def what_if(
                 done_s = done_ms // 1_000
 
             answer = what_if_recorded(recording, tried, seeds=range(seed, seed + seeds), restore_records_per_s=restore_speed, progress=progress)
-        advice = advise(answer)
-        answers.append((answer, advice))
-        path = pictures[name]
-        if path is not None:
-            write_file("--svg", path, Kind.PICTURE, render_what_if(answer, advice))
-            screen.remark(f"wrote {path}")
+        answers.append((answer, advise(answer)))
     parts: list[Part] = []
     for answer, advice in answers:
         parts += [*([""] if parts else []), *answer_parts(answer, advice)]
     parts += [not_answered(each) for each in failed]
     screen.answer({"seeds": seeds, "groups": [document(answer, advice) for answer, advice in answers], "failed": failed}, *parts)
     return 1 if failed else 0
-
-
-def _pictures(path: Path, names: list[str]) -> dict[str, Path]:
-    """Group -> file of its picture."""
-    if len(names) == 1:
-        return {names[0]: path}
-    return {name: path.with_stem(f"{path.stem}-{file_name(name)}") for name in names}
 
 
 def configurations(files: Sequence[Path], settings: Sequence[str], dimensions: Sequence[str]) -> list[Configuration]:

@@ -48,9 +48,7 @@ def main(folder: Path) -> None:
         restored = (each.metrics.records_restored or 0) / 1_000_000
         text = f"{each.metrics.unavailable_task_seconds:8,.1f} task-s unavailable {restored:6.1f} million restored {each.metrics.moves:4.0f} moves"
         print(f"{each.configuration.name:14} {text}")
-    advice = replay.advise(costs)
-    print(advice.line)
-    (folder / "costs.svg").write_text(replay.render_what_if(costs, advice), encoding="utf-8")
+    print(replay.advise(costs).line)
 
 
 if __name__ == "__main__":

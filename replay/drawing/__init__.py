@@ -1,3 +1,1 @@
-"""Colours and SVG elements that the timeline page, the timeline picture and the what-if picture
-share.
-"""
+"""Colours that the timeline page and the pictures share."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from equipoise.replay.whatif.advice import advise, better, dominates, pareto_fro
 from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, Deviation, Outcome, WhatIf
 from equipoise.replay.whatif.kafka_properties import APPLICATION, BROKER, kafka_properties
 from equipoise.replay.whatif.recorded_costs import Metrics, mean
-from equipoise.replay.whatif.what_if_picture import render_what_if
 
 
 def run(unavailable: float = 100.0, restored: float | None = 1_000_000, rebalances: float = 50, imbalanced: float = 200.0) -> Metrics:
@@ -176,23 +174,3 @@ def test_every_setting_with_a_name_in_kafka_has_its_property() -> None:
     _, *parts = re.split(r"^    (\w+): ", inspect.getsource(GroupSettings), flags=re.MULTILINE)
     named = {name: re.search(r"Kafka:\s+([\w.]+\w)", text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
     assert {name: found[1] for name, found in named.items() if found} == {**APPLICATION, **BROKER}
-
-
-def test_what_if_picture_shows_each_valid_configuration() -> None:
-    given = answer([run()], outcome("four <&>", run(50), max_warmups=4), outcome("none", run(0, 0, 0, 0)), outcome("broken", error="it halts"))
-    drawn = render_what_if(given, advise(given))
-    root = ET.fromstring(drawn)
-    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert "four <&>" in texts
-    assert "none  (nothing beats it)" in texts
-    assert "broken" not in texts
-    assert texts.count("recorded") == 2
-    assert len([element for element in root.iter("{http://www.w3.org/2000/svg}circle") if element.get("class") == "own"]) == 2
-    assert drawn == render_what_if(given, advise(given))
-
-
-def test_what_if_picture_of_many_lists_front_first() -> None:
-    given = answer([run()], *(outcome(f"n{number:02}", run(100 + number)) for number in range(20)), outcome("best", run(10)))
-    texts = [element.text for element in ET.fromstring(render_what_if(given, advise(given))).iter("{http://www.w3.org/2000/svg}text")]
-    assert "best  (nothing beats it)" in texts
-    assert "and 8 more" in texts
