@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import getpass
 import socket
-from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -16,7 +17,6 @@ from equipoise.cli.judged import Judging, preview_of, settings_document
 from equipoise.cli.params import Number, WholeNumber, check_live_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings_options import settings_options
-from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import ChangePlanned, GroupConfigured
 from equipoise.events.settings import GroupSettings
 from equipoise.hosting.changed_settings import with_settings
@@ -39,7 +39,7 @@ EXIT_NOT_IN_FORCE = 1
 @click.option("--led-by", type=click.Choice(["equipoise", "external"]), help="Which leader decides; external: equipoise only proposes.")
 @click.option("--deal", "deals", is_flag=True, help="Instead of a change: assign the partitions of a lag_aware group again, by their present lag.")
 @click.option("--rebase", is_flag=True, help="When somebody else changes the settings meanwhile, make this change to theirs.")
-@click.option("--dry-run", is_flag=True, help="Change nothing: show what would move, and what it would have cost.")
+@click.option("--dry-run", is_flag=True, help="Change nothing: show what would move, and predict what that costs.")
 @click.option("--judge", is_flag=True, help="Predict what the change costs, and have the leader judge it (`equipoise timeline --changes`).")
 @click.option("--or-undo", is_flag=True, help="As --judge; when it costs too much, the settings of before come back.")
 @click.option("--at-most", "at_most_task_s", type=Number(min=0), metavar="TASK_SECONDS", help="As --judge; more time without an owner is too much.")
@@ -48,7 +48,6 @@ EXIT_NOT_IN_FORCE = 1
 @click.option(
     "--runs", type=WholeNumber(0, 10_000), default=40, show_default=True, help="With any of these: simulated runs that predict the cost; 0: none."
 )
-@click.option("--seeds", type=WholeNumber(0, 100), default=1, show_default=True, help="Simulations of each configuration with --dry-run; 0: none.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -76,7 +75,6 @@ def configure(
     plan: str | None,
     why: str,
     runs: int,
-    seeds: int,
     timeout_s: float,
 ) -> int:
     """Without a change, show the settings in force. With changes, append them to the log as one
@@ -87,8 +85,7 @@ def configure(
     When somebody else changes the settings meanwhile, the change is rejected, and the command shows
     theirs. With --rebase it makes the change again, to their settings.
 
-    --dry-run shows which tasks would move, and predicts what that will cost (docs/change.md). It
-    also simulates the group's history with its present settings and with the new ones.
+    --dry-run shows which tasks would move, and predicts what that will cost (docs/change.md).
 
     --judge writes down what the change is expected to cost before it is made, and the leader judges
     it afterwards; --or-undo also undoes it (docs/change.md).
@@ -140,7 +137,7 @@ def configure(
 
     if dry_run:
         before, after, found, state = asyncio.run(run.preview(changed))
-        return run.answer_preview(before, after, found, state, seeds)
+        return run.answer_preview(before, after, found, partial(judging.predicted_dry, state, after))
     code = None
     while code is None:
         planned = judging.planned(changed, wish) if judges else None
@@ -173,10 +170,10 @@ class _Configure:
     async def preview(self, changed: Any) -> tuple[GroupConfigured, GroupConfigured, Preview, GroupState]:
         return await preview_of(self._settings, self._group, changed)
 
-    def answer_preview(self, before: GroupConfigured, after: GroupConfigured, found: Preview, state: GroupState, seeds: int) -> int:
-        """Shows what would change and move, what that will cost, and what both configurations would
-        have cost.
-        """
+    def answer_preview(
+        self, before: GroupConfigured, after: GroupConfigured, found: Preview, predict: Callable[[], tuple[dict[str, Any] | None, list[Part]]]
+    ) -> int:
+        """Shows what would change and move, and what that will cost, as `predict` says it."""
         from equipoise.operations.group_settings import changes_between
 
         changes = changes_between(before, after)
@@ -190,8 +187,7 @@ class _Configure:
             parts.append(Table(columns=("task", "from", "to", "state", "reason"), rows=rows, title=f"{counted(len(rows), 'movement')} would begin"))
         if found.rejection is None and found.planned_movements:
             parts.append(f"{counted(found.planned_movements, 'movement')} until the new target is reached")
-        plays = found.rejection is None and changes and seeds
-        simulated, predicted, said = self._simulated(before, after, state, seeds) if plays else (None, None, [])
+        predicted, said = predict() if found.rejection is None and changes else (None, [])
         document = settings_document(
             self._group,
             "dry run",
@@ -200,59 +196,10 @@ class _Configure:
             rejection=found.rejection,
             moves=[_move(each) for each in found.moves],
             planned_movements=found.planned_movements,
-            simulated=simulated,
             predicted=predicted,
         )
         self._screen.answer(document, *parts, *said)
         return EXIT_NOT_IN_FORCE if found.rejection is not None else 0
-
-    def _simulated(
-        self, before: GroupConfigured, after: GroupConfigured, state: GroupState, seeds: int
-    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None, list[Part]]:
-        """The group's history, played with both configurations, and what the change will cost; with
-        the reasons where there is too little of it.
-        """
-        from equipoise.cli.predicted import predict_dry
-        from equipoise.cli.what_if import answer_parts, document
-        from equipoise.log.kafka.log import KafkaLog, Place
-        from equipoise.replay.prediction.habits import HabitsReader
-        from equipoise.replay.prediction.planned_change import Configure
-        from equipoise.replay.prediction.reading import tapped
-        from equipoise.replay.whatif.advice import advise
-        from equipoise.replay.whatif.evaluate import Configuration, what_if_recorded
-        from equipoise.replay.whatif.recorded_costs import read_recording
-
-        old, new = attrs.asdict(before.knobs), attrs.asdict(after.knobs)
-        settings = {name: value for name, value in new.items() if value != old[name]}
-        assignor = after.assignor if after.assignor != before.assignor else None
-        if not settings and assignor is None:
-            return None, None, ["not simulated: only who leads, or the behaviour version, would change"]
-        habits, simulated = HabitsReader(group=self._group), None
-        location = f"kafka://{self._settings.bootstrap}/{self._settings.prefix}"
-        try:
-            with KafkaLog(location, Place(self._settings, self._settings.topics, None)) as log:
-                entries = tapped(log.read(group=self._group), habits.take)
-                try:
-                    recording = read_recording(entries, group=self._group)
-                except EquipoiseError:
-                    deque(entries, maxlen=0)  # habits show in a log that begins at a base, too
-                    raise
-            with self._screen.progress("playing the group's history, in simulated seconds") as advance:
-                done_s = 0
-
-                def progress(done_ms: int, of_ms: int) -> None:
-                    nonlocal done_s
-                    advance(done_ms // 1_000 - done_s)
-                    done_s = done_ms // 1_000
-
-                asked = Configuration(name="changed", assignor=assignor, settings=settings)
-                answer = what_if_recorded(recording, [asked], seeds=range(seeds), progress=progress)
-            advice = advise(answer)
-            simulated, said = document(answer, advice), ["", *answer_parts(answer, advice)]
-        except EquipoiseError as error:
-            said = [f"not simulated: {error}"]
-        predicted, parts = predict_dry(self._screen, state, habits.habits(), Configure(config=after), "the change", connection=self._settings)
-        return simulated, predicted, [*said, "", *parts]
 
     async def change(
         self, changed: Any, timeout_s: float, planned: tuple[ChangePlanned, GroupConfigured] | None = None, *, rebases: bool = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from equipoise.cli.screen import Screen
+from equipoise.cli.screen import Part, Screen
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import ChangePlanned, GroupConfigured
 from equipoise.hosting.live_settings import LiveSettings
@@ -32,7 +32,7 @@ def settings_document(group: str, outcome: str, config: GroupConfigured, changes
     """Returns the answer of `configure`, JSON-ready."""
     from equipoise.replay.wording import setting_values
 
-    none = dict.fromkeys(("offset", "rejection", "way_back", "planned_movements", "simulated", "predicted", "change_id"))
+    none = dict.fromkeys(("offset", "rejection", "way_back", "planned_movements", "predicted", "change_id"))
     shown = {**none, "moves": [], "meanwhile": [], **others}
     return {
         "group": group,
@@ -174,6 +174,16 @@ class Judging:
         except EquipoiseError as error:
             self._screen.remark(f"not predicted: {error}")
             return None
+
+    def predicted_dry(self, state: GroupState, after: GroupConfigured) -> tuple[dict[str, Any] | None, list[Part]]:
+        """Returns what a change of settings will cost, as a document and as parts."""
+        from equipoise.cli.predicted import predict_dry
+        from equipoise.replay.prediction.planned_change import Configure
+
+        if not self._runs:
+            return None, []
+        change = Configure(config=after)
+        return predict_dry(self._screen, state, self._habits(state, 0), change, "the change", runs=self._runs, connection=self._settings)
 
     def _habits(self, state: GroupState, from_offset: int) -> Habits | None:
         """Returns the group's habits by its log from this offset on; None: it cannot be read."""

@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import enum
 import errno
-import hashlib
 import json
 import os
 import secrets
@@ -22,7 +21,6 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 from equipoise.events.errors import EquipoiseError, InputError, StorageError
 from equipoise.events.facts import LogOpened
@@ -35,7 +33,6 @@ from equipoise.replay.interrupts import undisturbed
 
 _SQLITE_SIDES = ("-wal", "-shm", "-journal")
 _HEAD_BYTES = 4_096
-_MOST_NAME_CHARS = 100
 _NOTHING_WRITTEN = "nothing was written there: make room, or name another place, and run it again"
 
 
@@ -112,16 +109,6 @@ def _replace(shown: str, place: Path, data: bytes) -> None:
     finally:
         with undisturbed(), contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-
-
-def file_name(text: str) -> str:
-    """Converts `text`, as a group's name, to a part of a file name: without separators and control
-    characters, at most _MOST_NAME_CHARS characters.
-    """
-    name = quote(text, safe=" ", errors="surrogatepass")
-    if len(name) <= _MOST_NAME_CHARS:
-        return name
-    return f"{name[: _MOST_NAME_CHARS - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _checked(option: str, path: Path, kind: Kind) -> Path:

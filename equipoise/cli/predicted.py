@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from equipoise.statemachine.state import GroupState
 
 BYTES = "bytes read"
-DRY_RUNS = 40
-"""Of a dry run, which is to answer soon."""
 FORMS = "join=N, leave=M1,M2, kill=M1,M2, restart, restart=SECONDS or NAME=VALUE of a setting"
 
 
@@ -125,7 +123,7 @@ def predict_dry(
     change: PlannedChange,
     what: str,
     *,
-    runs: int = DRY_RUNS,
+    runs: int,
     connection: Connection | None = None,
 ) -> tuple[dict[str, Any] | None, list[Part]]:
     """Returns the prediction of a change that a dry run shows, as a document and as parts; with the

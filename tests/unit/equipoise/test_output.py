@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from equipoise.cli import main
-from equipoise.cli.output import IMPORTED, SIMULATED, Kind, check_files, file_name, new_log, rewrite_file, same_place, write_file
+from equipoise.cli.output import IMPORTED, SIMULATED, Kind, check_files, new_log, rewrite_file, same_place, write_file
 from equipoise.cli.output_tables import new_tables
 from equipoise.events.errors import InputError, StorageError
 from equipoise.events.facts import LogOpened
@@ -277,15 +277,6 @@ def test_unfinished_tables_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write_some()
     assert contents(tmp_path) == {}
-
-
-def test_files_of_groups_stay_in_their_folder() -> None:
-    assert file_name("orders eu") == "orders eu"
-    assert file_name("../../etc/passwd") == "..%2F..%2Fetc%2Fpasswd"
-    assert "\x1b" not in file_name("a\x1b[31m")
-    long = {file_name("x" * 900 + end) for end in "ab"}
-    assert len(long) == 2
-    assert max(map(len, long)) <= 100
 
 
 def test_write_file_refuses_unrecognisable_content(tmp_path: Path) -> None:
