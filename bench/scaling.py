@@ -41,9 +41,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.parallel import in_processes
 from equipoise.replay.simulation import ClusterConfig, ProcessSettings, RestoreModel, SimulatedCluster
 from equipoise.replay.simulation.world import ChangelogGrowth
-from equipoise.replay.sizing.autoscaling import Followable, follow
-from equipoise.replay.sizing.autoscaling_reader import FollowingReader
-from equipoise.replay.sizing.policy import FollowingPolicy, LastAnswer
+from equipoise.replay.sizing.autoscaling import Followable, FollowingPolicy, FollowingReader, LastAnswer, follow
 from equipoise.statemachine.machine import GroupMachine
 
 START_MS = 1_700_000_000_000

@@ -42,7 +42,7 @@ from bench import seat, streams_seat
 from bench.removals import fed
 from bench.seat import BROKERS, EVERY_MS, NEW, PARTITIONS, Run, Window, print_row, until
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.group_configs import own_group_settings, set_group_settings
+from equipoise.kafka.group_requests import own_group_settings, set_group_settings
 from equipoise.lead.broker_seat.broker_plan import MARK, BrokerPlan, PlanEntry, in_order, made_for, write_plan
 from equipoise.lead.broker_seat.described_group import subscriptions
 from equipoise.lead.broker_seat.extra_member import CLIENT_ID, ExtraMember

@@ -24,7 +24,7 @@ run (`reported`): then that is the round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 
 import attrs
 
@@ -35,7 +35,6 @@ from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason
 from equipoise.assignors.common.problem import AssignmentProblem, Memory
 from equipoise.assignors.common.shares import Shares
 from equipoise.assignors.kafka_connect.connect_round import LeaderMemory, RoundResult, decide
-from equipoise.assignors.kafka_connect.eager import deal
 from equipoise.events.errors import FieldError
 from equipoise.events.tasks import TaskId
 
@@ -270,3 +269,16 @@ def _answer(
         lost_until_ms=lost_until_ms,
         memory=memory,
     )
+
+
+# Connect's first protocol (version 0, `EagerAssignor`): whenever a worker or work comes or goes,
+# all workers stop everything, and all work is dealt again.
+
+
+def deal(tasks: Iterable[TaskId], workers: Collection[str], connectors: int | None) -> dict[TaskId, str]:
+    """Worker -> its work. `connectors`: the sub-topology whose tasks are connectors; None: there
+    are none.
+    """
+    ordered = sorted(tasks, key=lambda task: (task.subtopology != connectors, task))
+    names = sorted(workers)
+    return {task: names[index % len(names)] for index, task in enumerate(ordered)} if names else {}

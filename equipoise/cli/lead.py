@@ -122,7 +122,7 @@ def lead(
 async def _say_each(screen: Screen, how: HowToLead, pattern: str) -> None:
     from aiokafka import errors
 
-    from equipoise.kafka.listed_groups import listed_groups
+    from equipoise.kafka.consumer_groups import listed_groups
     from equipoise.lead.broker_seat.led_groups import leads
 
     try:

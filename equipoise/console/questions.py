@@ -19,8 +19,8 @@ from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import ENDS_S
 from equipoise.replay.history import Interval, MoveStory
 from equipoise.replay.prediction.habits import Habits
+from equipoise.replay.sizing.autoscaling import FollowingPolicy, LastAnswer
 from equipoise.replay.sizing.demand import Demand
-from equipoise.replay.sizing.policy import FollowingPolicy, LastAnswer
 
 ANSWER_S = 30.0
 """Longest time for an answer."""

@@ -5,6 +5,5 @@
     client               what hosts use of consumers, producers and an admin client
     connection           how to reach the brokers: addresses, TLS, SASL
     declared_settings    one declaration of a setting for flags, environment and TOML
-    consumer_groups      one group: its members, described and removed
-    listed_groups        all groups of a cluster
+    consumer_groups      groups of a cluster, and one: its members, described and removed
 """

@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aiokafka import errors
 from aiokafka.errors import IncompatibleBrokerVersion
-from aiokafka.protocol.admin import ListGroupsRequest_v1
+from aiokafka.protocol.admin import DescribeConfigsRequest, ListGroupsRequest_v1
 from aiokafka.protocol.types import Array, Boolean, Bytes, CompactArray, Int8, Int16, Int32, Schema
 
+from equipoise.kafka.client import Admin
 from equipoise.kafka.declared_requests import COMPACT_TEXT, TAGS, TEXT, Rest, Uuid, declared, in_versions
 
 JOINS, LEAVES = 0, -1
@@ -208,3 +210,26 @@ class SetGroupSettings(
 
     def build(self, request_struct_class: Any) -> Any:
         return request_struct_class(self._resources, False, {})
+
+
+# Settings of a group (KIP-1043, from Kafka 4.0 on): aiokafka knows those of topics and brokers.
+
+DYNAMIC_GROUP = 8
+"""Source of a setting that somebody has given the group itself."""
+
+
+async def set_group_settings(admin: Admin, group: str, settings: Mapping[str, str | None]) -> None:
+    """Changes settings of a group; None takes one away. Raises KafkaError."""
+    answer = await admin.ask(SetGroupSettings(group, settings))
+    for code, message, *_ in answer.responses:
+        if code:
+            raise errors.for_code(code)(f"settings of group {group}: {message}")
+
+
+async def own_group_settings(admin: Admin, group: str) -> dict[str, str]:
+    """The settings that somebody has given the group itself. Raises KafkaError."""
+    answer = await admin.ask(DescribeConfigsRequest([(GROUP, group, None)]))
+    ((code, message, _, _, entries),) = answer.resources
+    if code:
+        raise errors.for_code(code)(f"settings of group {group}: {message}")
+    return {entry[0]: entry[1] for entry in entries if entry[3] == DYNAMIC_GROUP}

@@ -34,10 +34,9 @@ from equipoise.member.tasks.processing import BatchHandler, Handler, Processor
 from equipoise.member.tasks.serdes import BytesSerde
 from equipoise.member.tasks.source_order import in_order
 from equipoise.testing.driver import SentRecord, TaskDriver, deserialized
-from equipoise.testing.simulated.connection import SimulatedConnection, SimulatedSettings
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection, SimulatedSettings
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.machines import DiskStore, Machine, SimulatedProcess
 from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import aiohttp
 import attrs
 
-from equipoise.replay.sizing.policy import FollowingPolicy
+from equipoise.replay.sizing.autoscaling import FollowingPolicy
 from equipoise.worker.group_sizes import GroupSizes, NoAnswerError
 
 FROM_PEER = "Equipoise-From-Worker"

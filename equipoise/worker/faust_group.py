@@ -14,7 +14,6 @@ from typing import Any
 
 from equipoise.events import codec
 from equipoise.hosting.live_settings import LiveSettings
-from equipoise.worker.faust_connection import faust_credentials
 from equipoise.worker.led_partitions import Generation
 from equipoise.worker.settings import WorkerSettings
 
@@ -129,3 +128,24 @@ async def _started(starting: Coroutine[Any, Any, None], group: str) -> None:
     finally:
         if task.cancel():
             await asyncio.wait((task,), timeout=_STOP_FAUST_S)
+
+
+# Faust's credentials for the brokers, from the worker's settings.
+
+
+def faust_credentials(settings: WorkerSettings) -> Any:
+    """Returns what a Faust app takes as `broker_credentials`; None: a connection in plain text."""
+    import faust
+    from faust.types.auth import AuthProtocol, SASLMechanism
+
+    context = settings.ssl_context
+    if settings.security_protocol.startswith("SASL"):
+        credentials = faust.SASLCredentials(
+            username=settings.sasl_username,
+            password=settings.sasl_password,
+            ssl_context=context,
+            mechanism=SASLMechanism(settings.sasl_mechanism),
+        )
+        credentials.protocol = AuthProtocol(settings.security_protocol)
+        return credentials
+    return None if context is None else faust.SSLCredentials(context)

@@ -19,8 +19,7 @@ import attrs
 from equipoise.console.questions import BusyError, Questions, SizeQuestion
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.records import BaseState, DecisionRecord, FactRecord
-from equipoise.replay.sizing.autoscaling_reader import FollowingReader
-from equipoise.replay.sizing.policy import FollowingPolicy, LastAnswer
+from equipoise.replay.sizing.autoscaling import FollowingPolicy, FollowingReader, LastAnswer
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.partition_host import PartitionHost
 

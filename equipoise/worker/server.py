@@ -29,7 +29,7 @@ from equipoise.events.errors import InputError
 from equipoise.hosting.admission import names_in
 from equipoise.hosting.serving import HttpServer
 from equipoise.replay.group_view import view_of
-from equipoise.replay.sizing.policy import policy_of
+from equipoise.replay.sizing.autoscaling import policy_of
 from equipoise.replay.trouble import wrong
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import FROM_PEER, AskedWorkers

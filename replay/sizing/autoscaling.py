@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from equipoise.events.errors import InputError
+from equipoise.events import fields
+from equipoise.events.errors import FieldError, InputError
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
-from equipoise.replay.prediction.habits import Habits
+from equipoise.replay.prediction.habits import Habits, HabitsReader
 from equipoise.replay.prediction.planned_change import Leave
 from equipoise.replay.prediction.predict import Prediction, predict_in_turn
 from equipoise.replay.prediction.present import present_of
-from equipoise.replay.sizing.demand import Demand
+from equipoise.replay.sizing.demand import Demand, DemandReader
 from equipoise.replay.sizing.drawn_load import HANDLERS_ALONE, DrawnLoad, count_at, draw_load
-from equipoise.replay.sizing.policy import LONGEST_S, FollowingPolicy, LastAnswer
 from equipoise.replay.sizing.size import changes_between, hold_s, shares_of
 from equipoise.replay.wording import counted, span_text
 from equipoise.statemachine.state import GroupState
@@ -274,3 +275,101 @@ class _Question:
             return ""
         named: Sequence[str] = [str(task) for task in self._hot[:3]]
         return f"; {', '.join(named)} {'gets' if len(self._hot) == 1 else 'get'} more than one member does, which more members cannot help"
+
+
+BUCKET_MS = 15_000
+"""Over how long arrivals are added up for an autoscaler."""
+LONGEST_S = 7_200
+"""For so long at most fewer members must have been enough."""
+
+
+@attrs.frozen(kw_only=True)
+class FollowingPolicy:
+    """The policy of an autoscaler. `lag_s`: longest time that a record may wait. `least`, `most`:
+    members. `low_for_s`: for so long fewer members must have been enough before one leaves.
+    `member_records_per_s`: what a member can do; None: as the log shows.
+    """
+
+    lag_s: float = attrs.field(default=30.0, validator=fields.number(0.001))
+    least: int = attrs.field(default=1, validator=fields.integer(1, 10_000))
+    most: int = attrs.field(default=10_000, validator=fields.integer(1, 10_000))
+    low_for_s: int = attrs.field(default=1_800, validator=fields.integer(60, LONGEST_S))
+    member_records_per_s: float | None = attrs.field(default=None, validator=attrs.validators.optional(fields.number(0.001)))
+
+    def __attrs_post_init__(self) -> None:
+        if self.most < self.least:
+            raise FieldError("FollowingPolicy.most", f"{self.most} is below least, {self.least}")
+
+
+@attrs.frozen(kw_only=True)
+class LastAnswer:
+    """The last answer that asked for another number of members, at this append time (ms)."""
+
+    members: int
+    at_ms: int
+
+
+def policy_of(values: Mapping[str, str]) -> FollowingPolicy:
+    """Returns the policy of these values, as a query or an autoscaler's settings have them. Raises
+    InputError, which names the value and what it may be.
+    """
+    known = {field.name: field.default for field in attrs.fields(FollowingPolicy)}
+    found: dict[str, float] = {}
+    for name, text in values.items():
+        if name not in known:
+            raise InputError(f"{name}: there is no such value; there are {', '.join(known)}")
+        try:
+            found[name] = int(text) if isinstance(known[name], int) else float(text)
+        except ValueError:
+            raise InputError(f"{name}: {text!r:.80} is no {'whole ' if isinstance(known[name], int) else ''}number") from None
+    return FollowingPolicy(**found)  # type: ignore[arg-type]  # its validators check them
+
+
+# Reads what is needed of a group's log, for as long as it is followed: what is older than some
+# hours is forgotten.
+
+KEPT_MS = LONGEST_S * 1_000 + 600_000
+"""So much is known at least, and twice as much at most."""
+
+
+@attrs.define
+class _Readers:
+    """Readers that have begun at `since_ms`."""
+
+    habits: HabitsReader
+    demand: DemandReader
+    since_ms: int
+
+
+class FollowingReader:
+    """Takes the records of one group in stored order. `state`: as of `HabitsReader`; None: the log
+    is read from its beginning.
+    """
+
+    def __init__(self, group: str, state: GroupState | None = None) -> None:
+        self._group, self._state = group, state
+        self._older: _Readers | None = None
+        self._newer: _Readers | None = None
+
+    def take(self, record: FactRecord | DecisionRecord) -> None:
+        """Takes a record. Raises UnknownKindError for a kind that this build does not know."""
+        if isinstance(record, FactRecord):
+            self._turn(record.append_ms)
+        for each in (self._older, self._newer):
+            if each is not None:
+                each.habits.take(record)
+                each.demand.take(record)
+
+    def _turn(self, now_ms: int) -> None:
+        if self._newer is None or now_ms - self._newer.since_ms >= KEPT_MS:
+            self._older, self._newer = self._newer, self._begun(now_ms)
+
+    def _begun(self, since_ms: int) -> _Readers:
+        newer = self._newer
+        habits = HabitsReader(group=self._group, state=self._state) if newer is None else newer.habits.afresh()
+        return _Readers(habits, DemandReader(group=self._group, bucket_ms=BUCKET_MS), since_ms)
+
+    def read(self) -> tuple[Habits, Demand]:
+        """Returns what the group does, and its loads."""
+        readers = self._older or self._newer or self._begun(0)
+        return readers.habits.habits(), readers.demand.demand()

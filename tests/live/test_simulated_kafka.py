@@ -28,9 +28,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from equipoise.kafka.client import Clients, NewTopic, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer.requests import END
+from equipoise.testing.simulated.connection import SimulatedClients
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 from tests.simulated.late_requests import LateRequests, Requests, Sent, expired_transaction
 from tests.simulated.script import Script

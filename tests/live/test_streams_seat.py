@@ -14,7 +14,7 @@ import pytest
 from aiokafka.admin import NewTopic
 
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.group_configs import own_group_settings, set_group_settings
+from equipoise.kafka.group_requests import own_group_settings, set_group_settings
 from equipoise.kafka.started_clients import writer
 from equipoise.lead.broker_seat.extra_member import CLIENT_ID
 from equipoise.lead.broker_seat.seat_queue import PREFIX

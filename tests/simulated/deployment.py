@@ -27,12 +27,11 @@ from equipoise.kafka.client import TopicPartition
 from equipoise.log.kafka.envelope import pack_decision, pack_fact, pack_payload
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.member.tasks.context import State, read_sources
-from equipoise.testing.simulated.connection import SimulatedConnection, SimulatedSettings
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection, SimulatedSettings
 from equipoise.testing.simulated.kafka.broker_network import BrokerConnection, Network
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.cluster_state import BrokerPartition
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.machines import DiskStore, Machine, SimulatedProcess
 from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler

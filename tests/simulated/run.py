@@ -20,7 +20,7 @@ from equipoise.log.kafka.log_topics import Topics
 from equipoise.member.session import link
 from equipoise.member.tasks.runner import TaskRunner
 from equipoise.testing.simulated.virtual_loops import S_US
-from equipoise.worker import decision_publishing
+from equipoise.worker import takeover_session
 from tests.model.trace import Refused
 from tests.simulated.deployment import MOST_UNCOMMITTED, TOPIC, Deployment
 from tests.simulated.faults import Fault
@@ -87,7 +87,7 @@ def _simulate(seed: int, guarantee: str, faults: Sequence[Fault], storm_s: float
         run = _Run(deployment, faults, storm_s, every_s)
         with (
             mock.patch.object(TaskRunner, "_open", opened),
-            mock.patch.object(decision_publishing, "pack_decision", deployment.pack_decision),
+            mock.patch.object(takeover_session, "pack_decision", deployment.pack_decision),
             mock.patch.object(link, "pack_fact", deployment.pack_fact),
         ):
             run.go()

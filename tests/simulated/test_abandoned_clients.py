@@ -11,8 +11,8 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, ProducerClosed, Un
 
 from equipoise.kafka.bounded_waits import WireStopped
 from equipoise.kafka.client import LATEST_S, NewTopic
+from equipoise.testing.simulated.connection import SimulatedClients
 from equipoise.testing.simulated.kafka.cluster import Cluster
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from tests.simulated.test_kafka import TP, simulate
 
 BROKERS = 3

@@ -20,10 +20,9 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import DealRequested
 from equipoise.kafka.asking import Asking, transaction_s
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.consumer_groups import ConsumerGroup, GroupMember
+from equipoise.kafka.consumer_groups import ConsumerGroup, GroupMember, listed_groups
 from equipoise.kafka.group_client import ALIVE_S, MOST_LOOKS, GroupClient
 from equipoise.kafka.held_group import HeldGroup
-from equipoise.kafka.listed_groups import listed_groups
 from equipoise.kafka.started_clients import NotNowError, UnreachableError, writer
 from equipoise.kafka.throttling import Throttling
 from equipoise.kafka.wire_clients import WireClients
@@ -49,11 +48,10 @@ from equipoise.operations.follower import Follower
 from equipoise.operations.leaving import LeavingMembers
 from equipoise.operations.live_group import AnsweredFact
 from equipoise.operations.worker_builds import check_workers_read
-from equipoise.testing.simulated.connection import SimulatedSettings
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedSettings
 from equipoise.testing.simulated.kafka import request_server
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.cluster_state import Reply
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.kafka.simulated_wire import SimulatedWire
 from tests.simulated.test_kafka import TP, simulate
 

@@ -14,9 +14,8 @@ from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.kafka.client import Admin
 from equipoise.kafka.started_clients import NotNowError
 from equipoise.member import topics as application_topics
-from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection
 from equipoise.testing.simulated.kafka.cluster import Cluster
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 
 COMPACTED = {"cleanup.policy": "compact"}

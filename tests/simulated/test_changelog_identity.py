@@ -22,10 +22,9 @@ from equipoise.member.copies.fencing import TOPIC_KEY
 from equipoise.member.copies.restorer import ChangelogRestorer
 from equipoise.member.copies.stores import RocksStore
 from equipoise.member.copies.throttle import LEAST_RECORDS, Throttle
-from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch, PartitionLog
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 
 DAY_S = 86_400

@@ -23,8 +23,8 @@ from equipoise.kafka.bounded_waits import WireStopped
 from equipoise.kafka.client import Clients, NewTopic, TopicPartition, acknowledged
 from equipoise.kafka.consumer.shell import WireConsumer
 from equipoise.kafka.producer.shell import WireProducer
+from equipoise.testing.simulated.connection import SimulatedClients
 from equipoise.testing.simulated.kafka.cluster import Cluster
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 
 TP = TopicPartition("numbers", 0)

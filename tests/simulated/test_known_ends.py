@@ -21,9 +21,8 @@ from equipoise.log.kafka.fact_checks import fill_holes
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.log.kafka.topic_making import KNOWN_S, described_topics
 from equipoise.member.tasks.positions import PositionsReader
-from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection
 from equipoise.testing.simulated.kafka.cluster import Cluster
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from tests.simulated.test_kafka import TP, simulate, started_producer
 
 RECORDS = 40

@@ -14,9 +14,8 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.kafka.client import TopicPartition
 from equipoise.log.kafka.log_topics import BASES_MUST_BE, MADE_AGAIN, MUST_BE, NEW_LOG, Topics
 from equipoise.operations.follower import Follower
-from equipoise.testing.simulated.connection import SimulatedConnection, SimulatedSettings
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection, SimulatedSettings
 from equipoise.testing.simulated.kafka.partition_log import Batch
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
 from tests.simulated.judge import verify_log
 from tests.simulated.test_positions import Deploys, every, one

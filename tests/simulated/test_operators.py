@@ -13,8 +13,7 @@ from equipoise.cli.screen import Part, Screen
 from equipoise.events.facts import ChangePlanned, GroupConfigured
 from equipoise.hosting.changed_settings import with_settings
 from equipoise.operations.live_group import AnsweredFact
-from equipoise.testing.simulated.connection import SimulatedSettings
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedSettings
 from tests.json_schemas import check
 from tests.simulated.deployment import GROUP, Deployment
 from tests.simulated.faults import Fault

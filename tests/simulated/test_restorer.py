@@ -11,10 +11,9 @@ from equipoise.member.copies.fencing import ChangelogRecord
 from equipoise.member.copies.restorer import ChangelogRestorer
 from equipoise.member.copies.stores import MemoryStore
 from equipoise.member.copies.throttle import Throttle
-from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 
 TASKS = [TaskId(0, partition) for partition in range(30)]

@@ -13,8 +13,7 @@ from equipoise.events.facts import ChangePlanned, Fact, LeaveRequested
 from equipoise.operations.leaving import LeavingMembers
 from equipoise.testing import Group
 from equipoise.testing.group import NAME
-from equipoise.testing.simulated.connection import SimulatedSettings
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedSettings
 
 MEMBERS = ("m1", "m2", "m3", "m4")
 

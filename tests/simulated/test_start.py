@@ -17,10 +17,9 @@ import pytest
 from equipoise import Member, MemoryStore, Record, TaskContext
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import TopicPartition
-from equipoise.testing.simulated.connection import SimulatedConnection, SimulatedSettings
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection, SimulatedSettings
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.machines import Machine, SimulatedProcess
 from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler

@@ -32,10 +32,9 @@ from equipoise.member.tasks.runner import TaskRunner
 from equipoise.member.tasks.runner_permit import PERMIT_MS
 from equipoise.member.tasks.sizes import BATCH_BYTES
 from equipoise.member.tasks.sources import TaskSources
-from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.virtual_loops import MS_US, S_US, Scheduler, VirtualLoop
 
 TASKS = 2

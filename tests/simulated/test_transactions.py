@@ -42,10 +42,9 @@ from equipoise.member.tasks.loop_turns import Turns, new_ticks
 from equipoise.member.tasks.positions import PARTITIONS, positions_topic
 from equipoise.member.tasks.processing import Processor
 from equipoise.member.tasks.runner import TaskRunner
-from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from equipoise.testing.simulated.virtual_loops import MS_US, S_US, Scheduler, VirtualLoop
 
 TASKS = 3

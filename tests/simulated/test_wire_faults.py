@@ -11,9 +11,9 @@ import pytest
 from aiokafka.errors import ProducerFenced
 
 from equipoise.kafka.client import TopicPartition
+from equipoise.testing.simulated.connection import SimulatedClients
 from equipoise.testing.simulated.kafka.broker_network import Ending
 from equipoise.testing.simulated.kafka.cluster import Cluster
-from equipoise.testing.simulated.kafka.simulated_clients import SimulatedClients
 from tests.simulated.test_kafka import simulate, started_consumer, started_producer, values
 
 IN = TopicPartition("numbers", 0)

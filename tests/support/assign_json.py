@@ -40,7 +40,7 @@ from equipoise.assignors import registry
 from equipoise.assignors.common.problem import AssignmentProblem
 from equipoise.assignors.common.task_names import TaskNames
 from equipoise.assignors.common.validation import plan_faults
-from equipoise.bridge.json_reader import as_object, check_keys, parse, read_at, read_text, read_whole, refuse
+from equipoise.bridge.question import as_object, check_keys, parse, read_at, read_text, read_whole, refuse
 from equipoise.events.errors import EquipoiseError, FieldError
 from tests.support.plan_json import plan_json
 from tests.support.problem_json import PROBLEM_KEYS, read_problem

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import cattrs
 
-from equipoise.bridge.json_reader import (
+from equipoise.bridge.question import (
     Reader,
     array_reader,
     as_object,

@@ -14,7 +14,7 @@ import attrs
 from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Memory, Movement, Partition, Task
 from equipoise.assignors.common.source_lag import auto_offset_reset, partition_lag
 from equipoise.assignors.common.task_names import TaskNames, TopicTask, name_topics
-from equipoise.bridge.json_reader import (
+from equipoise.bridge.question import (
     Reader,
     array_reader,
     as_array,

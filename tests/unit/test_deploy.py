@@ -22,8 +22,7 @@ import pytest
 
 from equipoise.cli import main
 from equipoise.events.settings import GroupSettings
-from equipoise.replay.sizing.autoscaling import Following
-from equipoise.replay.sizing.policy import policy_of
+from equipoise.replay.sizing.autoscaling import Following, policy_of
 from equipoise.worker.settings import WorkerSettings
 from examples.orders.__main__ import main as orders
 from tests.prometheus import DEPLOY, promtool, yaml

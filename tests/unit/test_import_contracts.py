@@ -161,7 +161,6 @@ ADAPTER = {
     "consumer/leader_questions.py",
     "consumer/requests.py",
     "declared_requests.py",
-    "group_configs.py",
     "group_coordinators.py",
     "group_requests.py",
     "metadata_requests.py",

@@ -19,8 +19,7 @@ from equipoise.events.facts import GroupConfigured
 from equipoise.hosting.runtime import DEPLOYED, Runtime
 from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.consumer_groups import repeated
-from equipoise.kafka.listed_groups import ListedGroup, listed_groups
+from equipoise.kafka.consumer_groups import ListedGroup, listed_groups, repeated
 from equipoise.lead.broker_seat.broker_seat import BrokerSeat
 from equipoise.lead.broker_seat.first_plan import first_plan
 from equipoise.lead.broker_seat.jar_watch import JarWatch

@@ -27,8 +27,7 @@ from equipoise.kafka.client import ENDS_S, Admin, TopicPartition, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup
 from equipoise.kafka.described_groups import DescribedStreamsGroup, read_streams_groups
-from equipoise.kafka.group_configs import own_group_settings, set_group_settings
-from equipoise.kafka.group_requests import StreamsGroupDescribe
+from equipoise.kafka.group_requests import StreamsGroupDescribe, own_group_settings, set_group_settings
 from equipoise.kafka.started_clients import reader
 from equipoise.lead.broker_seat.broker_plan import MARK, MOST_FOLLOWED, BrokerPlan, newest, write_plan
 from equipoise.lead.broker_seat.described_streams import caught_up_copies, is_at_rest, processes_of, question_of, streams_plan, topics_of_streams

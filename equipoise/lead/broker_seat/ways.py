@@ -12,7 +12,7 @@ from aiokafka import errors
 from equipoise.kafka.asking import Asking
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.group_client import GroupClient
-from equipoise.kafka.group_configs import own_group_settings
+from equipoise.kafka.group_requests import own_group_settings
 from equipoise.lead.broker_seat.broker_seat import TOGETHER
 from equipoise.lead.broker_seat.extra_member import NoBrokerSeatError
 from equipoise.lead.migrating.asking_groups import GroupsAsking

@@ -10,9 +10,8 @@ import attrs
 from aiokafka import errors
 
 from equipoise.kafka.asking import Asking
-from equipoise.kafka.consumer_groups import ClassicDescription, classic_groups, repeated
+from equipoise.kafka.consumer_groups import ClassicDescription, ListedGroup, classic_groups, groups_of, repeated
 from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups
-from equipoise.kafka.listed_groups import ListedGroup, groups_of
 from equipoise.lead.broker_seat.described_group import CLASSIC_MEMBER
 from equipoise.lead.migrating.clients import UNKNOWN, ClassicClient, read_client
 from equipoise.lead.migrating.verdict import ASSIGNORS, POLICY, SIZE, CoordinatorSettings, MigratedGroup, TakeoverVerdict, verdict_of

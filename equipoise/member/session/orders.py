@@ -17,10 +17,9 @@ from equipoise.kafka.broker_watch import BrokerWatch
 from equipoise.member.copies.restorer import ChangelogRestorer
 from equipoise.member.copies.stores import StateStore
 from equipoise.member.http.measurements import Done, MemberFigures
-from equipoise.member.session.parked_reports import ParkedReports
+from equipoise.member.session.parked_reports import ParkedReports, TroubleReports
 from equipoise.member.session.preparing import PrepareCallback
 from equipoise.member.session.progress_reports import ProgressReports
-from equipoise.member.session.trouble_reports import TroubleReports
 from equipoise.member.tasks.clients import TaskClients
 from equipoise.member.tasks.context import State
 from equipoise.member.tasks.error_policy import FailedTask

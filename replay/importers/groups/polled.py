@@ -18,9 +18,9 @@ from equipoise.events.errors import InputError
 from equipoise.kafka.client import Admin, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer.group_offsets import offsets_request, read_offsets
+from equipoise.kafka.consumer_groups import groups_of
 from equipoise.kafka.described_groups import read_streams_groups, records_of_consumers, records_of_streams, topics_of
 from equipoise.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, StreamsGroupDescribe
-from equipoise.kafka.listed_groups import groups_of
 from equipoise.kafka.offsets_topic.byte_reader import WireError
 from equipoise.kafka.offsets_topic.record_keys import GroupRecord, RawRecord, read_group_record
 from equipoise.kafka.offsets_topic.record_writing import WrittenMember, classic_group_record, commit_record, group_key

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 
 from equipoise.kafka.connection import Connection
+from equipoise.kafka.consumer_groups import groups_of
 from equipoise.kafka.group_requests import DescribeGroups
-from equipoise.kafka.listed_groups import groups_of
 from equipoise.kafka.started_clients import admin_client, reaching
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup, classic_kind
 

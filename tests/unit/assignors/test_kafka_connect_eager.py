@@ -11,7 +11,7 @@ import pytest
 
 from equipoise.assignors import MemberSpec, Memory, Plan, registry
 from equipoise.assignors.common.validation import plan_faults
-from equipoise.assignors.kafka_connect.eager import deal
+from equipoise.assignors.kafka_connect.assignor import deal
 from equipoise.events.errors import FieldError
 from equipoise.events.tasks import TaskId
 from tests.unit.assignors.build import ids, member, problem, tasks, text

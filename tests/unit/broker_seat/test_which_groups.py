@@ -10,7 +10,7 @@ import pytest
 
 from equipoise.cli.lead import configuration
 from equipoise.kafka.connection import Connection
-from equipoise.kafka.listed_groups import ListedGroup
+from equipoise.kafka.consumer_groups import ListedGroup
 from equipoise.lead.broker_seat import led_groups
 from equipoise.lead.broker_seat.led_groups import HowToLead, LedGroups, leads
 from equipoise.lead.broker_seat.seat_queue import PREFIX

@@ -18,11 +18,20 @@ from equipoise.replay.prediction.planned_change import PlannedChange
 from equipoise.replay.prediction.predict import PredictedInterval, Prediction, predict_in_turn
 from equipoise.replay.prediction.present import PresentGroup
 from equipoise.replay.replayer import Replayer
-from equipoise.replay.sizing import autoscaling, autoscaling_reader
-from equipoise.replay.sizing.autoscaling import Followable, Following, follow, under_way
-from equipoise.replay.sizing.autoscaling_reader import KEPT_MS, FollowingReader
+from equipoise.replay.sizing import autoscaling
+from equipoise.replay.sizing.autoscaling import (
+    BUCKET_MS,
+    KEPT_MS,
+    Followable,
+    Following,
+    FollowingPolicy,
+    FollowingReader,
+    LastAnswer,
+    follow,
+    policy_of,
+    under_way,
+)
 from equipoise.replay.sizing.demand import Demand
-from equipoise.replay.sizing.policy import BUCKET_MS, FollowingPolicy, LastAnswer, policy_of
 from equipoise.statemachine.round_problem import build_problem
 from equipoise.statemachine.state import GroupState
 from tests.unit.replay.lived import lived as with_copies
@@ -221,7 +230,7 @@ def test_reader_forgets_what_is_older_than_some_hours() -> None:
 @pytest.mark.parametrize(("share", "kept_ms"), [(0.0, 30_000), (0.1, KEPT_MS), (0.1, 30_000)])
 def test_reader_of_the_end_of_a_log_knows_how_fast_members_restore(share: float, kept_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins behind the group's settings, and again whenever it forgets."""
-    monkeypatch.setattr(autoscaling_reader, "KEPT_MS", kept_ms)
+    monkeypatch.setattr(autoscaling, "KEPT_MS", kept_ms)
     entries = [each for each in with_copies(num_standbys=1) if isinstance(each, FactRecord | DecisionRecord)]
     replayer = Replayer("orders")
     for _ in replayer.follow(entries):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from equipoise.events.tasks import TaskId
 from equipoise.hosting.machine_load import MEASURE_EVERY_MS
-from equipoise.member.session.task_rates import Rates
+from equipoise.member.session.progress_reports import Rates
 
 A, B = TaskId(0, 0), TaskId(0, 1)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from equipoise.witness.connections import are_only_clients, own_addresses
+from equipoise.witness.member_watch import are_only_clients, own_addresses
 
 CONNECT = "import socket, sys; each = socket.create_connection((sys.argv[1], int(sys.argv[2]))); print('connected', flush=True); each.recv(1)"
 PATIENCE_S = 20.0

@@ -23,10 +23,9 @@ from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import Lost
 from equipoise.worker import group_metrics
-from equipoise.worker.group_metrics import MOST_VALUES, OTHERS, escaped
+from equipoise.worker.group_metrics import HELD_S, KEPT_S, MOST_VALUES, OTHERS, escaped
 from equipoise.worker.group_readings import LAGGING_RECORDS, GroupCondition, read
 from equipoise.worker.metrics import WorkerMetrics
-from equipoise.worker.named_groups import HELD_S, KEPT_S
 from tests.groups import Group, configured
 from tests.prometheus import RULES, promtool
 

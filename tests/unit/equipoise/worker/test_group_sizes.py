@@ -16,7 +16,7 @@ from equipoise.console.recent import Recent
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.hosting.runtime import DEPLOYED
 from equipoise.replay.replayer import Replayer
-from equipoise.replay.sizing.policy import FollowingPolicy
+from equipoise.replay.sizing.autoscaling import FollowingPolicy
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.group_sizes import FRESH_S, GroupSizes, NoAnswerError

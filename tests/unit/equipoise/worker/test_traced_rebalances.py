@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.worker.traced_rebalances import RebalanceFollower, WorkerRebalance
+from equipoise.worker.tracing import RebalanceFollower, WorkerRebalance
 from tests.groups import SESSION_MS, Group, topology
 
 
