@@ -18,6 +18,10 @@ many requests as it has batches.
 """
 FORGET_S = 300.0
 """After this time a topic may take larger records again: its settings may have been changed."""
+GROW_S = 3_600.0
+"""After this time batches of a topic are twice as large again. Where its settings are as they were,
+its tasks open again once in that time.
+"""
 _HEADERS_BYTES = 2_048
 """More than a record of a handler has around its key and value when it gives no headers."""
 
@@ -109,7 +113,7 @@ class RecordSizes:
         if not is_too_large(error):
             return
         if batch.records > 1:
-            self._of[topic] = min(self.of(topic), size_bytes // 2)
+            self._limit(topic, min(self.of(topic), size_bytes // 2))
         elif batch.size_bytes < self._refused.get(topic, MOST_REQUEST_BYTES):
             self._refused[topic] = batch.size_bytes
             asyncio.get_running_loop().call_later(FORGET_S, self._forget, topic, batch.size_bytes)
@@ -117,6 +121,18 @@ class RecordSizes:
         else:
             return
         self.learned += 1
+
+    def _limit(self, topic: str, size_bytes: int) -> None:
+        self._of[topic] = size_bytes
+        asyncio.get_running_loop().call_later(GROW_S, self._grow, topic, size_bytes)
+
+    def _grow(self, topic: str, size_bytes: int) -> None:
+        if self._of.get(topic) != size_bytes:
+            return
+        if 2 * size_bytes < BATCH_BYTES:
+            self._limit(topic, 2 * size_bytes)
+        else:
+            del self._of[topic]
 
     def _forget(self, topic: str, size_bytes: int) -> None:
         if self._refused.get(topic) == size_bytes:
