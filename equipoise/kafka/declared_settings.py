@@ -13,7 +13,8 @@ keys.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 import attrs
@@ -22,6 +23,11 @@ from equipoise.events.errors import FieldError, InputError
 
 T = TypeVar("T")
 ENVIRONMENT_PREFIX = "EQUIPOISE_"
+OTHERS = frozenset({"EQUIPOISE_COMMIT", "EQUIPOISE_FAUST_LOG", "EQUIPOISE_WITNESS"})
+"""Variables of equipoise that are no settings."""
+_OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_")
+"""Kubernetes sets such variables for a service named equipoise."""
+_NEAR = 0.68
 
 
 def setting(default: Any, help: str, *, validator: Callable[[Any, Any, Any], None] | None = None, secret: bool = False) -> Any:
@@ -37,8 +43,25 @@ def variable(name: str) -> str:
 
 
 def from_environment(shape: type[Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of `shape` that the environment sets, by name."""
-    return {field.name: environ[variable(field.name)] for field in attrs.fields(shape) if variable(field.name) in environ}
+    """Returns the settings of `shape` that the environment sets, by name. Raises InputError for an
+    empty variable where text is needed, and for one that is nearly a setting. Others may be
+    anybody's.
+    """
+    fields = {variable(field.name): field for field in attrs.fields(shape)}
+    for name, value in environ.items():
+        if not name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        if name not in fields:
+            _check_unknown(name, value, [field.name for field in fields.values()])
+        elif not value and fields[name].default != "":
+            raise InputError(f"environment {name}: it is empty; unset it, or set a value")
+    return {field.name: environ[name] for name, field in fields.items() if name in environ}
+
+
+def _check_unknown(name: str, value: str, known: Collection[str]) -> None:
+    near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX).lower(), known, n=1, cutoff=_NEAR)
+    if near and name not in OTHERS and not (_OF_KUBERNETES.search(name) or "://" in value):
+        raise InputError(f"environment {name}: no such setting; did you mean {variable(near[0])}?")
 
 
 def build(shape: type[T], *layers: tuple[str, Mapping[str, Any]]) -> T:
