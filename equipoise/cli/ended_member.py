@@ -99,14 +99,11 @@ class _Removal:
 
     async def _answered(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Raises InputError when the brokers do not answer, or refuse."""
-        from aiokafka.errors import KafkaError
-
         from equipoise.kafka.consumer_groups import repeated
+        from equipoise.kafka.started_clients import reaching
 
-        try:
+        with reaching(self._connection):
             return await repeated(attempt, ANSWERED_WITHIN_S)
-        except (KafkaError, OSError) as error:
-            raise InputError(f"--bootstrap {self._connection.bootstrap}: {' '.join(str(error).split()) or type(error).__name__}") from None
 
 
 def _why_refused(key: MemberKey, members: list[GroupMember], matching: list[GroupMember]) -> str | None:

@@ -22,6 +22,7 @@ from equipoise.events.errors import FieldError, InputError
 from equipoise.hosting.changed_settings import capacity_of, scalar, setting_value
 from equipoise.hosting.json_logging import JsonFormatter
 from equipoise.kafka.connection import MISSING, Connection
+from equipoise.kafka.started_clients import admin_client, reaching
 
 if TYPE_CHECKING:
     from equipoise.events.facts import GroupConfigured
@@ -120,15 +121,11 @@ def lead(
 
 
 async def _say_each(screen: Screen, how: HowToLead, pattern: str) -> None:
-    from aiokafka import errors
-
     from equipoise.kafka.consumer_groups import listed_groups
     from equipoise.lead.broker_seat.led_groups import leads
 
-    try:
+    with reaching(how.connection):
         found = [each.name for each in await listed_groups(how.connection) if leads(each, (pattern,))]
-    except (errors.KafkaError, OSError) as error:
-        raise InputError(f"groups cannot be listed: {type(error).__name__} {error}") from None
     if not found:
         raise InputError(f"--group {pattern}: no group with members fits; `equipoise cluster` lists all of them")
     for group in found:
@@ -140,19 +137,15 @@ async def _say_each(screen: Screen, how: HowToLead, pattern: str) -> None:
 
 async def _say(screen: Screen, how: HowToLead, group: str) -> None:
     """Says how the group would be led. Raises InputError where it cannot be."""
-    from aiokafka import errors
-
     from equipoise.lead.broker_seat.first_plan import first_plan
     from equipoise.lead.broker_seat.ways import check_way, way_of
     from equipoise.lead.seat.log import SeatLog
     from equipoise.lead.seat.seat import Seat
     from equipoise.replay.wording import costs_text
 
-    try:
+    with reaching(how.connection):
         way = await way_of(how.connection, group, convert=how.convert)
         first = await first_plan(how.connection, group, way, how.settings, how.streams_config if way.name == "streams" else how.config)
-    except (errors.KafkaError, OSError) as error:
-        raise InputError(f"group {group}: cannot be looked at: {type(error).__name__} {error}") from None
     check_way(way, group)
     if way.name == "seat":
         with tempfile.TemporaryDirectory() as folder, SeatLog(Path(folder) / "dry-run.db", group) as book:
@@ -170,6 +163,8 @@ async def _say(screen: Screen, how: HowToLead, group: str) -> None:
 async def _lead(how: HowToLead, group: str, place: Path, *, several: bool) -> None:
     from equipoise.lead.broker_seat.led_groups import LedGroups, lead_group
 
+    async with admin_client(how.connection):  # later it waits for brokers that are away
+        pass
     stopped = asyncio.Event()
     for which in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(which, stopped.set)

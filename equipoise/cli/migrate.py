@@ -104,12 +104,11 @@ def migrate(
 async def _run(
     screen: Screen, settings: LiveSettings, patterns: Sequence[str], *, applies: bool, back: bool, logs: Path | None, timeout_s: float | None
 ) -> int:
-    from aiokafka import errors
-
+    from equipoise.kafka.started_clients import reaching
     from equipoise.lead.migrating.asking_groups import GroupsAsking
     from equipoise.lead.migrating.taking_over import REST_S, give_back
 
-    try:
+    with reaching(settings):
         async with GroupsAsking(settings) as asking:
             found = await asking.judged(patterns)
         if patterns and not found:
@@ -119,8 +118,6 @@ async def _run(
             taken = [each for each in found if each.group_type in ("classic", "consumer")]
             given = [await give_back(settings, each.group.name, within_s) for each in taken]
             return _answer_back(screen, found, given)
-    except (errors.KafkaError, OSError) as error:
-        raise InputError(f"--bootstrap {settings.bootstrap}: {type(error).__name__} {error}") from None
     if applies:
         return await _apply(screen, settings, found, within_s, logs)
     _answer(screen, found, named=bool(patterns))

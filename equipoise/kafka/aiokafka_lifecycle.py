@@ -21,10 +21,12 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError
 
 from equipoise.kafka.admin.broker_choice import SILENT_S
-from equipoise.kafka.client import CLOSE_S
+from equipoise.kafka.client import CLOSE_S, NO_ANSWER
 
 _LOG = logging.getLogger(__name__)
 _WHOLE_START_S = 1.0
+_LEAST_S = 1.0
+"""A broker is not taken for silent earlier."""
 AGAIN_S = 0.1
 _ENDING: set[asyncio.Task[None]] = set()
 """Keeps tasks alive: a task without a reference may be collected before its end."""
@@ -51,11 +53,13 @@ class _Counted(list[Any]):
             yield host
 
 
-async def start_client(client: CountingClient, close: Callable[[], Awaitable[None]], within_s: float) -> None:
+async def start_client(client: CountingClient, close: Callable[[], Awaitable[None]], within_s: float, first_answer_s: float | None = None) -> None:
     """Starts a client. Closes it if the start fails or is cancelled. A cancelled start is finished
     first, if brokers answer within a second. `within_s`: the timeout of its requests.
+    `first_answer_s`: see `client.Client`.
     """
-    beginning = _Bootstrap(client, within_s)
+    each_s = None if first_answer_s is None else max(_LEAST_S, first_answer_s / len(client.hosts))
+    beginning = _Bootstrap(client, within_s, each_s)
     starting = asyncio.ensure_future(beginning)
     try:
         await asyncio.shield(starting)
@@ -73,11 +77,12 @@ class _Bootstrap:
     and forgets it when it is cancelled. It hears of a cancellation as of an answer that takes too
     long; the next broker is not asked. Its own timeouts are cancellations, too, which no sooner than
     `within_s` come: it hears of these, and asks the next broker. So it does when a broker has not
-    answered for SILENT_S, unless that is the last one.
+    answered for `each_s`; None: for SILENT_S, unless that is the last one.
     """
 
     client: CountingClient
     within_s: float
+    each_s: float | None = None
     is_called_off: bool = False
     _is_silent: bool = False
     _asked: int = -1
@@ -97,12 +102,14 @@ class _Bootstrap:
             self._is_silent = True
             task.cancel()
 
+        most_s = self.each_s or (SILENT_S if self.client.unasked else None)
+
         if self.client.unasked == self._asked:
             return
         self._asked = self.client.unasked
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(SILENT_S, silent) if self._asked else None
+        self._timer = None if most_s is None else asyncio.get_running_loop().call_later(most_s, silent)
 
     def _bootstrap(self) -> Generator[Any, None, None]:
         now_s, task = asyncio.get_running_loop().time, asyncio.current_task()
@@ -119,7 +126,7 @@ class _Bootstrap:
                     yield wait
                 except asyncio.CancelledError as error:
                     if self._is_silent and not self.is_called_off:
-                        self._is_silent, failed = False, TimeoutError(f"no answer within {SILENT_S:.0f} s")
+                        self._is_silent, failed = False, TimeoutError(f"{NO_ANSWER} {self.each_s or SILENT_S:.0f} s")
                         task.uncancel()
                         continue
                     if not self.is_called_off and now_s() - began_s >= self.within_s:

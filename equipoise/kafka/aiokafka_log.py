@@ -128,8 +128,8 @@ class FailedConnections:
         self._reasons[f"{found['address']}: {said}"] = None
 
     def text(self) -> str:
-        """The reasons in brackets, with a space before them; "": none is known."""
-        return f" ({'; '.join(self._reasons)})" if self._reasons else ""
+        """The reasons; "": none is known."""
+        return "; ".join(self._reasons)
 
 
 _CONNECT = re.compile(r'Unable (?:connect to|to request metadata from) "(?P<address>[^"]*)": (?P<why>.*)', re.DOTALL)

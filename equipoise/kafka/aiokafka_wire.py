@@ -12,7 +12,8 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, RequestTimedOutError
 
 from equipoise.kafka.aiokafka_lifecycle import CountingClient, start_client, stop_client
-from equipoise.kafka.aiokafka_metadata import forbid_topic_creation
+from equipoise.kafka.aiokafka_log import FailedConnections, hold_back_log
+from equipoise.kafka.aiokafka_metadata import restrain
 from equipoise.kafka.bounded_waits import BoundedWaits
 from equipoise.kafka.client import CLOSE_S, NO_EPOCH, TopicPartition, call_off
 from equipoise.kafka.throttling import Throttling
@@ -26,7 +27,7 @@ class AiokafkaWire:
 
     def __init__(self, options: Mapping[str, Any], throttling: Throttling) -> None:
         self.client = CountingClient(**options)
-        forbid_topic_creation(self.client)
+        restrain(self.client)
         self._throttling = throttling
         self._within_s = options.get("request_timeout_ms", 40_000) / 1_000
         self._waits = BoundedWaits(self._within_s)
@@ -34,8 +35,14 @@ class AiokafkaWire:
         self._unawaited: set[asyncio.Future[Any]] = set()
         """Requests that nobody waits for any more."""
 
-    async def start(self) -> None:
-        await start_client(self.client, self.stop, self._within_s)
+    async def start(self, *, within_s: float | None = None) -> None:
+        """Raises KafkaConnectionError with the reasons of all brokers."""
+        failed = FailedConnections()
+        with hold_back_log(failed):
+            try:
+                await start_client(self.client, self.stop, self._within_s, within_s)
+            except KafkaConnectionError:
+                raise KafkaConnectionError(failed.text() or "no reason is known") from None
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         self._waits.end()

@@ -17,7 +17,7 @@ from aiokafka.conn import create_conn
 from aiokafka.protocol.admin import ApiVersionRequest, DescribeConfigsRequest
 
 from equipoise.kafka.admin.shell import BROKER
-from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.client import FIRST_ANSWER_S, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import classic_groups, repeated
 from equipoise.kafka.described_groups import read_streams_groups
@@ -78,7 +78,7 @@ class Asking:
         self.admin = connection.clients.admin(request_timeout_ms=request_timeout_ms)
 
     async def __aenter__(self) -> Self:
-        await self.admin.start()
+        await self.admin.start(within_s=FIRST_ANSWER_S)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -14,8 +14,10 @@ class Wire(Protocol):
     `aiokafka.errors`.
     """
 
-    async def start(self) -> None:
-        """Connects. Raises KafkaConnectionError when no broker answers; then it is closed."""
+    async def start(self, *, within_s: float | None = None) -> None:
+        """Connects. Raises KafkaConnectionError, which says why no broker answers; then it is closed.
+        `within_s`: see `client.Client`.
+        """
         ...
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:

@@ -26,6 +26,10 @@ Headers = Sequence[tuple[str, bytes]]
 SentHeaders = list[tuple[str, bytes]]
 Unsent = tuple[bytes | None, bytes | None, SentHeaders, int | None]
 """Key, value, headers and timestamp (ms; None: the time of sending) of a record to send."""
+FIRST_ANSWER_S = 5.0
+"""How long the brokers of `bootstrap` are waited for, by whoever asks them a question."""
+NO_ANSWER = "no answer within"
+"""In the reason for which a silent broker counts as away."""
 CLOSE_S = 5.0
 """Seconds for a client to send what it has and to disconnect."""
 _AGAIN_S = 0.1
@@ -175,8 +179,11 @@ class SentBatch(NamedTuple):
 class Client(Protocol):
     """What every client has. `start` raises KafkaConnectionError when no broker answers."""
 
-    async def start(self) -> None:
-        """Connects. Closes the client if that fails or is cancelled."""
+    async def start(self, *, within_s: float | None = None) -> None:
+        """Connects. Closes the client if that fails or is cancelled. `within_s`: how long the
+        brokers of `bootstrap` are waited for, all together, but each for a second; None: as long as
+        requests may take.
+        """
         ...
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:

@@ -17,7 +17,7 @@ import attrs
 from aiokafka import errors
 
 from equipoise.events.errors import InputError
-from equipoise.kafka.client import Admin
+from equipoise.kafka.client import FIRST_ANSWER_S, Admin
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.group_requests import LEAVES, ConsumerGroupDescribe, ConsumerGroupHeartbeat, DescribeGroups, LeaveGroup, ListGroups
 
@@ -150,10 +150,10 @@ class ConsumerGroup:
     async def admin(self) -> Admin:
         """The client, which is connected. Raises KafkaError."""
         if self._admin is None:
+            admin = self._connection.clients.admin(**self._options)
+            await admin.start(within_s=FIRST_ANSWER_S)
             if self._quiet:
                 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-            admin = self._connection.clients.admin(**self._options)
-            await admin.start()
             self._admin = admin
         return self._admin
 
@@ -329,7 +329,7 @@ async def listed_groups(connection: Connection) -> list[ListedGroup]:
     are too old to tell groups' types.
     """
     admin = connection.clients.admin()
-    await admin.start()
+    await admin.start(within_s=FIRST_ANSWER_S)
     try:
         found = [each for node_id in admin.nodes() for each in await groups_of(admin, node_id)]
     finally:

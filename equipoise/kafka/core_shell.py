@@ -38,8 +38,8 @@ class CoreShell(abc.ABC):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = inf
 
-    async def _connect(self) -> None:
-        await self.wire.start()
+    async def _connect(self, within_s: float | None) -> None:
+        await self.wire.start(within_s=within_s)
         self._loop = asyncio.get_running_loop()
         self.wire.watch(self._heard)
         self._heard()

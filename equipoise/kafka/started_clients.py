@@ -8,9 +8,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import attrs
+
 from equipoise.events.errors import InputError
-from equipoise.kafka.client import Admin, Consumer, Producer
+from equipoise.kafka.client import FIRST_ANSWER_S, NO_ANSWER, Admin, Consumer, Producer
 from equipoise.kafka.connection import MISSING, Connection
+from equipoise.kafka.declared_settings import variable
 
 NOT_ALLOWED = 29  # Kafka's error TOPIC_AUTHORIZATION_FAILED
 NOT_SEEN = "this user may not see it; `equipoise doctor` names the ACLs that are missing"
@@ -38,7 +41,7 @@ class NotAllowedError(InputError):
 
 @contextlib.contextmanager
 def reaching(connection: Connection) -> Any:
-    """Turns connection errors of the client into InputError with one line."""
+    """Turns errors of the client into InputError with one line. All commands use it."""
     try:
         from aiokafka.errors import (
             KafkaConnectionError,
@@ -53,7 +56,7 @@ def reaching(connection: Connection) -> Any:
     try:
         yield
     except KafkaConnectionError as error:
-        raise _unreachable(connection, f" ({error})") from None
+        raise unreachable(connection, str(error.args[0] if error.args else error)) from None
     except TopicAuthorizationFailedError as error:
         topics = ", ".join(sorted(error.args[0])) if error.args and isinstance(error.args[0], set | list | tuple) else str(error)
         raise NotAllowedError(f"topic {topics}: {NOT_SEEN}") from None
@@ -64,35 +67,29 @@ def reaching(connection: Connection) -> Any:
         raise kind(f"{connection.bootstrap} refuses: {error.__class__.__name__} {error}") from None
 
 
-def _unreachable(connection: Connection, why: str) -> UnreachableError:
-    return UnreachableError(f"bootstrap: no broker answers at {connection.bootstrap}{why}; start it, or correct the address")
-
-
-@contextlib.contextmanager
-def starting(connection: Connection) -> Any:
-    """`reaching`, around the start of a client: when no broker can be connected to, the error says
-    why, and the client library does not log it beside. Raises InputError.
+def unreachable(connection: Connection, why: str) -> InputError:
+    """Returns the error for brokers that cannot be reached. `why`: the reasons of all of them, by
+    which the fix is chosen.
     """
-    try:
-        from aiokafka.errors import KafkaConnectionError
-
-        from equipoise.kafka.aiokafka_log import FailedConnections, hold_back_log
-    except ImportError:
-        raise InputError(MISSING) from None
-    failed = FailedConnections()
-    with reaching(connection), hold_back_log(failed):
-        try:
-            yield
-        except KafkaConnectionError:
-            raise _unreachable(connection, failed.text()) from None
+    place = connection.bootstrap
+    if "sasl" in why.lower():
+        user = f"correct {variable('sasl_username')} and {variable('sasl_password')}, or sasl_mechanism ({connection.sasl_mechanism})"
+        return InputError(f"sasl_username, sasl_password: the brokers at {place} refuse them ({why}); {user}")
+    if "SSL" in why:
+        return InputError(f"ssl_ca_file: no TLS connection to {place} ({why}); correct it, security_protocol, or the brokers' certificates")
+    fix = "start it, or correct the address"
+    if place == attrs.fields(Connection).bootstrap.default:
+        fix = f"start it, or name another: this is the default address, and --bootstrap or {variable('bootstrap')} sets it"
+    kind = NotNowError if NO_ANSWER in why else UnreachableError
+    return kind(f"bootstrap: no broker answers at {place} ({why}); {fix}")
 
 
 @contextlib.asynccontextmanager
 async def admin_client(connection: Connection) -> AsyncIterator[Admin]:
     """A started admin client."""
     admin = connection.clients.admin()
-    with starting(connection):
-        await admin.start()
+    with reaching(connection):
+        await admin.start(within_s=FIRST_ANSWER_S)
     try:
         yield admin
     finally:
@@ -105,8 +102,8 @@ async def reader(connection: Connection, **options: Any) -> AsyncIterator[Consum
     `options`: of `Clients.consumer`.
     """
     consumer = connection.clients.consumer(**options)
-    with starting(connection):
-        await consumer.start()
+    with reaching(connection):
+        await consumer.start(within_s=FIRST_ANSWER_S)
     try:
         yield consumer
     finally:
@@ -119,8 +116,8 @@ async def writer(connection: Connection, **options: Any) -> AsyncIterator[Produc
     `send` report; not when an exception leaves the block. `options`: of `Clients.producer`.
     """
     producer = connection.clients.producer(**options)
-    with starting(connection):
-        await producer.start()
+    with reaching(connection):
+        await producer.start(within_s=FIRST_ANSWER_S)
     try:
         yield producer
         await producer.flush()

@@ -48,7 +48,7 @@ class FaustGroup:
         """Joins the group. `folder`: for Faust's files. Raises what Faust raises."""
         import faust
 
-        from equipoise.kafka.aiokafka_metadata import forbid_topic_creation
+        from equipoise.kafka.aiokafka_metadata import restrain
 
         settings = self._settings
         app = faust.App(
@@ -93,7 +93,7 @@ class FaustGroup:
         app.consumer.verify_event_path = lambda now, place: None
         self._app = app
         await _started(app.start(), group_name(settings))
-        forbid_topic_creation(app.consumer._thread._consumer._client)  # Faust has no option for it
+        restrain(app.consumer._thread._consumer._client)  # Faust has no option for it
 
     async def stop(self) -> None:
         """Leaves the group, if it is in it."""

@@ -33,8 +33,8 @@ class WireAdmin:
         self._within_s = request_timeout_s
         self._groups = GroupCoordinators(wire)
 
-    async def start(self) -> None:
-        await self.wire.start()
+    async def start(self, *, within_s: float | None = None) -> None:
+        await self.wire.start(within_s=within_s)
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         await self.wire.stop(within_s=within_s)

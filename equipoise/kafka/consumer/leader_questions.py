@@ -28,6 +28,8 @@ T = TypeVar("T")
 AGAIN_S = 0.1
 MORE = 1.5
 """Times the timeout of a request: when one broker was silent for that long, another one is asked."""
+SILENT_S = 10.0
+"""A leader that has not answered for so long is asked again, or another one that leads by then."""
 MakeRequest = Callable[[Collection[TopicPartition]], Any]
 Answers = Iterable[tuple[TopicPartition, int, T]]
 """Partition, error code (0: none), and what was asked for."""
@@ -103,7 +105,11 @@ async def _asked(
 
     async def asked_of(leader: int, asked: Collection[TopicPartition]) -> Any:
         silent.add(leader)
-        answer = await wire.send(leader, request(asked))
+        try:
+            async with asyncio.timeout(SILENT_S):
+                answer = await wire.send(leader, request(asked))
+        except TimeoutError:
+            raise LeaderNotAvailableError(f"broker {leader} is silent") from None
         silent.discard(leader)
         return answer
 

@@ -38,8 +38,8 @@ class WireConsumer(CoreShell):
         self._broken: BaseException | None = None
         """What has ended it, which is an error of this client."""
 
-    async def start(self) -> None:
-        await self._connect()
+    async def start(self, *, within_s: float | None = None) -> None:
+        await self._connect(within_s)
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         was_closed, self._is_closed = self._is_closed, True

@@ -61,12 +61,12 @@ class WireProducer(CoreShell):
 
     # Beginning and end
 
-    async def start(self) -> None:
-        await self.connect()
+    async def start(self, *, within_s: float | None = None) -> None:
+        await self.connect(within_s)
         await self.begin()
 
-    async def connect(self) -> None:
-        await self._connect()
+    async def connect(self, within_s: float | None = None) -> None:
+        await self._connect(within_s)
         self.core.transaction.connect()
         if self.core.transaction.is_transactional:
             await self._or_close(self._until("the coordinator of its transactions", lambda: self.core.transaction.has_coordinator))

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.kafka.client import Admin
+from equipoise.kafka.client import FIRST_ANSWER_S, Admin
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.group_client import CLIENT_ID
 from equipoise.kafka.metadata_requests import DescribeTopics
@@ -48,7 +48,7 @@ class MetadataClient:
             return SeatTopicMetadata(counts={}, racks={})
         if self._admin is None:
             admin = self._connection.clients.admin(client_id=CLIENT_ID)
-            await admin.start()
+            await admin.start(within_s=FIRST_ANSWER_S)
             self._admin = admin
         metadata, _ = await described_topics(self._admin, topics)
         if metadata.counts.keys() == set(topics):  # a topic that is missing may be there a moment later

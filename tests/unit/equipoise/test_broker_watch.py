@@ -144,7 +144,7 @@ def test_reasons_why_no_broker_answers_are_collected_and_not_logged(lines: pytes
         client.error('Unable connect to "%s:%s": %s', "a", 1, ConnectionRefusedError(111, "Connect call failed ('a', 1)"))
         client.error('Unable connect to "%s:%s": %s', "b", 2, socket.gaierror(-2, "Name or service not known"))
         client.warning('Unable to request metadata from "%s:%s": %s', "c", 3, "RequestTimedOutError")
-    assert failed.text() == " (a:1: Connection refused; b:2: Name or service not known; c:3: RequestTimedOutError)"
+    assert failed.text() == "a:1: Connection refused; b:2: Name or service not known; c:3: RequestTimedOutError"
     assert lines.records == []
 
 

@@ -20,7 +20,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.offset import OffsetRequest_v3
 
 from equipoise.kafka.client import LeaderEnd, TopicPartition
-from equipoise.kafka.consumer import group_offsets
+from equipoise.kafka.consumer import group_offsets, leader_questions
 from equipoise.kafka.consumer.leader_questions import epoch_ends, offsets
 from equipoise.kafka.consumer.requests import END, FIRST, LIST_OFFSETS_V4, ListOffsetsRequest, listed
 from equipoise.kafka.group_coordinators import GroupCoordinators
@@ -80,6 +80,23 @@ async def test_leader_that_changes_is_asked_again() -> None:
     wire.leads = None
     with pytest.raises(KafkaTimeoutError, match="no broker has named the leaders of t, for"):
         await epoch_ends(wire, {A: 2}, 0.05)
+
+
+async def test_leader_that_falls_silent_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another broker leads by then, perhaps."""
+    monkeypatch.setattr(leader_questions, "SILENT_S", 0.05)
+
+    class Silent(AnsweringWire):
+        async def send(self, node: int, request: Any, *, apart: bool = False) -> Any:
+            if not self.requests:
+                self.requests.append(request)
+                await asyncio.get_running_loop().create_future()
+            return await super().send(node, request, apart=apart)
+
+    wire: Any = Silent([(0, 0, 2, 20)])
+    async with asyncio.timeout(5):
+        assert await epoch_ends(wire, {A: 2}, 40.0) == {A: 20}
+    assert (len(wire.requests), wire.updates) == (2, 1)
 
 
 async def test_topic_that_may_not_be_seen_is_an_error_at_once() -> None:

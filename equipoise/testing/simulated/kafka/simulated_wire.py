@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
@@ -48,11 +49,15 @@ class SimulatedWire:
 
     # Beginning and end
 
-    async def start(self) -> None:
+    async def start(self, *, within_s: float | None = None) -> None:
         """Raises KafkaConnectionError."""
+        is_known = False
         try:
-            if not await self._update_metadata():
-                raise errors.KafkaConnectionError(f"Unable to bootstrap from {len(self._cluster.brokers)} brokers")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    is_known = await self._update_metadata()
+            if not is_known:
+                raise errors.KafkaConnectionError(f"none of {len(self._cluster.brokers)} brokers answers")
         except BaseException:
             self._close()
             raise
