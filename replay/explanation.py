@@ -20,6 +20,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.group_view import TaskRow, preparing_row, task_rows
 from equipoise.replay.history import Candidate, Condition, History, Interval, MoveStory, candidates
 from equipoise.replay.replayer import Replayer
+from equipoise.replay.trouble import UNCONFIGURED
 from equipoise.replay.undecided import Undecided
 from equipoise.replay.wording import cause_text, clock_text, counted, lag_form, lag_text, preparing_text, reason_text, share_text, span_text
 from equipoise.statemachine.machine import AssignorLoader
@@ -327,7 +328,7 @@ class _Explaining:
     def _why_nobody(self) -> str:
         state = self.state
         if state.phase is GroupPhase.UNCONFIGURED:
-            return "the group has no configuration yet"
+            return UNCONFIGURED
         if state.phase is GroupPhase.GATHERING and state.gathering_until_ms is not None:
             left_ms = max(0, state.gathering_until_ms - state.now_ms)
             if state.awaiting_lags:

@@ -17,6 +17,11 @@ MOST_NAMED = 3
 """Members named in one sentence; the others are counted."""
 
 
+UNCONFIGURED = (
+    "the group has no configuration, so nobody decides: start a member, which brings one, or "
+    "`equipoise configure --group GROUP --assignor high_availability`"
+)
+"""A group before its first configuration, or whose log has lost it."""
 MOST_TASKS_CHARS = 40
 """Longest list of tasks in one sentence."""
 
@@ -52,7 +57,9 @@ def troubles(state: GroupState, halted: str | None = None) -> list[Trouble]:
     """
     if halted is not None:
         return [Trouble(Severity.HALTED, halted)]  # perhaps half-way through a step: its state says nothing
-    if state.phase in (GroupPhase.UNCONFIGURED, GroupPhase.SHADOWING):
+    if state.phase is GroupPhase.UNCONFIGURED:
+        return [Trouble(Severity.HALTED, UNCONFIGURED)]
+    if state.phase is GroupPhase.SHADOWING:
         return []
     found = [*_standing_still(state), *of_topology(state), *_threats(state), *_moves(state)]
     return sorted(found, key=lambda each: each.severity)

@@ -85,6 +85,9 @@ def configure(
     When somebody else changes the settings meanwhile, the change is rejected, and the command shows
     theirs. With --rebase it makes the change again, to their settings.
 
+    A group that has no configuration, or whose log has lost it, gets the default one, with the
+    changes: `--assignor high_availability` is that alone. Its members join again by themselves.
+
     --dry-run shows which tasks would move, and predicts what that will cost (docs/change.md).
 
     --judge writes down what the change is expected to cost before it is made, and the leader judges
@@ -213,10 +216,11 @@ class _Configure:
 
         change_id = "" if planned is None else planned[0].change_id
         async with AnsweredFact(self._settings, self._group) as live:
-            before = await live.configuration() if planned is None else planned[1]
+            before = await live.configuration(or_default=True) if planned is None else planned[1]
+            is_first = (await live.state()).config is None
             after = attrs.evolve(changed(before), change_id=change_id, by=_operator())
             changes = changes_between(before, after)
-            if not changes:
+            if not changes and not is_first:
                 unchanged = settings_document(self._group, "unchanged", before, [])
                 self._screen.answer(unchanged, f"{self._group}: the settings are already these; nothing was appended")
                 return 0
@@ -224,7 +228,7 @@ class _Configure:
                 await live.append(planned[0])
                 self._screen.remark(f"{change_id}: {planned_text(planned[0])}")
             await live.say(after)
-            if not self._screen.json:
+            if not self._screen.json and changes:
                 self._screen.answer(None, Line(bold(self._group)), *_change_parts(changes))
             self._screen.remark(f"appended at offset {live.offset}; waiting for a worker to answer")
             answered = await live.is_answered_within(timeout_s)
@@ -236,7 +240,7 @@ class _Configure:
                 return EXIT_NOT_IN_FORCE
             rejection = live.rejection()
             meanwhile = await live.changed_since(before) if live.is_outdated else []
-            in_force = await live.configuration()
+            in_force = await live.configuration(or_default=True)
         said = [f"meanwhile {meanwhile_text(each)}" for each in meanwhile]
         if live.is_outdated and rebases:
             self._screen.remark("; ".join([*said, "the change is made again, to these settings"]))
@@ -248,10 +252,10 @@ class _Configure:
             stay = "other" if live.is_outdated else "the earlier"
             self._screen.answer(document, f"{self._group}: rejected; {stay} settings stay in force: {rejection}", *said, *fix)
             return EXIT_NOT_IN_FORCE
-        back = way_back(self._group, before, after)
+        back = None if is_first else way_back(self._group, before, after)
         judged = [] if planned is None else [f"{change_id} is judged when the group is at rest: `equipoise timeline --changes` shows it"]
         document = settings_document(self._group, "in force", after, changes, offset=live.offset, way_back=back, change_id=change_id or None)
-        self._screen.answer(document, f"{self._group}: in force", f"to undo: {back}", *judged)
+        self._screen.answer(document, f"{self._group}: in force", *([] if back is None else [f"to undo: {back}"]), *judged)
         return 0
 
 

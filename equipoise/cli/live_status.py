@@ -173,14 +173,12 @@ _CALM = "every task runs, and nothing moves"
 
 def _calm(group: Seen) -> str:
     """Returns the line for a group in which equipoise sees no trouble. It does not judge a group
-    that something else leads, that is not configured, or that has nobody.
+    that something else leads, or that has nobody.
     """
     view = group.view
     owned = sum(task.owner is not None for task in view.tasks)
     if view.phase == GroupPhase.SHADOWING.value:
         return f"its own leader decides; {owned} of {counted(len(view.tasks), 'task')} have an owner"
-    if view.phase == GroupPhase.UNCONFIGURED.value:
-        return "not configured: nobody decides in it until `equipoise configure` or a member with a configuration does so"
     return group.deciding.calm(_CALM) if view.members else "no member is in this log"
 
 

@@ -13,7 +13,7 @@ from equipoise.console.recent import GroupRecent
 from equipoise.events.tasks import TaskId, ranges
 from equipoise.replay.group_view import drains
 from equipoise.replay.restore_progress import restores
-from equipoise.replay.trouble import Severity, held_up, of_topology
+from equipoise.replay.trouble import UNCONFIGURED, Severity, held_up, of_topology
 from equipoise.replay.wording import counted, span_text
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.state import GroupPhase, GroupState
@@ -131,7 +131,7 @@ def _of_group(state: GroupState, recent: GroupRecent | None) -> Iterator[Console
         for each in of_topology(state):
             yield ConsoleTrouble(ALARM if each.severity is Severity.STANDS_STILL else WARNING, each.text)
     if state.phase is GroupPhase.UNCONFIGURED:
-        yield ConsoleTrouble(WARNING, "it has no configuration yet")
+        yield ConsoleTrouble(ALARM, UNCONFIGURED)
     elif state.phase is GroupPhase.GATHERING:
         yield ConsoleTrouble(NOTE, "it is new, and waits for more members")
     elif state.phase is GroupPhase.EMPTY and state.topologies:

@@ -10,6 +10,7 @@ from typing import Self
 
 import attrs
 
+from equipoise.assignors.unconfigured import default_configuration
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
@@ -17,11 +18,12 @@ from equipoise.events.facts import ChangePlanned, DealRequested, Fact, GroupConf
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.folding.log_reading import PartitionReading
 from equipoise.hosting.live_settings import LiveSettings
-from equipoise.kafka.client import LOG_COMPRESSION, Producer
+from equipoise.kafka.client import FIRST_ANSWER_S, LOG_COMPRESSION, Producer
 from equipoise.kafka.started_clients import reaching
 from equipoise.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.operations.follower import Follower
 from equipoise.operations.group_settings import OtherChange, changes_between
+from equipoise.replay.trouble import UNCONFIGURED
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
@@ -75,14 +77,15 @@ class LiveGroup:
         """The group's state after the last fact. Raises what `machine` raises."""
         return (await self.machine()).state
 
-    async def configuration(self) -> GroupConfigured:
+    async def configuration(self, *, or_default: bool = False) -> GroupConfigured:
         """The configuration in force, with its number in `made_from`: what is made of it names it.
-        Raises InputError when the group has none, and what `machine` raises.
+        `or_default`: where the group has none, the one that a member brings by default; else raises
+        InputError. Raises what `machine` raises.
         """
         state = await self.state()
-        if state.config is None:
-            raise InputError(f"--group: group {self.group!r} has no configuration yet; its first member brings one")
-        return attrs.evolve(state.config, made_from=state.config_number)
+        if state.config is None and not or_default:
+            raise InputError(f"--group {self.group}: {UNCONFIGURED}")
+        return attrs.evolve(state.config or default_configuration(), made_from=state.config_number)
 
     async def append(self, fact: Fact) -> int:
         """Appends a fact of the group and returns its offset. Raises InputError when no broker
@@ -96,7 +99,7 @@ class LiveGroup:
             try:
                 if self._producer is None:
                     producer = self._settings.clients.producer(compression_type=LOG_COMPRESSION)
-                    await producer.start()
+                    await producer.start(within_s=FIRST_ANSWER_S)
                     self._producer = producer
                 sent = await self._producer.send_and_wait(facts, pack_fact(fact), key=group_key(self.group), partition=partition)
             except (ClusterAuthorizationFailedError, TopicAuthorizationFailedError):  # the first: it may write to no topic at all

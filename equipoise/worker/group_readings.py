@@ -28,7 +28,8 @@ class GroupCondition(enum.StrEnum):
 
     HALTED = "halted"
     TROUBLE = "trouble"
-    """Tasks have no owner, partitions are unread, members are refused, or its state cannot be read.
+    """Tasks have no owner, partitions are unread, members are refused, it has no configuration, or
+    its state cannot be read.
     """
     BUSY = "busy"
     """Tasks move or wait, load is uneven, sources lag, or a round or a standstill came lately."""
@@ -43,6 +44,7 @@ class Reading:
 
     halted: int
     is_read: bool = True
+    is_configured: bool = True
     stable: int | None = None
     unrevoked: int | None = None
     """Members of that phase; None: 0. So for `unreleased`."""
@@ -82,7 +84,7 @@ class Reading:
         """By these values alone: what came lately is not known here."""
         if self.halted:
             return GroupCondition.HALTED
-        if not self.is_read:
+        if not (self.is_read and self.is_configured):
             return GroupCondition.TROUBLE
         if not (self.stable or self.unrevoked or self.unreleased):
             return GroupCondition.EMPTY if self.nobody else GroupCondition.AT_REST
@@ -99,7 +101,7 @@ def read(lead: GroupLead) -> Reading:
     half-way through a step.
     """
     state = lead.machine.state
-    found = Reading(halted=int(lead.halted is not None), generation=state.generation)
+    found = Reading(halted=int(lead.halted is not None), generation=state.generation, is_configured=state.config is not None)
     _read_members(state, found)
     found.waiting_movements, found.warming_movements, found.revoking_movements = state.waiting, 0, 0
     if state.in_flight:

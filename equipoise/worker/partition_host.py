@@ -20,6 +20,7 @@ from equipoise.folding.log_reading import FactReader, PartitionReading
 from equipoise.hosting.runtime import DEPLOYED, Runtime
 from equipoise.kafka.broker_watch import BrokerWatch
 from equipoise.kafka.client import ENDS_S, LOG_COMPRESSION, call_off, within
+from equipoise.log.kafka.log_opening import open_again
 from equipoise.log.kafka.log_topics import MADE_AGAIN
 from equipoise.replay.wording import names_text
 from equipoise.statemachine.machine import GroupMachine
@@ -236,6 +237,8 @@ class PartitionHost:
             self._folded(self.partition, record, decisions)
 
         begun = await self._reading.begin(answers=True, folded=count, mark=marks.published)
+        if begun.lead.position <= 1:  # it begins with the first record: perhaps that is lost, too
+            await open_again(self._settings, self._settings.topics, self.partition, self._opened)
         self._session = session = TakeoverSession(
             self._settings, self._opened, self._reading, begun, sender, marks, self._identity, self._asked, self._metrics, self._monotonic_s
         )

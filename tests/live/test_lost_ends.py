@@ -6,21 +6,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from equipoise.log.kafka.log_topics import NEW_LOG
 from equipoise.member import Member
+from equipoise.replay.trouble import UNCONFIGURED
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
+from tests.live.builds import THIS_BUILD, run_in
 from tests.live.chains import TOPICS, Chain, side_by_side
 from tests.live.led_logs import LedLog
 from tools.brokers import Brokers
 
 pytestmark = pytest.mark.slow
 RUNS = pytest.mark.parametrize("runs", [True, False], ids=["runs", "is away"])
+MANY = 1_000
+"""More batches than a topic has."""
+FIRST_FACTS = 2
+"""Batches of facts before the group is configured."""
 COMMIT = 2
 """Batches of a transaction in a partition: the second one is its marker."""
 
@@ -57,23 +63,25 @@ async def test_group_whose_topic_has_lost_its_end_keeps_its_promise(
         await side_by_side(chains, begin)
         if not runs:
             await stack.aclose()
-        await asyncio.to_thread(lose_ends, broker, [each.topic for each in chains], batches)
+        await asyncio.to_thread(lose_ends, broker, [(each.lost, each.topic) for each in chains], batches)
         await side_by_side(chains, go_on)
 
 
-def lose_ends(broker: Brokers, topics: list[str], batches: int, keeps: int = 0) -> None:
-    """`keeps`: so many batches are left, whatever is lost."""
+def lose_ends(broker: Brokers, topics: Sequence[tuple[str, str]], batches: int, facts: int = FIRST_FACTS) -> None:
+    """`topics`: what each is, and its name. `facts`: so many batches of facts are left."""
     broker.kill(0)
-    for topic in topics:
-        broker.lose_tail(topic, 0, batches, keeps)
+    for what, topic in topics:
+        broker.lose_tail(topic, 0, batches, facts if what == "facts" else 0)
     broker.start(0)
 
 
-@pytest.mark.parametrize(("batches", "runs"), [(2, True), (2, False), (30, False)])
+@pytest.mark.parametrize(("batches", "runs"), [(2, True), (2, False), (30, False), (MANY, True)])
 async def test_group_goes_on_exactly_when_topics_of_its_log_have_lost_their_ends(
     broker: Brokers, prefix: str, tmp_path: Path, runs: bool, batches: int
 ) -> None:
-    """`runs`: its member, which leads the log, meanwhile."""
+    """`runs`: its member, which leads the log, meanwhile. Of MANY facts the first two batches are
+    left, which do not configure the group.
+    """
     kinds = ("decisions", "checkpoints", "rejected", "bases", "facts+decisions", "facts+decisions+checkpoints")
     logs = [LedLog(broker.bootstrap, prefix, lost, tmp_path) for lost in kinds]
     async with contextlib.AsyncExitStack() as stack:
@@ -92,7 +100,8 @@ async def test_group_goes_on_exactly_when_topics_of_its_log_have_lost_their_ends
         await side_by_side(logs, begin)
         if not runs:
             await stack.aclose()
-        await asyncio.to_thread(lose_ends, broker, [name for log in logs for name in log.names], batches)
+        topics = [(what, name) for log in logs for what, name in zip(log.lost.split("+"), log.names, strict=True)]
+        await asyncio.to_thread(lose_ends, broker, topics, batches)
         await side_by_side(logs, go_on)
 
     async def again(log: LedLog) -> None:
@@ -116,9 +125,29 @@ async def test_status_names_first_the_way_on_when_facts_are_lost_that_decided(br
         await log.process(member)
         if not runs:
             await stack.aclose()
-        await asyncio.to_thread(lose_ends, broker, log.names, 1_000, keeps=3)
+        await asyncio.to_thread(lose_ends, broker, [("facts", log.names[0])], MANY, 3)
         if runs:
             await log.process(member)
         await log.until_said(NEW_LOG)
     async with log.member("m1", f"{prefix}-other") as member:
         await log.process(member)
+
+
+async def test_status_names_first_the_command_that_configures_a_group_whose_log_has_lost_that(broker: Brokers, prefix: str, tmp_path: Path) -> None:
+    """Its member is away, and goes on exactly when it comes."""
+    log = LedLog(broker.bootstrap, prefix, "facts+decisions", tmp_path)
+    await log.application.make_topics()
+    async with log.member("m1") as member:
+        await log.process(member)
+    await asyncio.to_thread(lose_ends, broker, list(zip(log.lost.split("+"), log.names, strict=True)), MANY)
+    to = ("--bootstrap", broker.bootstrap, "--prefix", log.topics.prefix, "--group", log.application.prefix)
+    async with Worker(WorkerSettings(bootstrap=broker.bootstrap, prefix=log.topics.prefix, http_port=0)):
+        await log.until_said(UNCONFIGURED)
+        said = await asyncio.to_thread(run_in, THIS_BUILD, "-m", "equipoise", "status", *to)
+        assert UNCONFIGURED in " ".join(said.stdout.split())
+        done = await asyncio.to_thread(run_in, THIS_BUILD, "-m", "equipoise", "configure", "--assignor", "high_availability", *to)
+        assert done.returncode == 0, done.stdout + done.stderr
+    async with log.member("m1") as member:
+        await log.process(member)
+        await log.until_said("")
+    assert await log.verify() == []

@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 
+from equipoise.cli.configure import _Configure
 from equipoise.events.errors import EquipoiseError
 from equipoise.kafka.client import TopicPartition
 from equipoise.log.kafka.log_topics import BASES_MUST_BE, MADE_AGAIN, MUST_BE, NEW_LOG, Topics
 from equipoise.operations.follower import Follower
+from equipoise.replay.trouble import UNCONFIGURED, wrong
 from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection, SimulatedSettings
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
+from equipoise.worker.group_readings import GroupCondition, read
 from tests.simulated.judge import verify_log
+from tests.simulated.test_operators import Answers
 from tests.simulated.test_positions import Deploys, every, one
 
 FAR = 30
@@ -81,6 +85,31 @@ class Led(Deploys):
 
         return str(self.ask(question))
 
+    def troubles(self) -> list[str]:
+        """What `equipoise status` says first."""
+
+        async def question() -> list[str]:
+            follower = Follower(self.connection, self._topics, "test")
+            await follower.catch_up()
+            leads = [lead for _, lead in follower.groups()]
+            return [text for lead in leads for text in wrong(lead.machine.state, None if lead.halted is None else str(lead.halted))]
+
+        found: list[str] = self.ask(question)
+        return found
+
+    def configure(self) -> int | None:
+        """`equipoise configure --group test --assignor high_availability`: its exit code."""
+        made = SimulatedClients(self._cluster, "operator")
+        settings = SimulatedSettings(made=made, prefix=self._options.prefix)
+        code: int | None = self.ask(lambda: _Configure(Answers(json=True), settings, "test").change(lambda before: before, 30))
+        return code
+
+    def cut(self, kept: Mapping[str, int]) -> None:
+        """Topics lose all but so many records."""
+        for what, records in kept.items():
+            place = self.place(what)
+            self._cluster.lose_tail(place, max(0, self._log(*place).end - records))
+
     def verify(self) -> list[str]:
         """Folds the whole log."""
         found: list[str] = self.ask(lambda: verify_log(self.connection, self._topics))
@@ -112,13 +141,13 @@ def led() -> Led:
     return Led(one(), guarantee="exactly_once")
 
 
-def begin(group: Led, when: str) -> None:
+def begin(group: Led, when: str, first: tuple[str, ...] = ("m1", "m2"), later: tuple[str, ...] = ("m3",)) -> None:
     group.restart_worker()
-    group.join("m1", "m2")
+    group.join(*first)
     group.advance(10)
     group.write(20)
     group.settle()
-    group.join("m3")
+    group.join(*later)
     group.advance(20)
     if when != "lives":
         group._worker.process.kill()
@@ -169,6 +198,68 @@ def test_facts_without_end_go_on_or_halt_the_groups_that_decided_on_them(count: 
         assert bool(group.verify()) == (count == FAR)
         group.settle()
         assert group.sent() == every("a", 40), "members run on"
+
+
+@pytest.mark.parametrize("when", ["lives", "restarts", "restarts later"])
+@pytest.mark.parametrize("kept", [1, 3])
+@pytest.mark.parametrize("later", [(), ("m3",)])
+def test_members_go_on_when_the_log_has_lost_its_configuration(
+    later: tuple[str, ...], kept: int, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`kept`: facts. `later`: members that have never sent a configuration."""
+    with led() as group:
+        begin(group, when, ("m1",), later)
+        group.cut({"facts": kept, "decisions": 0})
+        go_on(group, when)
+        assert group.troubles() == []
+        assert group.verify() == []
+        group.settle()
+        assert group.sent() == every("a", 40)
+        assert group.error is None
+        assert any("its log has lost the configuration: member m" in each for each in caplog.messages)
+
+
+@pytest.mark.parametrize("when", ["lives", "restarts"])
+def test_status_names_first_the_command_that_configures_a_group(when: str) -> None:
+    """The members are away, and come after it."""
+    with led() as group:
+        begin(group, when, ("m1",), ())
+        group.crash("m1")
+        group.cut({"facts": 3, "decisions": 0})
+        if when == "restarts":
+            group.restart_worker()
+        group.advance(20)
+        assert group.troubles() == [UNCONFIGURED]
+        assert [read(lead).condition for _, lead in group._worker.groups()] == [GroupCondition.TROUBLE]
+        assert group.configure() == 0
+        assert "configuration" not in " ".join(group.troubles())
+        group.join("m1")
+        go_on(group, "lives")
+        assert group.troubles() == []
+        assert group.verify() == []
+        group.settle()
+        assert group.sent() == every("a", 40)
+
+
+@pytest.mark.parametrize("member", ["lives", "is away"])
+def test_log_whose_facts_and_decisions_are_all_lost_begins_again_or_says_what_to_do(member: str) -> None:
+    """Where a member is faster than the worker, its fact is the first one."""
+    with led() as group:
+        begin(group, "lives", ("m1",), ())
+        if member == "is away":
+            group.crash("m1")
+        group.cut({"facts": 0, "decisions": 0})
+        group.advance(30)
+        if member == "lives":
+            assert "does not begin with LogOpened" in group._worker.unready()
+            assert "delete them again" in group._worker.unready()
+            return
+        group.join("m1")
+        go_on(group, "lives")
+        assert group.troubles() == []
+        assert group.verify() == []
+        group.settle()
+        assert group.sent() == every("a", 40)
 
 
 GONE = [("made again", "lives"), ("made again", "restarts"), ("deleted", "lives"), ("loses its beginning", "restarts")]

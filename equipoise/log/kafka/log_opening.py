@@ -91,6 +91,19 @@ async def read_opening(connection: Connection, topics: Topics, *, timeout_s: flo
         await asyncio.sleep(WAIT_S)
 
 
+async def open_again(connection: Connection, topics: Topics, partition: int, opened: LogOpened) -> None:
+    """Writes the first record into a partition whose facts and decisions the brokers have lost, all
+    of them. Raises InputError when only its facts are gone, or when somebody was faster.
+    """
+    if await first_record(connection, topics, partition) is not None:
+        return
+    if await _has_records(connection, topics.decisions, [partition]):
+        raise InputError(f"topic {topics.facts}/{partition} is empty, and {topics.decisions}/{partition} is not: facts are lost; {NEW_LOG}")
+    async with writer(connection) as producer:
+        with reaching(connection):
+            await producer.send_and_wait(topics.facts, pack_fact(opened), key=b"", partition=partition)
+
+
 async def _lacking(connection: Connection, topics: Topics) -> tuple[list[str], bool]:
     """Returns the topics of the log that are not there, and whether this user may not see whether
     the facts are.
@@ -105,8 +118,9 @@ async def _lacking(connection: Connection, topics: Topics) -> tuple[list[str], b
     return lacking, codes[topics.facts] == NOT_ALLOWED
 
 
-async def _has_records(connection: Connection, topic: str) -> bool:
-    places = [TopicPartition(topic, number) for number in range(await partition_count(connection, topic))]
+async def _has_records(connection: Connection, topic: str, partitions: Iterable[int] | None = None) -> bool:
+    numbers = range(await partition_count(connection, topic)) if partitions is None else partitions
+    places = [TopicPartition(topic, number) for number in numbers]
     if not places:
         return False
     async with reader(connection) as consumer:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from equipoise._extras import needed_by
-from equipoise.assignors.unconfigured import ASSIGNOR, BEHAVIOUR_VERSION, SOLVER
+from equipoise.assignors.unconfigured import default_configuration
 from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TaskParked, TopologyDeclared, TroublesReported
 from equipoise.events.records import DecisionRecord, UnreadDecision
@@ -111,6 +111,8 @@ class MemberHost:
         """Id of the log that has the group's configuration from this member."""
         self._unconfigured_in: str | None = ""
         """Id of the log in which the group has no configuration: the next join comes after one."""
+        self._has_lost = False
+        """Whether the log has lost decisions, and has assigned nothing to this member since."""
         if self._directory is not None and self._directory.unproven:
             _LOG.info(
                 "member %s: no proof that incarnation %d is dead (%s); if the leader still lists it, its tasks wait for one session timeout",
@@ -429,7 +431,10 @@ class MemberHost:
             self._last_incarnation = max(self._proven_dead, self._last_incarnation or 0)
             gave_up = self.session.ended in (End.UNREADABLE, End.FAILED)
             longest_s = LONGEST_WAIT_AFTER_FAILURE_S if gave_up else LONGEST_REJOIN_WAIT_S
-            if self._unconfigured_in:
+            if self._unconfigured_in and self._has_lost:
+                lost = "group %s: its log has lost the configuration: member %s sends its own. What `equipoise configure --group %s` changed is gone"
+                _LOG.warning(lost, self._group, self._member_id, self._group)
+            elif self._unconfigured_in:
                 _LOG.info("group %s is new: member %s sends its configuration, and joins then", self._group, self._member_id)
             else:
                 wait_s = min(longest_s, 2 * wait_s) if self._runtime.monotonic_s() - begun_s < longest_s else RETRY_S
@@ -557,7 +562,7 @@ class MemberHost:
                 joined = self.session.join(now_ms)
             self._log_id = placed.log_id
             if self._unconfigured_in == placed.log_id:
-                self._link.queue(self._options.group_config or _default_config())
+                self._link.queue(self._options.group_config or default_configuration())
             self._unconfigured_in = ""
             if self._declared_in != placed.log_id:
                 self._link.queue(self._topology)
@@ -659,6 +664,8 @@ class MemberHost:
         if session.ended in (End.LEFT, End.RELEASED):
             await self._link.flushed(FINAL_FACTS_S)
             return True
+        if session.ended is End.LOG_WENT_BACK or (session.end_cause == "not_configured" and session.assignment_epoch):
+            self._has_lost, self._declared_in, self._configured_in = True, "", ""  # of what it has sent everything may be gone
         if self._closing:
             return True
         if session.ended is End.LEASE_LAPSED and not session.end_cause:
@@ -680,7 +687,7 @@ class MemberHost:
             raise FieldError("topology_epoch", refused_topology_text(session.end_cause, session.end_numbers, self._topology.subtopologies))
         if session.end_cause == "not_configured":
             if self._configured_in == self._log_id:  # this incarnation joined after the configuration, and the group still had none
-                config = self._options.group_config or _default_config()
+                config = self._options.group_config or default_configuration()
                 raise FieldError("group_config", f"group {self._group!r} rejects it: {refusal_text(config)}")
             self._unconfigured_in = self._log_id
         return False
@@ -714,6 +721,7 @@ class MemberHost:
         if assigned is not None:
             self._story.assigned(*assigned)
         if self.session.assignment_epoch:
+            self._has_lost = False
             self._link.has_joined()
             self._log_unused_config()
         if unknown - unknown_before:
@@ -765,7 +773,3 @@ class MemberHost:
         elif isinstance(fact, TroublesReported):
             self.work.troubles.acknowledged(fact)
         self._wake.set()
-
-
-def _default_config() -> GroupConfigured:
-    return GroupConfigured(assignor=ASSIGNOR, behaviour_version=BEHAVIOUR_VERSION, solver=SOLVER)
