@@ -93,7 +93,7 @@ class Prometheus:
         config["scrape_configs"] = [{"job_name": job, "static_configs": [{"targets": places}]} for job, places in targets.items()]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
         text = RULES.read_text(encoding="utf-8")
-        text = re.sub(r"(?m)^( +for:) \w+$", r"\1 1s", text) if faster is None else _sooner(text, faster)
+        text = re.sub(r"(?m)^( +(?:keep_firing_)?for:) \w+$", r"\1 1s", text) if faster is None else _sooner(text, faster)
         (folder / "rules.yml").write_text(text, encoding="utf-8")
         command = [program("prometheus"), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
         self._log = (folder / "prometheus.log").open("ab")

@@ -93,7 +93,7 @@ NOW = (
     Panel(
         kind="stat", title="Failed tasks", unit="none", bad_from=1,
         description="Their handler failed, and they handle nothing more until the handler is mended and the member restarts.",
-        queries={f"sum(equipoise_member_parked_tasks{G})": "failed"},
+        queries={f"sum(equipoise_parked_tasks{G})": "failed"},
     ),
     Panel(
         kind="stat", title="Members", unit="none", bad_below=1,
@@ -107,8 +107,8 @@ NOW = (
     ),
     Panel(
         kind="stat", title="Processes down", unit="none", bad_from=1,
-        description="Workers and members that Prometheus cannot reach.",
-        queries={'count(up{job=~"equipoise-.*"} == 0) or vector(0)': "down"},
+        description="Processes that Prometheus cannot reach, and those that say that they are not ready.",
+        queries={'count(up{job=~"equipoise-.*"} == 0) or vector(0)': "down", "count(equipoise_ready == 0) or vector(0)": "not ready"},
     ),
 )  # fmt: skip # a table: one row a line
 
@@ -150,8 +150,9 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             title="Misfits of all groups", unit="none",
-            description="Tasks out of balance, source partitions that no task reads, and members that may not join.",
+            description="Tasks out of balance or failed, source partitions that no task reads, and members that may not join.",
             queries={
+                "sum(equipoise_all_parked_tasks)": "failed tasks",
                 "sum(equipoise_all_imbalance_tasks)": "imbalance",
                 "sum(equipoise_all_unread_partitions)": "unread partitions",
                 "sum(equipoise_all_members_refused)": "refused members",

@@ -45,6 +45,7 @@ MOST_CONNECTIONS = 500
 _LARGE_BYTES = 20_000
 """Larger pages are compressed in another thread."""
 _MOST_TOLD = 20
+_READY = "# HELP equipoise_ready 1: /ready answers 200; 0: it says why not.\n# TYPE equipoise_ready gauge\n"
 """Different reasons for a refusal that are logged, each once."""
 
 
@@ -216,7 +217,8 @@ class HttpServer(abc.ABC):
 
     async def _metrics(self, request: web.Request) -> web.Response:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        response = web.Response(body=await self.metrics(), headers=headers, zlib_executor_size=_LARGE_BYTES)
+        body = await self.metrics() + f"{_READY}equipoise_ready {int(not self.unready())}\n".encode()
+        response = web.Response(body=body, headers=headers, zlib_executor_size=_LARGE_BYTES)
         if "gzip" in request.headers.get("Accept-Encoding", ""):  # Prometheus takes it, and a large page has a twentieth of its bytes then
             response.enable_compression(web.ContentCoding.gzip)
         return response

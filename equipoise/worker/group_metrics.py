@@ -88,6 +88,12 @@ _GAUGES = (
         {"": "refused"},
         "equipoise_all_members_refused",
     ),
+    _Gauge(
+        "equipoise_parked_tasks",
+        "Tasks that handle nothing more, because of a record or of refusals, as members report.",
+        {"": "parked"},
+        "equipoise_all_parked_tasks",
+    ),
     _Gauge("equipoise_generation", "Number of the last decision round.", {"": "generation"}),
     _Gauge(
         "equipoise_target_moves",

@@ -28,8 +28,8 @@ class GroupCondition(enum.StrEnum):
 
     HALTED = "halted"
     TROUBLE = "trouble"
-    """Tasks have no owner, partitions are unread, members are refused, it has no configuration, or
-    its state cannot be read.
+    """Tasks have no owner or are parked, partitions are unread, members are refused, it has no
+    configuration, or its state cannot be read.
     """
     BUSY = "busy"
     """Tasks move or wait, load is uneven, sources lag, or a round or a standstill came lately."""
@@ -61,6 +61,7 @@ class Reading:
     """Topic -> partitions; topics without any are left out."""
     topology: TopologyDeclared | None = None
     refused: int | None = None
+    parked: int | None = None
     generation: int | None = None
     planned_moves: int | None = None
     fewest_moves: int | None = None
@@ -88,7 +89,7 @@ class Reading:
             return GroupCondition.TROUBLE
         if not (self.stable or self.unrevoked or self.unreleased):
             return GroupCondition.EMPTY if self.nobody else GroupCondition.AT_REST
-        if self.nobody or self.unread or self.refused or self.lost_free:
+        if self.nobody or self.unread or self.refused or self.lost_free or self.parked:
             return GroupCondition.TROUBLE
         moves = self.waiting_movements or self.warming_movements or self.revoking_movements or self.revoking or self.warmup_lag
         if moves or self.imbalance or self.lost_waiting or (self.source_lag or 0) > LAGGING_RECORDS:
@@ -117,6 +118,7 @@ def read(lead: GroupLead) -> Reading:
         found.lost_wait_s = max(0, *waits_ms, 0) / 1_000
     found.source_lag = sum(state.behind.values()) if state.behind else 0
     found.refused = len(state.recently_refused()) if state.refused else 0
+    found.parked = sum(state.owner.get(task) == why.member_id for task, why in state.parked.items()) if state.parked else 0
     found.topology = topology = state.topology
     if topology is not None and _has_more_partitions(state, topology):
         found.unread = unread_partitions(state, state.end_offsets)

@@ -46,7 +46,7 @@ OWN_TIMES_S = 1_800.0
 """A shorter rest has the alerts' times divided by FASTER."""
 FASTER = 30.0
 READY_S = 120.0
-OF_A_KILL = {"EquipoiseMemberDown", "EquipoiseMemberExpired"}
+OF_A_KILL = {"EquipoiseMemberDown"}
 OF_UNREAD_PARTITIONS = {"EquipoiseUnreadPartitions"}
 OF_A_HANDLER = {"EquipoiseMemberStuck"}
 TOPICS = {"begin": "delete", "middle": "delete", "end": "delete", "begin-state": "compact", "middle-state": "compact"}

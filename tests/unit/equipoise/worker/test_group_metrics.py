@@ -21,13 +21,13 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.group_view import task_rows
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.state import Lost
+from equipoise.statemachine.state import Lost, Parked
 from equipoise.worker import group_metrics
 from equipoise.worker.group_metrics import HELD_S, KEPT_S, MOST_VALUES, OTHERS, escaped
 from equipoise.worker.group_readings import LAGGING_RECORDS, GroupCondition, read
 from equipoise.worker.metrics import WorkerMetrics
 from tests.groups import Group, configured
-from tests.prometheus import RULES, promtool
+from tests.prometheus import RULES, promtool, rules
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 QUIET = Group(watched=False).starts("m1", "m2", stateful=4)
@@ -133,6 +133,17 @@ def test_values_are_those_of_the_rows_of_the_group() -> None:
     group.fact(MemberLeft(member_id="m2", incarnation=1))
     compare()
     assert set(seen) >= {"owned", "revoking", "nobody", "warming", "waiting", "STABLE", "UNREVOKED", "behind"}
+
+
+def test_parked_task_is_counted_while_the_member_that_parked_it_has_it() -> None:
+    worker = Worker([lead("orders")])
+    state, task = worker.leads[0].machine.state, TaskId(0, 0)
+    assert worker.value("equipoise_parked_tasks", group="orders") == 0.0
+    state.parked[task] = Parked(state.owner[task], since_ms=0, topic="in", partition=0, offset=5, error="not a number")
+    assert (worker.value("equipoise_parked_tasks", group="orders"), worker.value("equipoise_all_parked_tasks")) == (1.0, 1.0)
+    assert worker.value("equipoise_groups", condition="trouble", named="true") == 1.0
+    state.owner[task] = next(member for member in state.members if member != state.owner[task])
+    assert worker.value("equipoise_parked_tasks", group="orders") == 0.0
 
 
 def test_group_with_an_unreadable_state_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -308,9 +319,9 @@ def test_settings_are_counted_by_value_and_their_changes_seen() -> None:
 
 
 def _fires() -> dict[str, str]:
-    """Alerts on gauges of a group -> their expressions."""
-    found = re.findall(r"- alert: (\w+)\n\s+expr: (?:>-\n)?((?:.|\n)*?)\n\s+(?:for|labels):", RULES.read_text(encoding="utf-8"))
-    return {name: text for name, text in found if re.search(r"by \(group[,)]", text) and "member_" not in text.replace("_members", "")}
+    """Alerts on gauges of a group -> their expressions, without what only members show."""
+    found = {rule["alert"]: re.sub(r"^.* or on \(group\) ", "", rule["expr"]) for rule in rules()}
+    return {name: text for name, text in found.items() if re.search(r"by \(group[,)]", text) and "member_" not in text.replace("_members", "")}
 
 
 @pytest.mark.parametrize(
@@ -318,6 +329,10 @@ def _fires() -> dict[str, str]:
     [
         ("EquipoiseGroupHalted", lambda each: setattr(each, "halted", GroupHalted("g", 5, "defect", "a defect"))),
         ("EquipoiseTasksWithoutOwner", lambda each: each.machine.state.owner.popitem()),
+        (
+            "EquipoiseTaskParked",
+            lambda each: each.machine.state.parked.update({TaskId(0, 0): Parked(each.machine.state.owner[TaskId(0, 0)], 0, "in", 0, 5, "bad")}),
+        ),
         ("EquipoiseUnreadPartitions", lambda each: each.machine.state.end_offsets.update({"in": dict.fromkeys([0, 1, 9], 5)})),
         ("EquipoiseSourceLagGrows", lambda each: each.machine.state.behind.update({TaskId(0, 0): LAGGING_RECORDS + 1})),
         ("EquipoiseMovementsWait", lambda each: setattr(each.machine.state, "waiting", 1)),

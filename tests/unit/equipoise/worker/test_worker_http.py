@@ -69,6 +69,7 @@ async def test_metrics_are_compressed_for_those_who_take_it(accepted: str, encod
             text = await answer.text()
         assert text.startswith("# HELP equipoise_")
         assert 'equipoise_groups{condition="halted",named="true"} 0' in text
+        assert "equipoise_ready 0" in text, "no partitions were assigned yet"
     finally:
         await server.stop()
 
