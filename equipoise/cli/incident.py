@@ -86,11 +86,10 @@ def incident(
         file_parts,
         group_parts,
         markdown,
-        redacted,
-        redactor,
         story,
         together,
     )
+    from equipoise.cli.redaction import Redactor
     from equipoise.replay.incident import at_once, incidents
     from equipoise.replay.incident.page import render_incidents
 
@@ -111,7 +110,8 @@ def incident(
             opened = _opened(place)
             stack.enter_context(opened)
             recordings.append(opened)
-        histories, evidence = _histories(screen, recordings, logs, files, group, every=every)
+        histories, evidence, hidden = _histories(screen, recordings, logs, files, group, every=every, redact=redact)
+        changes = {hidden.get(name, name): mine for name, mine in changes.items()}
         until_ms = _END_MS if to is None else to
         found = [(each, incidents(each, from_ or 0, until_ms, changes.get(each.group, ()))) for each in histories if each.states]
         otherwise: dict[Incident, Counterfactual | None] = {}
@@ -122,13 +122,20 @@ def incident(
                     otherwise |= _simulate(screen, recording, history, mine)
     for name in sorted(changes.keys() - {history.group for history, _ in found}):
         screen.remark(f"{name}: {counted(len(changes[name]), 'change')} in its log, and no group of that name in the other files")
-    replace = redactor([history for history, _ in found], {history.group: mine for history, mine in found}) if redact else None
+    redactor = (
+        Redactor([history for history, _ in found], {history.group: mine for history, mine in found}, evidence, hidden, files) if redact else None
+    )
     if html_path is not None:
         if len(found) > 1:
             raise InputError("--html: a page is of one group; name it with --group")
         for history, mine in found:
-            page = render_incidents(history, mine, {each: story(each, otherwise.get(each)) for each in mine})
-            write_file("--html", html_path, Kind.PAGE, page if replace is None else replace(page))
+            told = {each: story(each, otherwise.get(each)) for each in mine}
+            if redactor is None:
+                page = render_incidents(history, mine, told)
+            else:
+                told = {each: redactor.document(lines) for each, lines in told.items()}
+                page = render_incidents(history, mine, told, lambda drawn: redactor.document(drawn, redactor.names))
+            write_file("--html", html_path, Kind.PAGE, page)
             screen.remark(f"wrote {html_path}")
     if len(found) > 1:
         found.sort(key=lambda pair: (-sum(each.unavailable_ms + each.rebalancing_ms for each in pair[1]), -len(pair[1]), pair[0].group))
@@ -165,6 +172,9 @@ def incident(
     parts += ["", *(f"these files cannot tell {each}" for each in shared)] if shared else []
     parts = parts or ["no group yet" if evidence is None else "nothing was found about a group"]
     read = [] if evidence is None else evidence.files
+    if redactor is not None:
+        for each in read:
+            each.shapes = [(redactor.form(shape), times, line) for shape, times, line in each.shapes]
     parts += ["", *file_parts(read)] if read else []
     answer: Any = {
         "recording": places[0] if places else None,
@@ -172,8 +182,8 @@ def incident(
         "at_once": [at_once_document(each) for each in all_at_once],
         "groups": documents,
     }
-    if replace is not None:
-        answer, parts = redacted(answer, replace), [redacted(part, replace) for part in parts]
+    if redactor is not None:
+        answer, parts = redactor.document(answer), [redactor.document(part) for part in parts]
     if html_path is not None and not is_markdown:
         parts = parts[:_BESIDE_A_PAGE]
     screen.answer(answer, *(markdown(parts) if is_markdown else parts))
@@ -211,9 +221,19 @@ def _sorted_out(files: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _histories(
-    screen: Screen, recordings: Sequence[ClusterRecording | Dump], logs: Sequence[str], files: Sequence[str], group: str | None, *, every: bool
-) -> tuple[list[GroupHistory], Evidence | None]:
-    """Histories of the chosen groups. Raises InputError where none is chosen or known."""
+    screen: Screen,
+    recordings: Sequence[ClusterRecording | Dump],
+    logs: Sequence[str],
+    files: Sequence[str],
+    group: str | None,
+    *,
+    every: bool,
+    redact: bool,
+) -> tuple[list[GroupHistory], Evidence | None, dict[str, str]]:
+    """Histories of the chosen groups, what logs say, and the names that are hidden in both. Raises
+    InputError where no group is chosen or known.
+    """
+    from equipoise.cli.redaction import hide_words
     from equipoise.replay.importers.evidence.files import read_evidence
     from equipoise.replay.incident.from_logs import histories_of
 
@@ -224,12 +244,16 @@ def _histories(
             raise InputError(f"--group: name the group to explain, or give --all; {groups_text(names, place)}")
         if group is not None and group not in names:
             raise InputError(f"--group: {place} has no group {group!r}; {groups_text(names, place)}")
-        return list(_recorded(recordings, group).values()), None
+        return list(_recorded(recordings, group).values()), None, {}
     evidence = read_evidence(list(screen.track(logs, "reading", len(logs))))
-    found = histories_of(evidence, _recorded(recordings, group), group)
-    if group is not None and group not in found:
-        raise InputError(f"--group: these files say nothing about a group {group!r}; {groups_text(found, files[0])}")
-    return list(found.values()) if group is None else [found[group]], evidence
+    hidden = hide_words(evidence) if redact and not recordings else {}
+    chosen = hidden.get(group or "", group)
+    found = histories_of(evidence, _recorded(recordings, chosen), chosen)
+    if chosen is not None and chosen not in found:
+        known = {new: name for name, new in hidden.items()}
+        there = groups_text([known.get(name, name) for name in found], files[0])
+        raise InputError(f"--group: these files say nothing about a group {group!r}; {there}")
+    return list(found.values()) if chosen is None else [found[chosen]], evidence, hidden
 
 
 def _recorded(recordings: Sequence[ClusterRecording | Dump], group: str | None) -> dict[str, GroupHistory]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from equipoise.cli.screen import Line, Part, Styled, Table, bold
+from equipoise.cli.screen import Line, Part, Table, bold
 from equipoise.replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:
@@ -290,78 +290,3 @@ def markdown(parts: Sequence[Part]) -> list[Part]:
 def escaped(text: str) -> str:
     """Text that Markdown shows as it is."""
     return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", text)
-
-
-# -- without names
-
-_ADDRESS = re.compile(
-    r"/?\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?::[0-9]{2,5})?\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
-    r"|\b(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}:[0-9]{2,5}\b"
-)
-
-
-def redactor(histories: Sequence[GroupHistory], found: Mapping[str, Sequence[Incident]]) -> Callable[[str], str]:
-    """Returns what replaces names of groups, topics, members, hosts and addresses in a text, each
-    by the same word everywhere. Of an exception only its kind is left: its text may be of a record.
-    """
-    from equipoise.replay.incident.named_causes import THREAD_DIED
-
-    exception = re.compile(rf"({THREAD_DIED}: [\w$]+).*?( \[[^\[\]]*:[0-9]+\])?$", re.MULTILINE)
-    aliases: dict[str, str] = {}
-    counts: dict[str, int] = {}
-
-    def alias(name: str | None, kind: str) -> None:
-        if name and name not in aliases and len(name) > 1:
-            counts[kind] = counts.get(kind, 0) + 1
-            aliases[name] = f"{kind}-{counts[kind]}"
-
-    for history in histories:
-        alias(history.group, "group")
-        for incident in found.get(history.group, ()):
-            for rebalance in incident.chain:
-                for name in (*rebalance.members, *rebalance.joined, *rebalance.gone, *rebalance.lost_state, *rebalance.told_by):
-                    alias(name, "member")
-                for work in (*rebalance.moved, *rebalance.unowned, *rebalance.given):
-                    alias(work.rpartition("-")[0] or None, "topic")
-            for gap in incident.gaps:
-                alias(gap.partition.rpartition(":")[2].rpartition("-")[0], "topic")
-            for name in (*incident.members, *incident.whose):
-                alias(name, "member")
-        for state in history.states[-200:]:
-            for member in state.group.members.values():
-                alias(member.host.lstrip("/"), "host")
-                for own in (member.client_id, member.instance_id, member.member_id):
-                    alias(own, "member")
-                for work in member.active:
-                    alias(work.rpartition("-")[0] or None, "topic")
-        for topic in history.commits:
-            alias(topic.rpartition(":")[2].rpartition("-")[0], "topic")
-    known = re.compile("|".join(re.escape(each) for each in sorted(aliases, key=len, reverse=True)) or r"(?!)")
-    addresses: dict[str, str] = {}
-
-    def replaced(text: str) -> str:
-        text = known.sub(lambda match: aliases[match[0]], exception.sub(r"\1\2", text))
-        return _ADDRESS.sub(lambda match: addresses.setdefault(match[0], f"address-{len(addresses) + 1}"), text)
-
-    return replaced
-
-
-def redacted(value: Any, replace: Callable[[str], str]) -> Any:
-    """A document or a part without names."""
-    if isinstance(value, str):
-        return replace(value)
-    if isinstance(value, Line):
-        return Line(
-            *(replace(span) if isinstance(span, str) else Styled(replace(span.text), bold=span.bold, colour=span.colour) for span in value.spans)
-        )
-    if isinstance(value, Table):
-        return Table(
-            columns=value.columns,
-            rows=[[replace(cell) if isinstance(cell, str) else cell for cell in row] for row in value.rows],
-            title=value.title,
-        )
-    if isinstance(value, dict):
-        return {key: redacted(each, replace) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [redacted(each, replace) for each in value]
-    return value

@@ -5,7 +5,7 @@ each incident as a window of it, and what it was in words.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -38,11 +38,13 @@ _COLOURS = {
 """Causes as the timeline's picture knows them; the others have the colour of none."""
 
 
-def render_incidents(history: GroupHistory, found: Sequence[Incident], told: Mapping[Incident, Sequence[str]]) -> str:
-    """Returns the page as HTML. `told`: incident -> what it was, in lines. Equal arguments give
-    equal pages.
+def render_incidents(
+    history: GroupHistory, found: Sequence[Incident], told: Mapping[Incident, Sequence[str]], shown: Callable[[Any], Any] = lambda drawn: drawn
+) -> str:
+    """Returns the page as HTML. `told`: incident -> what it was, in lines. `shown`: applied to all
+    that is drawn, to replace names. Equal arguments give equal pages.
     """
-    return render_data(page_data(history, found, told), f"{history.group} · equipoise incident")
+    return render_data(shown(page_data(history, found, told)), shown(f"{history.group} · equipoise incident"))
 
 
 def page_data(history: GroupHistory, found: Sequence[Incident], told: Mapping[Incident, Sequence[str]]) -> dict[str, Any]:

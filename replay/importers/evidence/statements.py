@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
 import attrs
@@ -171,6 +172,16 @@ class Statements:
         self._line.append(line)
         self._detail.append(detail)
 
+    def details(self) -> set[Detail]:
+        """The different parts that statements share."""
+        return set(self._detail)
+
+    def rename(self, name: Callable[[str], str]) -> None:
+        """Gives files, members and partitions other names."""
+        self._names = [name(each) for each in self._names]
+        named = {each: _renamed(each, name) for each in self.details()}
+        self._detail = [named[each] for each in self._detail]
+
     def in_order(self, shifts_ms: Sequence[int] | None = None) -> Iterator[Statement]:
         """All, by time; of equal times in the order of the lines. `shifts_ms`: added to the times
         of each file.
@@ -197,3 +208,19 @@ class Statements:
         for index, detail in enumerate(self._detail):
             chosen = into if self._file[index] == file else rest
             chosen.append(self._at_ms[index], Said(self._said[index]), self._number[index], self._file[index], self._line[index], detail)
+
+
+_NAMED = re.compile(r"(\b(?:[Mm]ember|group|instance|client)[ =:]+)([^\s,;()\[\]]+)")
+
+
+def _renamed(detail: Detail, name: Callable[[str], str]) -> Detail:
+    return attrs.evolve(
+        detail,
+        member=name(detail.member),
+        instance=name(detail.instance),
+        other=name(detail.other),
+        client=name(detail.client),
+        text=_NAMED.sub(lambda match: match[1] + name(match[2]), detail.text),
+        work=tuple(map(name, detail.work)),
+        members=tuple(map(name, detail.members)),
+    )
