@@ -25,6 +25,12 @@ def commit(package: Path = Path(__file__).parent) -> str:
         return ""
 
 
+def docs_url() -> str:
+    """Returns where this release's pages are; "": it was built elsewhere than it is published."""
+    named = metadata.metadata("equipoise").get_all("Project-URL") or ()
+    return next((url for label, _, url in (each.partition(", ") for each in named) if label == "Documentation"), "")
+
+
 def version_text() -> str:
     """``equipoise 0.1.0 (0a1b2c3d4e5f)``."""
     made_from = commit()

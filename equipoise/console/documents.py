@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from equipoise.console.paces import lag, rate
 from equipoise.console.progress import waits
 from equipoise.console.recent import GroupRecent
 from equipoise.console.troubles import NOTE, WARNING, troubles
@@ -35,6 +36,8 @@ def brief(partition: int, lead: GroupLead, recent: GroupRecent | None) -> dict[s
         "members": len(state.members),
         "tasks": len(state.tasks()),
         "moving": len(state.in_flight) + len(state.queued),
+        "lag": lag(state),
+        "rate": rate(state),
         "generation": state.generation,
         "offset": state.last_offset,
         "append_ms": state.last_append_ms or 0,

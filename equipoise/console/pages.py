@@ -23,12 +23,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping
+from html import escape
 from importlib import resources
 from typing import Any, Protocol
 
 import attrs
 from aiohttp import web
 
+from equipoise._build import docs_url
 from equipoise.console.admission import AccessSettings, ConsoleAdmission
 from equipoise.console.documents import brief, changes_of, group_now, in_order_of_trouble, last_changes
 from equipoise.console.event_stream import MOST_DIGITS, Stream
@@ -49,6 +51,8 @@ LEAST_S = 0.5
 """It is not made more often than this."""
 ROWS_A_PART = 50
 """Groups of the list that are looked at before other coroutines run."""
+MOST_LINES = 500
+"""Groups of the list, from the first on, with the lag of their last hour."""
 MOST_LOGIN_BYTES = 10_000
 MOST_DOCUMENTS = 200
 MOST_DOCUMENT_BYTES = 50_000_000
@@ -99,6 +103,7 @@ class Console:
         self._made: dict[str, _Made] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._files = _files()
+        self._files["index.html"] = self._files["index.html"].replace(b"<!-- docs -->", _docs_link().encode())
 
     @property
     def gets(self) -> Mapping[str, Page]:
@@ -213,13 +218,18 @@ class Console:
             changes: list[dict[str, Any]] = []
             for partition, lead in self._worker.groups():
                 recent = self._recent.glance(lead.name, partition, lead.machine)
-                rows.append(brief(partition, lead, recent))
+                row = brief(partition, lead, recent)
+                hour = self._recent.paces.last_hour(partition, lead.name, row["append_ms"])
+                rows.append({**row, "led_since_ms": self._recent.led_since_ms(partition), "lags": hour})
                 changes += changes_of(lead, recent)
                 if not len(rows) % ROWS_A_PART:
                     changes = last_changes(changes)
                     yield
             groups = in_order_of_trouble(rows)
-            return {"log_id": self._worker.log_id, "unready": self._worker.unready(), "groups": groups, "changes": last_changes(changes)}
+            for row in groups[MOST_LINES:]:
+                row["lags"] = []
+            log_id, unready = self._worker.log_id, self._worker.unready()
+            return {"log_id": log_id, "unready": unready, "groups": groups, "changes": last_changes(changes)}
 
         return await self._made_of("groups", object(), make)
 
@@ -300,6 +310,12 @@ class Console:
         except EquipoiseError as error:
             return _json({"problem": str(error)})
         return _json(answer)
+
+
+def _docs_link() -> str:
+    """The pages of this release; where it was built for nowhere, the place in its repository."""
+    docs = docs_url()
+    return f'<a id="docs" href="{escape(docs)}/console.md">docs</a>' if docs else '<span id="docs">docs: docs/console.md</span>'
 
 
 def _at_once(make: Callable[[], Any]) -> Callable[[], Generator[None, None, Any]]:

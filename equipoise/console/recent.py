@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from equipoise.console.paces import Paces
 from equipoise.events.decisions import Checkpointed, EventRejected, MemberExpired, MemberWarned
 from equipoise.events.facts import AssignmentObserved, BaseRequested, GroupRejoined, LagReported, LogOpened, MemberEnded, RoundAsked
 from equipoise.events.records import BaseState, DecisionRecord, FactRecord
@@ -168,6 +169,7 @@ class Recent:
         self.groups: OrderedDict[str, GroupRecent] = OrderedDict()
         """The groups of which something is kept, the one that changed last at the end."""
         self.changed: Callable[[str, list[SaidSentence]], None] = lambda group, said: None
+        self.paces = Paces()
         self._partitions: dict[str, int] = {}
         self._dropped: dict[str, int] = {}
         """Group of which nothing is kept any more -> the last fact that was noted."""
@@ -176,6 +178,7 @@ class Recent:
 
     def forget(self, partition: int) -> None:
         """Forgets the groups of a partition that another worker leads from now on."""
+        self.paces.forget(partition)
         for group in [group for group, place in self._partitions.items() if place == partition]:
             del self._partitions[group]
             self._dropped.pop(group, None)
@@ -222,6 +225,7 @@ class Recent:
     def note(self, partition: int, record: FactRecord, decisions: list[DecisionRecord], machine: GroupMachine, sentences: Sequence[Sentence]) -> None:
         """Takes a fact that was folded, with its decisions and what is told of them."""
         event = record.event
+        self.paces.note(partition, record, machine.state)
         known = self.groups.get(record.group)
         is_nearer = isinstance(event, LagReported) and known is not None and known.builder.is_restoring(event.member_id)
         if not (decisions or is_nearer or event.__class__ in _NOTED):
@@ -270,6 +274,10 @@ class Recent:
         by_last = sorted((known.sentences for known in chosen if known.sentences), key=lambda said: -said[-1].number)
         found = [each for sentences in by_last[:most] for each in islice(reversed(sentences), most)]
         return sorted(found, key=lambda each: each.number)[-most:]
+
+    def led_since_ms(self, partition: int) -> int | None:
+        """Since when this partition is led here, by the broker's clock; None: it is not."""
+        return self._since_ms.get(partition)
 
     @property
     def last_number(self) -> int:

@@ -91,7 +91,7 @@ CAUSES: dict[str, Cause] = {
             'equipoise_fold_seconds_bucket{le="3.0"}': ("+1000", "+1000"),
             'equipoise_fold_seconds_bucket{le="+Inf"}': ("+1000", "+1000"),
         },
-        10,
+        11,
     ),
     "EquipoiseRetentionHeld": Cause({'equipoise_retention_held{partition="0"}': ("0", "1")}, 60, P),
     "EquipoiseRoundsRefused": Cause({'equipoise_rounds_asked_total{status="403"}': ("+0", "+1")}, 1, {"status": "403"}),
@@ -131,7 +131,7 @@ def values(form: str, count: int, begins: int = 0) -> tuple[str, int]:
     return f"{form}x{count - 1}", int(form)
 
 
-def test_file(alert: str, cause: Cause) -> dict[str, Any]:
+def promtool_test(alert: str, cause: Cause) -> dict[str, Any]:
     """The promtool test of one row."""
     found: list[dict[str, str]] = []
     for series, (quiet, during) in cause.series.items():
@@ -182,7 +182,7 @@ def written(folder: Path, alert: str, cause: Cause) -> str:
     """Writes the alert alone, and its test; returns the path of the test."""
     (folder / f"{alert}.yml").write_text(yaml.safe_dump({"groups": [{"name": alert, "rules": [ALERTS[alert]]}]}), encoding="utf-8")
     path = folder / "test.yml"
-    path.write_text(yaml.safe_dump(test_file(alert, cause)), encoding="utf-8")
+    path.write_text(yaml.safe_dump(promtool_test(alert, cause)), encoding="utf-8")
     return str(path)
 
 

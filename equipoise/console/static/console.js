@@ -3,21 +3,17 @@ import { ask, url } from "./asking.js";
 import { byId, clockOf, count, element, make, number, scrolled, span, table, visible } from "./basics.js";
 import { Chart } from "./chart.js";
 import { taskDetail } from "./detail.js";
+import { GroupList } from "./list.js";
+import { PHASES, card, changesTable, link, redraw, textCell, to, troubleList } from "./parts.js";
 import { whatIf } from "./whatif.js";
-/** @typedef {import("./documents").Change} Change */
 /** @typedef {import("./documents").Explanation} Explanation */
 /** @typedef {import("./documents").Group} Group */
 /** @typedef {import("./documents").Member} Member */
 /** @typedef {import("./documents").Sentence} Sentence */
-/** @typedef {import("./documents").Trouble} Trouble */
 /** @typedef {import("./documents").Wait} Wait */
 
 const SLOW_MS = 2000; // what only grows older is fetched again so often
 const MOST_SAID = 200;
-/** @type {Record<import("./documents").Phase, string>} */
-const PHASES = {
-  halted: "halted", unconfigured: "no configuration", empty: "no members", gathering: "gathering", leading: "led", shadowing: "watched",
-};
 /** @type {Record<Wait["kind"], string>} */
 const KINDS = {
   starting: "starts", revoking: "is given up", warming: "warms up", waiting: "waits for a slot", standby: "standby restores",
@@ -28,7 +24,6 @@ const messageOf = (/** @type {unknown} */ error) => error instanceof Error ? err
 
 // ------------------------------------------------------------------------------------------------ places
 
-const to = (/** @type {string[]} */ ...parts) => "#/" + parts.map(encodeURIComponent).join("/");
 /** @typedef {[kind: "g" | undefined, group: string | undefined, part: "t" | "m" | undefined, name: string | undefined]} Place */
 const place = () => /** @type {Place} */ (location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map(decodeURIComponent));
 /** @param {string} text @param {"on" | "off"} state */
@@ -39,24 +34,11 @@ const live = (text, state) => {
 
 // ------------------------------------------------------------------------------------------------ parts of pages
 
-/** @param {Node} parent @param {string} text @param {string} href @param {string} [className] */
-const link = (parent, text, href, className) => {
-  const node = element("a", parent, visible(text), className);
-  node.href = href;
-  return node;
-};
-const textCell = (/** @type {Node} */ row) => element("td", row, undefined, "text");
 /** @param {Element} parent @param {string} colour */
 const swatch = (parent, colour) => {
   const svg = make("svg", { width: 12, height: 12, class: "swatch", "aria-hidden": true });
   make("rect", { width: 12, height: 12, rx: 3, fill: colour }, svg);
   parent.prepend(svg);
-};
-/** @param {Node} parent @param {string} title @param {string} [small] */
-const card = (parent, title, small) => {
-  const node = element("section", parent, undefined, "card"), head = element("h2", node, title);
-  if (small !== undefined) element("small", head, small);
-  return node;
 };
 /** @param {Element} parent @param {number} part */
 const progress = (parent, part) => { // a bar without inline style, which the page's policy forbids
@@ -64,61 +46,12 @@ const progress = (parent, part) => { // a bar without inline style, which the pa
   make("rect", { width: 96, height: 9, rx: 4.5, class: "of" }, svg);
   make("rect", { width: Math.max(2, 96 * Math.min(1, Math.max(0, part))).toFixed(1), height: 9, rx: 4.5, class: "done" }, svg);
 };
-/** @param {Node} parent @param {Trouble[]} troubles @param {string} group */
-const troubleList = (parent, troubles, group) => {
-  const list = element("ul", parent, undefined, "troubles");
-  if (!troubles.length) element("li", list, "nothing is wrong", "l0");
-  for (const each of troubles) {
-    const item = element("li", list, undefined, `l${each.level}`);
-    if (each.task) link(item, each.text, to("g", group, "t", each.task));
-    else if (each.member) link(item, each.text, to("g", group, "m", each.member));
-    else item.append(visible(each.text));
-  }
-};
-const dayOf = (/** @type {number} */ ms) => new Date(ms).toISOString().slice(0, 19).replace("T", " ");
-const SIDES = { inside: "✓", above: "▲", below: "▼" };
-/** @param {Node} holder @param {Change[]} changes @param {string} [group] */
-const changesTable = (holder, changes, group) => { // what was expected of a change beside what it cost
-  if (!changes.length) { element("p", holder, "None as far as this worker remembers.", "key"); return; }
-  const whose = group === undefined ? ["group*"] : [];
-  const rows = table(holder, ["when*", ...whose, "change*", "verdict*", "expected (95 %) and measured*"], "changes");
-  for (const each of changes) {
-    const row = element("tr", rows), time = element("time", textCell(row), dayOf(each.ms));
-    time.dateTime = new Date(each.ms).toISOString();
-    if (group === undefined) link(textCell(row), each.group, to("g", each.group), "name");
-    const what = element("td", row, visible(each.what, 300), "text");
-    const about = [each.change, each.why && `because ${each.why}`, each.or_undo && "or undone"].filter(Boolean).join(", ");
-    if (about) element("div", what, visible(about, 300), "key");
-    element("span", textCell(row), visible(each.verdict, 200), `badge b${each.level}`);
-    const costs = element("div", textCell(row), undefined, "costs");
-    for (const cost of each.costs) {
-      element("span", costs, cost.name, "key");
-      element("span", costs, cost.expected || "-");
-      const was = element("span", costs, cost.was || "not yet", cost.side);
-      if (cost.side) was.append(` ${SIDES[cost.side]} ${cost.side}`);
-    }
-  }
-};
-/** @type {WeakMap<Element, string>} */
-const drawn = new WeakMap();
-// Draws into `holder` what `draw` makes of `value`, if that has changed. What had the focus keeps it.
-/** @template T @param {HTMLElement} holder @param {T} value @param {(holder: HTMLElement, value: T) => void} draw */
-const redraw = (holder, value, draw) => {
-  const text = JSON.stringify(value);
-  if (drawn.get(holder) === text) return;
-  drawn.set(holder, text);
-  const active = document.activeElement, focused = active && holder.contains(active) ? active.getAttribute("href") : null;
-  const scrolledTo = holder.scrollTop;
-  holder.replaceChildren();
-  draw(holder, value);
-  holder.scrollTop = scrolledTo;
-  if (focused) [...holder.querySelectorAll("a")].find(node => node.getAttribute("href") === focused)?.focus({ preventScroll: true });
-};
 
 class Said { // the sentences of the worker's log, newest first
   /** @param {Node} parent @param {string} [group] @param {(each: Sentence) => boolean} [only] */
   constructor(parent, group, only = () => true) {
     this.group = group; this.only = only; this.last = 0;
+    /** @type {Map<number, Element>} */ this.items = new Map();
     const section = card(parent, "Decisions");
     this.about = element("small", section.querySelector("h2"), "as they are made");
     this.list = element("ol", section, undefined, "said");
@@ -126,15 +59,14 @@ class Said { // the sentences of the worker's log, newest first
   }
   async load() {
     const { document } = await ask("api/said", this.group === undefined ? {} : { group: this.group });
-    if (document.last < this.last) { this.last = 0; this.list.replaceChildren(); } // another worker's numbers
+    if (document.last < this.last) { this.last = 0; this.items.clear(); this.list.replaceChildren(); } // another worker's numbers
     if (document.since_ms !== undefined) this.about.textContent = `as they are made, all since ${clockOf(document.since_ms)}`;
     for (const each of document.said) this.add(each, false);
     if (!this.list.firstChild) element("li", this.list, "none as far as this worker remembers", "none");
   }
   /** @param {Sentence} each @param {boolean} fresh */
   add(each, fresh) {
-    if (each.id <= this.last || !this.only(each)) return;
-    this.last = each.id;
+    if (this.items.has(each.id) || !this.only(each)) return;
     this.list.querySelector(".none")?.remove();
     const item = element("li", null, undefined, fresh ? "new" : ""), time = element("time", item, clockOf(each.ms));
     time.dateTime = new Date(each.ms).toISOString(); time.title = `fact at offset ${each.offset}`;
@@ -143,8 +75,15 @@ class Said { // the sentences of the worker's log, newest first
     element("span", text, visible(each.text, 600), "text");
     const tasks = each.tasks || [];
     for (const task of tasks.length <= 6 ? tasks : []) { text.append(" "); link(text, task, to("g", each.group, "t", task)); }
-    this.list.prepend(item);
-    while (this.list.childElementCount > MOST_SAID) this.list.lastElementChild?.remove();
+    // what the stream says may come before what was asked for, which has what came meanwhile
+    const later = each.id > this.last ? null : [...this.items].filter(([id]) => id > each.id).sort(([one], [other]) => one - other)[0];
+    if (later) later[1].after(item); else this.list.prepend(item);
+    this.items.set(each.id, item);
+    this.last = Math.max(this.last, each.id);
+    while (this.items.size > MOST_SAID) {
+      const first = Math.min(...this.items.keys());
+      this.items.get(first)?.remove(); this.items.delete(first);
+    }
   }
 }
 
@@ -159,10 +98,9 @@ class GroupsPage {
   constructor(main) {
     element("h1", main, "Groups");
     this.sub = element("p", main, "", "sub");
+    this.list = new GroupList(main);
     const split = element("div", main, undefined, "split");
-    const left = element("div", split);
-    this.list = scrolled(element("section", left, undefined, "card"), "groups");
-    this.changes = scrolled(card(left, "Changes", "what each was expected to cost, and did"), "changes");
+    this.changes = scrolled(card(element("div", split), "Changes", "what each was expected to cost, and did"), "changes");
     this.said = new Said(element("div", split));
   }
   async refresh() {
@@ -170,18 +108,9 @@ class GroupsPage {
     const { groups } = document, wrong = groups.filter(each => each.level >= 2).length;
     const ready = document.unready ? `; this worker is not ready: ${document.unready}` : "";
     const sub = `${count(groups.length, "group")} of log ${document.log_id}, ${wrong ? number(wrong) : "none"} in trouble${ready}`;
+    this.isRead = true;
     if (this.sub.textContent !== visible(sub)) this.sub.textContent = visible(sub);
-    redraw(this.list, groups.map(each => ({ ...each, offset: 0, append_ms: 0 })), holder => {
-      if (!groups.length) { element("p", holder, "This worker leads no group yet."); return; }
-      const rows = table(holder, ["group*", "state*", "members", "tasks", "moving", "what is wrong*"], "list");
-      for (const each of groups) {
-        const row = element("tr", rows), alarm = each.level > 2 ? ", alarm" : each.level === 2 ? ", warning" : "";
-        link(textCell(row), each.group, to("g", each.group), "name");
-        element("span", textCell(row), PHASES[each.phase] + alarm, `badge b${each.level}`);
-        for (const value of [each.members, each.tasks, each.moving]) element("td", row, number(value));
-        troubleList(textCell(row), each.troubles.slice(0, 3), each.group);
-      }
-    });
+    this.list.set(groups);
     redraw(this.changes, document.changes, (holder, value) => changesTable(holder, value));
     return everyMs;
   }
@@ -400,8 +329,10 @@ class Console { // shows the page that the location names, and refreshes it
     let everyMs = 1000;
     try {
       everyMs = await shown.refresh();
+      byId("main").classList.remove("stale");
       live("live", "on");
     } catch (error) {
+      byId("main").classList.add("stale"); // what was well may be no more
       live(`not live: ${messageOf(error)}`.slice(0, 120), "off");
       if (shown === this.view && !shown.isRead) shown.sub.textContent = visible(messageOf(error));
     }

@@ -10,9 +10,10 @@ export interface Change {
 export type Phase = "halted" | "unconfigured" | "empty" | "gathering" | "leading" | "shadowing";
 export interface Brief {
   group: string, partition: number, phase: Phase, led_by: string, members: number, tasks: number, moving: number, generation: number,
-  offset: number, append_ms: number, level: number, troubles: Trouble[]
+  lag: number | null, rate: number | null, offset: number, append_ms: number, level: number, troubles: Trouble[]
 }
-export interface Groups { log_id: string, unready: string, groups: Brief[], changes: Change[] }
+export interface Listed extends Brief { led_since_ms: number | null, lags: (number | null)[] }
+export interface Groups { log_id: string, unready: string, groups: Listed[], changes: Change[] }
 
 export interface Member {
   member: string, colour: string, incarnation: number, capacity: number, rack: string | null, tags: Record<string, string>, state: string,
