@@ -24,7 +24,8 @@ from bench.live import Groups, Row, WorkerProcess, broker, group_name, quantile,
 from equipoise.events.decisions import EventRejected, MemberAssigned, MemberExpired
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, MemberJoined, MemberLeft
-from equipoise.kafka.client import acknowledged
+from equipoise.kafka.client import NewTopic, acknowledged
+from equipoise.kafka.started_clients import admin_client
 from equipoise.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
 from equipoise.worker.settings import WorkerSettings
 
@@ -45,12 +46,14 @@ class Prober:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
-        self._echo = f"{settings.prefix}.rejected"  # an existing topic without other readers and writers
+        self._echo = f"{settings.prefix}.echo"  # a topic without other readers and writers
         self._arrived: asyncio.Future[float] | None = None
         self._wanted: Any = None
 
     async def __aenter__(self) -> Prober:
         options = self._settings.options()
+        async with admin_client(self._settings) as admin:
+            await admin.create_topics([NewTopic(self._echo, 1, 1)])
         self._producer = self._settings.clients.producer()
         self._consumer = AIOKafkaConsumer(**options, enable_auto_commit=False, auto_offset_reset="latest")
         await self._producer.start()

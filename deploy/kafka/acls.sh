@@ -15,7 +15,6 @@ acl() { user=$1; shift; kafka-acls.sh --bootstrap-server "$brokers" --command-co
 log="--topic equipoise.facts --topic equipoise.decisions --topic equipoise.checkpoints"
 
 acl worker --operation Read --operation Write --operation DescribeConfigs $log
-acl worker --operation Write --operation DescribeConfigs --topic equipoise.rejected
 acl worker --operation Read --group equipoise.worker
 acl worker --operation Create --topic equipoise. --resource-pattern-type prefixed
 acl worker --operation Read --operation Write --operation DescribeConfigs --topic equipoise.bases

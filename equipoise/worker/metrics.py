@@ -79,7 +79,7 @@ class WorkerMetrics:
             ["partition"],
             registry=registry,
         )
-        self.rejected = Counter("equipoise_rejected_records", "Records that belong to no group, put into the rejected topic.", registry=registry)
+        self.rejected = Counter("equipoise_rejected_records", "Records of the topic of facts that belong to no group.", registry=registry)
         self.rounds = Counter("equipoise_rounds_asked", "Rounds asked over HTTP, by status of the answer.", ["status"], registry=registry)
         for status in ROUND_STATUSES:
             self.rounds.labels(status)

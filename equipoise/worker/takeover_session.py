@@ -12,7 +12,7 @@ from typing import Any
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import GroupConfigured, LogOpened, RoundAsked
-from equipoise.events.records import DecisionRecord
+from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.folding.log_reading import FactReader, PartitionReading, StartedLead, next_fact
 from equipoise.kafka.client import ConsumedRecord, size_bytes
 from equipoise.log.kafka.envelope import NoRecord, group_key, pack_decision
@@ -25,12 +25,13 @@ from equipoise.worker.decision_marks import DecisionMarks
 from equipoise.worker.log_identity import LogIdentity
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reader_watch import ReaderWatch
-from equipoise.worker.rejected_copies import RejectedCopies
 from equipoise.worker.session_sender import SessionSender
 from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _TICK_S = 0.02
+REJECTED_AGAIN_S = 60.0
+"""Time between two lines about records that belong to no group."""
 _FACTS_A_TURN = 100
 """Facts folded before other coroutines run."""
 _CHECKPOINTS_A_TURN = 20
@@ -67,7 +68,8 @@ class TakeoverSession:
         self._watch = ReaderWatch(monotonic_s)
         self._logged_halted: set[str] = set()
         self._rejected_from = begun.found.index.position
-        self._rejected = RejectedCopies(sender.producer, settings.topics, reading.partition, monotonic_s)
+        self._facts_topic = settings.topics.facts
+        self._says_rejected_at_s = 0.0
         self._published_to = begun.published_to
         """Offset up to which the published decisions were read."""
         self.checkpoints = CheckpointKeeper(settings, opened, self.lead, sender, marks, self._written, metrics, begun.found.slots)
@@ -192,8 +194,7 @@ class TakeoverSession:
             await self._note_halted()
             return
         if not record.group and record.offset >= max(1, self._rejected_from) and not isinstance(fact, NoRecord):
-            self._metrics.rejected.inc()
-            await self._rejected.write(fact.key, fact.value, record)
+            self._note_rejected(record)
         kind = record.event.__class__
         if kind is GroupConfigured and lead.must_read_published(record):
             self._published_to = await answered(self._reading.read_published(lead, self._published_to))
@@ -215,6 +216,15 @@ class TakeoverSession:
                 await self._note_halted()
             if group.waiting and group.waiting[0].number <= group.last_published:  # no acknowledgement is under way that would store it
                 await self.checkpoints.store(group.name, group.last_published)
+
+    def _note_rejected(self, record: FactRecord) -> None:
+        """Counts a record that belongs to no group. One in a minute is logged, with its place."""
+        self._metrics.rejected.inc()
+        if self._monotonic_s() >= self._says_rejected_at_s:
+            self._says_rejected_at_s = self._monotonic_s() + REJECTED_AGAIN_S
+            code: str = record.event.code  # type: ignore[union-attr]  # a record without a group is Undecodable
+            text = "partition %d: the record at offset %d of %s belongs to no group: %s; limit the right to write there"
+            _LOG.warning(text, self._partition, record.offset, self._facts_topic, code)
 
     async def _note_halted(self) -> None:
         """Says for archives where groups have halted, before anything else is decided."""

@@ -7,7 +7,6 @@ from pathlib import Path
 import attrs
 
 from equipoise.events.errors import EquipoiseError
-from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.log.kafka.log_topics import BASES_MUST_BE, MUST_BE, Topics
 from equipoise.member import Member
@@ -99,9 +98,3 @@ class LedLog:
             return await verify_log(self.connection, self.topics)
         except EquipoiseError as error:
             return [str(error)]
-
-    async def is_copied(self) -> bool:
-        """Whether the topic of rejected records has any."""
-        place = TopicPartition(self.topics.rejected, 0)
-        async with writer(self.connection) as producer:
-            return (await producer.leader_ends([place]))[place].offset > 0

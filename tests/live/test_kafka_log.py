@@ -19,7 +19,7 @@ from equipoise.events.facts import LogOpened, MemberLeft, Undecodable
 from equipoise.events.records import FactRecord
 from equipoise.kafka.started_clients import writer
 from equipoise.log import open_log
-from equipoise.log.kafka.envelope import pack_fact, pack_payload, partition_of
+from equipoise.log.kafka.envelope import fact_row, pack_fact, pack_payload, partition_of
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
@@ -40,7 +40,7 @@ def document(*args: str) -> dict:
 
 
 async def live_for_a_while(settings: WorkerSettings, group: str) -> list[str]:
-    """Two members, a third, rubbish in between; returns what the rejected topic holds."""
+    """Two members, a third, rubbish in between; returns why records belong to no group."""
     async with Worker(settings), Swarm(settings, settings.topics) as swarm:
         await swarm.configure(group, configured(initial_delay_ms=200, acceptable_recovery_lag=100, checkpoint_every_records=5), topology(6))
         swarm.add(group, ["m1", "m2"])
@@ -56,7 +56,9 @@ async def live_for_a_while(settings: WorkerSettings, group: str) -> list[str]:
         swarm.add(group, ["m3"])
         await swarm.until_all_run(group, 6, ["m1", "m2", "m3"])
         assert not swarm.overlaps
-    return [json.loads(dict(record.headers)["equipoise"])["code"] for record in await everything(settings, settings.topics.rejected)]
+    found = await everything(settings, settings.topics.facts, partition)
+    rows = [fact_row(each.key, each.value, each.offset, each.timestamp_ms).record() for each in found]
+    return [each.event.code for each in rows if not each.group and isinstance(each.event, Undecodable)]
 
 
 @pytest.mark.smoke

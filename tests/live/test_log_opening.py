@@ -26,7 +26,6 @@ async def test_log_is_opened_once_by_several_workers(bootstrap: str, prefix: str
     assert first == second == await read_opening(connection, topics)
     assert first.partitions == 2
     assert await partition_count(connection, topics.decisions) == 2
-    assert await partition_count(connection, topics.rejected) == 1
     await ensure_topics(connection, topics, partitions=5)  # an existing log stays as it is
     assert await open_partitions(connection, topics) == first
 

@@ -311,7 +311,7 @@ def log_created_again(deployment: Deployment, random: Random) -> float | None:
     def create() -> None:
         for what, name in names.items():
             configs = {**MADE_WITH[what], **MUST_BE[what], "min.insync.replicas": "2"}
-            deployment.cluster.create_topic(name, 1 if what == "rejected" else LOG_PARTITIONS, BROKERS, configs)
+            deployment.cluster.create_topic(name, LOG_PARTITIONS, BROKERS, configs)
 
     gone_s = random.uniform(2, 5)
     deployment.later(gone_s, create)

@@ -41,7 +41,6 @@ from equipoise.member.tasks.writer import TaskWriter
 from equipoise.statemachine import transitions
 from equipoise.statemachine.member import MemberSession, MemberSettings
 from equipoise.statemachine.state import GroupState
-from equipoise.worker import takeover_session
 from equipoise.worker.log_identity import LogIdentity
 from tests.simulated import broker_faults, upgrade_faults  # noqa: F401  # they add their faults
 from tests.simulated.deploys import DeployStorm, run_deploys
@@ -71,15 +70,6 @@ class Switch:
 
 def _tokens_alone() -> Any:
     return mock.patch.object(Origin, "__lt__", lambda self, other: self.token < other.token)
-
-
-def _rejected_whole() -> Any:
-    cut = envelope.rejected_record
-
-    def whole(key: bytes | None, value: bytes | None, *place: Any) -> Any:
-        return key, value, cut(key, value, *place)[2]
-
-    return mock.patch.object(takeover_session, "rejected_record", whole)
 
 
 @contextlib.contextmanager
@@ -265,7 +255,6 @@ def _any_topology() -> Any:
 
 SWITCHES = (
     Switch("tokens", "1", "Origins are compared by their tokens alone.", "log_created_again,kill_member", "both", _tokens_alone),
-    Switch("rejected", "2", "A record without a group is set aside whole.", "operators", "both", _rejected_whole),
     Switch("partitions", "3", "A member may be given every partition of its sub-topologies.", "more_partitions", "both", _sub_topologies_alone),
     Switch("log_id", "5", "A member knows its log by the end of its decisions alone.", "log_created_again,kill_member", "both", _log_by_its_end),
     Switch("lock", "6", "Any free lock proves a former process dead.", "disks", "both", _any_free_lock),

@@ -13,7 +13,6 @@ other form of log. Offset and append time of a record are the broker's.
 
 from __future__ import annotations
 
-import json
 import logging
 import zlib
 from functools import lru_cache
@@ -177,33 +176,6 @@ class NoRecord:
 def no_record_row(hole: NoRecord) -> FactRow:
     """Returns the row that holds the place of such an offset: offsets are dense in every log."""
     return _row(hole.offset, hole.timestamp_ms, *_undecodable("", "no_record", b""))
-
-
-MOST_REJECTED_BYTES = 100_000
-"""Most bytes of the value of a record without a group in the topic of rejected records."""
-
-
-def rejected_record(key: bytes | None, value: bytes | None, code: str, topic: str, partition: int, offset: int) -> tuple[bytes | None, bytes, bytes]:
-    """Returns key, value and header `equipoise` for the topic of rejected records, for a record
-    without a group.
-
-    Key and value are cut to MOST_KEY_BYTES and MOST_REJECTED_BYTES, so that the record fits,
-    compressed or not. The header is JSON: the reason (`code`), the place of the whole record
-    (`topic`, `partition`, `offset`), the length and CRC-32 of its value, and whether anything was
-    `cut`.
-    """
-    key_bytes, value_bytes = key or b"", value or b""
-    is_cut = len(key_bytes) > MOST_KEY_BYTES or len(value_bytes) > MOST_REJECTED_BYTES
-    why = {
-        "code": code,
-        "topic": topic,
-        "partition": partition,
-        "offset": offset,
-        "length_bytes": len(value_bytes),
-        "crc32": zlib.crc32(value_bytes),
-        "cut": is_cut,
-    }
-    return key_bytes[:MOST_KEY_BYTES] or None, value_bytes[:MOST_REJECTED_BYTES], json.dumps(why).encode()
 
 
 # ---------------------------------------------------------------------------------------- decisions

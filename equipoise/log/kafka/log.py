@@ -7,7 +7,7 @@ fact, then its decisions. It differs from an embedded log in these points:
   compare them.
 - Decisions of a group that was halted for a while may come far behind their facts.
 - Partitions are read one after the other, each from its LogOpened. A group is in one of them.
-- Records without a group (the worker copies them to ``<prefix>.rejected``) are not yielded.
+- Records without a group are not yielded.
 - Only its worker and its members write to it.
 """
 

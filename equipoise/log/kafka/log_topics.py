@@ -17,7 +17,6 @@ MUST_BE = {
     "facts": {**_ALWAYS, "cleanup.policy": "delete"},
     "decisions": {**_ALWAYS, "cleanup.policy": "delete"},
     "checkpoints": {**_ALWAYS, "cleanup.policy": "compact"},
-    "rejected": {"cleanup.policy": "delete"},
 }
 """Required settings. LogAppendTime: group time is the broker's, not the sender's
 (docs/protocol.md#l2). No unclean election: an acknowledged record stays. No compaction of facts and
@@ -29,7 +28,6 @@ MADE_WITH = {
     "facts": {"retention.ms": "-1", "retention.bytes": "-1"},
     "decisions": {"retention.ms": "-1", "retention.bytes": "-1"},
     "checkpoints": {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"},
-    "rejected": {"retention.ms": str(30 * 24 * 3_600_000)},
     "bases": {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"},
 }
 """Further settings of topics that a worker makes. Operators may change them
@@ -87,11 +85,6 @@ class Topics:
         `equipoise.log.kafka.bases_topic`. A log without retention has none.
         """
         return f"{self.prefix}.bases"
-
-    @property
-    def rejected(self) -> str:
-        """Records of the facts topic without a group, with the reason. One partition."""
-        return f"{self.prefix}.rejected"
 
     def name_of(self, what: str) -> str:
         """Returns the topic for a key of MUST_BE."""

@@ -81,10 +81,9 @@ async def new_topics(
     insync = {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
     wanted = []
     for what, must in must_be.items():
-        count = 1 if what == "rejected" else partitions
         more = segments if what in ("facts", "decisions") else {}
         sizes = {MOST_BYTES: str(KAFKAS_BYTES)}
-        wanted.append(NewTopic(topics.name_of(what), count, copies, {**insync, **sizes, **MADE_WITH[what], **more, **must}))
+        wanted.append(NewTopic(topics.name_of(what), partitions, copies, {**insync, **sizes, **MADE_WITH[what], **more, **must}))
     return wanted
 
 

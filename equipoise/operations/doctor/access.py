@@ -63,8 +63,7 @@ def _worker(topics: Topics, application: Application | None) -> Iterator[Need]:
     for topic in (topics.facts, topics.decisions, topics.checkpoints):
         yield _topic(topic, "Read", "no partition is taken over")
         yield _topic(topic, "Write", "nothing is decided")
-    yield _topic(topics.rejected, "Write", "a record without a group ends every takeover session")
-    for topic in (topics.facts, topics.decisions, topics.checkpoints, topics.rejected):
+    for topic in (topics.facts, topics.decisions, topics.checkpoints):
         yield _topic(topic, "DescribeConfigs", "the worker does not start: it checks its topics")
     yield Need(Acl("Group", f"{topics.prefix}.worker", "Read"), "no partition is assigned to the worker")
     create = Acl("Topic", f"{topics.prefix}.", "Create", is_prefix=True)

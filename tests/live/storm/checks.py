@@ -5,7 +5,6 @@ printed, and asks nothing of who wrote it.
 from __future__ import annotations
 
 import collections
-import json
 import re
 import subprocess
 import sys
@@ -16,8 +15,9 @@ from typing import Any
 import attrs
 
 from equipoise.events.decisions import Decision, EventRejected, MemberExpired
+from equipoise.events.facts import Undecodable
 from equipoise.kafka.connection import Connection
-from equipoise.log.kafka.envelope import decision_record, stored_decision
+from equipoise.log.kafka.envelope import decision_record, fact_row, stored_decision
 from equipoise.log.kafka.log_topics import Topics
 from equipoise.member.copies.fencing import AT_LEAST_ONCE, FENCE_KEY, SOURCES_KEY
 from equipoise.member.copies.origin import Origin, read_origin
@@ -184,10 +184,12 @@ def verifies(bootstrap: str, prefix: str) -> Check:
 async def rejected_records(connection: Connection, topics: Topics) -> Check:
     """Records that belong to no group."""
     reasons: collections.Counter[str] = collections.Counter()
-    async for record in everything(connection.options(), topics.rejected, "read_uncommitted"):
-        reasons[json.loads(dict(record.headers)["equipoise"])["code"]] += 1
+    async for record in everything(connection.options(), topics.facts, "read_uncommitted"):
+        found = fact_row(record.key, record.value, record.offset, record.timestamp).record()
+        if not found.group and isinstance(found.event, Undecodable):
+            reasons[found.event.code] += 1
     unexplained = [f"{code}: {count}" for code, count in sorted(reasons.items()) if code not in EXPLAINED_RECORDS]
-    return Check(f"{topics.rejected} has nothing unexplained", not unexplained, _told(reasons) or "it is empty", tuple(unexplained))
+    return Check(f"{topics.facts} has no unexplained record without a group", not unexplained, _told(reasons) or "it is empty", tuple(unexplained))
 
 
 async def decisions(connection: Connection, topics: Topics) -> AsyncIterator[Decision]:

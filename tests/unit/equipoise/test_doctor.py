@@ -157,7 +157,7 @@ def changed(what: str, **settings: str) -> dict[str, dict[str, str]]:
 
 
 def test_log_as_a_worker_makes_it_is_fine() -> None:
-    assert only(log()).text == "p.facts, p.decisions, p.checkpoints, p.rejected: 2 partitions, settings as they must be"
+    assert only(log()).text == "p.facts, p.decisions, p.checkpoints: 2 partitions, settings as they must be"
 
 
 @pytest.mark.parametrize("what", MUST_BE)
@@ -179,7 +179,12 @@ def test_setting_that_a_worker_refuses_is_a_problem_with_the_command(what: str) 
         ({**FOUND, "p.facts": topic(3, 2)}, SOUND, "warning", "p.facts: replicas of partitions 0, 1 are not in sync"),
         ({**FOUND, "p.facts": topic(1, 1)}, SOUND, "warning", "p.facts has 1 replica on 3 brokers"),
         ({**FOUND, "p.decisions": topic(partitions=1)}, SOUND, "problem", "p.decisions has 1 partitions, and p.facts 2"),
-        ({**FOUND, "p.rejected": NOWHERE}, {name: each for name, each in SOUND.items() if name != "p.rejected"}, "problem", "p.rejected: not there"),
+        (
+            {**FOUND, "p.checkpoints": NOWHERE},
+            {name: each for name, each in SOUND.items() if name != "p.checkpoints"},
+            "problem",
+            "p.checkpoints: not",
+        ),
     ],
 )
 def test_log_that_differs_is_named(found: Any, settings: Any, status: str, text: str) -> None:
@@ -199,7 +204,7 @@ def test_limit_of_a_message_is_the_default_of_kafka() -> None:
 
 def test_settings_that_may_not_be_read_are_unknown() -> None:
     found = only(log(settings={}))
-    assert (found.status, found.text) == ("unknown", "settings of p.facts, p.decisions, p.checkpoints, p.rejected: this user may not read them")
+    assert (found.status, found.text) == ("unknown", "settings of p.facts, p.decisions, p.checkpoints: this user may not read them")
     assert log(dict.fromkeys(NAMES.values(), HIDDEN), {}) == []
 
 

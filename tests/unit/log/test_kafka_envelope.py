@@ -4,7 +4,6 @@ group's partition never changes.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable
 
@@ -210,31 +209,6 @@ def test_fact_too_large_of_any_kind_is_undecodable(kind: int) -> None:
     assert len(row.payload) < 100
     event = row.record().event
     assert event == Undecodable(code="too_large", kind=kind, length_bytes=len(payload), crc32=zlib.crc32(payload))
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "kept_key", "kept_value", "is_cut"),
-    [
-        (None, None, None, b"", False),
-        (b"\xff", None, b"\xff", b"", False),
-        (b"", b"value", None, b"value", False),
-        (None, b"v" * 100_000, None, b"v" * 100_000, False),
-        (None, b"v" * 5_000_000, None, b"v" * 100_000, True),
-        (b"k" * 4_001, b"value", b"k" * 4_000, b"value", True),
-    ],
-)
-def test_rejected_record_of_any_size_fits(key: bytes | None, value: bytes | None, kept_key: bytes | None, kept_value: bytes, is_cut: bool) -> None:
-    *kept, why = envelope.rejected_record(key, value, "no_group", "equipoise.facts", 3, 41)
-    assert kept == [kept_key, kept_value]
-    assert json.loads(why) == {
-        "code": "no_group",
-        "topic": "equipoise.facts",
-        "partition": 3,
-        "offset": 41,
-        "length_bytes": len(value or b""),
-        "crc32": zlib.crc32(value or b""),
-        "cut": is_cut,
-    }
 
 
 def test_row_of_no_record_keeps_offset_without_group() -> None:
