@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from aiokafka.client import ConnectionGroup
@@ -15,8 +16,9 @@ from equipoise.kafka.aiokafka_lifecycle import CountingClient, start_client, sto
 from equipoise.kafka.aiokafka_log import FailedConnections, hold_back_log
 from equipoise.kafka.aiokafka_metadata import restrain
 from equipoise.kafka.bounded_waits import BoundedWaits
-from equipoise.kafka.client import CLOSE_S, NO_EPOCH, TopicPartition, call_off
+from equipoise.kafka.client import CLOSE_S, NO_EPOCH, BrokerFailures, TopicPartition, call_off
 from equipoise.kafka.throttling import Throttling
+from equipoise.kafka.wire_clients import WireClients
 
 
 class AiokafkaWire:
@@ -137,3 +139,20 @@ class AiokafkaWire:
 
 def _group(apart: bool) -> Any:
     return ConnectionGroup.COORDINATION if apart else ConnectionGroup.DEFAULT
+
+
+_THROTTLING = Throttling()
+"""Of this process."""
+
+
+class DeployedClients(WireClients):
+    """Makes clients, in the event loop that runs them. `connection`: aiokafka's options for the
+    connection.
+    """
+
+    def __init__(self, connection: Mapping[str, Any]) -> None:
+        super().__init__(lambda **options: AiokafkaWire({**connection, **options}, _THROTTLING), _THROTTLING)
+
+    def hold_back_log(self, failures: BrokerFailures) -> AbstractContextManager[None]:
+        """See `client.Clients`."""
+        return hold_back_log(failures)

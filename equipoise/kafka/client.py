@@ -1,5 +1,5 @@
 """What equipoise needs of a Kafka client. Hosts are written against this interface, so that the
-same code runs on real brokers (`aiokafka_client`) and on simulated ones.
+same code runs on real brokers (`aiokafka_wire`) and on simulated ones.
 
 A client is made by `Connection.clients`, and belongs to the event loop that starts it. Errors are
 those of `aiokafka.errors`, on simulated brokers too.

@@ -117,7 +117,7 @@ class Connection:
         installed, or TLS files cannot be used.
         """
         try:
-            from equipoise.kafka.aiokafka_client import DeployedClients
+            from equipoise.kafka.aiokafka_wire import DeployedClients
         except ImportError:
             raise InputError(MISSING) from None
         return DeployedClients(self.options())

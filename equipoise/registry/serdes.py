@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from equipoise._extras import needed_by
 from equipoise.events.errors import FieldError, InputError
 from equipoise.member.tasks.serdes import values_of
-from equipoise.registry import wire
 from equipoise.registry.client import AVRO, JSON, PROTOBUF, RegisteredSchema, SchemaRegistry
 from equipoise.registry.protobuf_files import names_at
 
@@ -37,12 +36,12 @@ class _RegistrySerde:
             schema = self._schema()
             if self._subject is None:
                 raise InputError(f"{type(self).__name__}: to send, give it the subject of its schema, such as 'orders-value'")
-            self._head = wire.head(self._registry.number(self._subject, schema, register=self._register))
+            self._head = head_of(self._registry.number(self._subject, schema, register=self._register))
         return self._head
 
     def _written_by(self, data: bytes) -> RegisteredSchema:
         """Returns the schema of a record. Raises InputError when it is of another kind."""
-        number = wire.schema_number(data)
+        number = schema_number(data)
         found = self._registry.schema(number)
         if found.kind != self.kind:
             raise InputError(f"schema {number} of the record is of kind {found.kind}, and {type(self).__name__} reads {self.kind}")
@@ -101,12 +100,12 @@ class AvroSerde(_RegistrySerde):
 
     def deserialize(self, data: bytes) -> Any:
         """Raises InputError when this is no such record; SerdeUnavailableError."""
-        number = wire.schema_number(data)
+        number = schema_number(data)
         parsed = self._parsed.get(number)
         if parsed is None:
             parsed = self._parsed[number] = self._parse(self._written_by(data))
         source = io.BytesIO(data)
-        source.seek(wire.HEAD_BYTES)
+        source.seek(HEAD_BYTES)
         try:
             read = self._fastavro.schemaless_reader(source, parsed, self._own)
         except (EOFError, ValueError, TypeError, IndexError, KeyError, self._fastavro.read.SchemaResolutionError) as error:
@@ -180,14 +179,14 @@ class JsonSchemaSerde(_RegistrySerde):
 
     def deserialize(self, data: bytes) -> Any:
         """Raises InputError when this is no such record; SerdeUnavailableError."""
-        number = wire.schema_number(data)
+        number = schema_number(data)
         checker = self._checkers.get(number)
         if checker is None:
             found, others = self._written_by(data), {}  # type: tuple[RegisteredSchema, dict[str, Any]]
             self._collect(found, others)
             checker = self._checkers[number] = self._checker(json.loads(found.text), others)
         try:
-            read = json.loads(data[wire.HEAD_BYTES :])
+            read = json.loads(data[HEAD_BYTES:])
         except ValueError as error:
             raise InputError(f"it is no JSON behind the number of schema {number}: {error}") from None
         if self._check_read:
@@ -256,12 +255,12 @@ class ProtobufSerde(_RegistrySerde):
             data: bytes = value.SerializeToString(deterministic=True)
         except self._errors as error:
             raise InputError(f"the message cannot be written: {error}") from None
-        return head + wire.packed_path(self._path) + data
+        return head + packed_path(self._path) + data
 
     def deserialize(self, data: bytes) -> Any:
         """Raises InputError when this is no such record; SerdeUnavailableError."""
-        number = wire.schema_number(data)
-        path, at = wire.unpacked_path(data, wire.HEAD_BYTES)
+        number = schema_number(data)
+        path, at = unpacked_path(data, HEAD_BYTES)
         written = number, tuple(path)
         if written not in self._known:
             found, expected = names_at(self._written_by(data).text, path), self._of.DESCRIPTOR.full_name
@@ -283,3 +282,62 @@ def _path_of(message: Any) -> list[int]:
         path.insert(0, [each.full_name for each in there].index(message.full_name))
         message = outer
     return path
+
+
+# The first bytes of a record whose schema is in a registry: a byte 0, the number of the schema in
+# 4 bytes, and with Protobuf the path to the message in its file.
+
+MAGIC = b"\0"
+HEAD_BYTES = 5
+_FIRST_MESSAGE = b"\0"
+
+
+def head_of(number: int) -> bytes:
+    """The first bytes for a schema."""
+    return MAGIC + number.to_bytes(HEAD_BYTES - 1)
+
+
+def schema_number(data: bytes) -> int:
+    """The number of the schema of a record. Raises InputError."""
+    if len(data) < HEAD_BYTES or data[:1] != MAGIC:
+        raise InputError(f"{data[:16]!r} does not begin with a byte 0 and the number of a schema: it was written without a registry")
+    return int.from_bytes(data[1:HEAD_BYTES])
+
+
+def packed_path(path: Sequence[int]) -> bytes:
+    """The place of a message in its file: the index of the outermost one, then of each within."""
+    if list(path) == [0]:
+        return _FIRST_MESSAGE
+    return b"".join(_varint(each << 1) for each in (len(path), *path))
+
+
+def unpacked_path(data: bytes, at: int) -> tuple[list[int], int]:
+    """The path that begins at this byte, and where the message begins. Raises InputError."""
+    count, at = _read_varint(data, at)
+    path = []
+    for _ in range(min(count, len(data))):
+        index, at = _read_varint(data, at)
+        path.append(index)
+    return path or [0], at
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number that is not negative, in zigzag."""
+    number = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise InputError("the path to the message behind the number of the schema is cut off")
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return number >> 1, at

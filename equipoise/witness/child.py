@@ -152,7 +152,7 @@ async def tell(said: dict[str, Any], by_s: float, monotonic_s: Callable[[], floa
 
     from aiokafka.errors import KafkaError
 
-    from equipoise.kafka.aiokafka_client import DeployedClients
+    from equipoise.kafka.aiokafka_wire import DeployedClients
     from equipoise.kafka.prepared_append import request_timeout_ms
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # one line says how it went

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from equipoise.assignors import AssignmentProblem, MemberSpec, Task, TaskLoad
 from equipoise.assignors.load_balanced import LoadBalanced
-from equipoise.assignors.load_balanced.load_target import REBALANCING
+from equipoise.assignors.load_balanced.assignor import REBALANCING
 from equipoise.assignors.load_balanced.weights import weights
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId

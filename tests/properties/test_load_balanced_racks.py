@@ -15,7 +15,7 @@ from equipoise.assignors import AssignmentProblem, DelegatingAssignor, Partition
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.racks import Racks
 from equipoise.assignors.load_balanced import LoadBalanced
-from equipoise.assignors.load_balanced.load_target import REBALANCING
+from equipoise.assignors.load_balanced.assignor import REBALANCING
 from equipoise.assignors.load_balanced.rack_aware_swaps import swap_for_racks
 from equipoise.assignors.load_balanced.utilisation import Utilisation
 from equipoise.assignors.load_balanced.weights import weights

@@ -12,7 +12,7 @@ import pytest
 from equipoise.assignors import AssignmentProblem, LoadBalance, MemberSpec, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.load_balanced import LoadBalanced
-from equipoise.assignors.load_balanced.load_target import REBALANCING
+from equipoise.assignors.load_balanced.assignor import REBALANCING
 from equipoise.assignors.load_balanced.weights import FAIR_SHARE, weights
 from equipoise.events.errors import FieldError
 from equipoise.events.settings import GroupSettings

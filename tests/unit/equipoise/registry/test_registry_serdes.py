@@ -22,7 +22,7 @@ from equipoise.events.errors import FieldError, InputError
 from equipoise.member.tasks.serdes import SerdeUnavailableError
 from equipoise.registry import AvroSerde, JsonSchemaSerde, ProtobufSerde, RegistryError, SchemaRegistry
 from equipoise.registry.protobuf_files import names_at
-from equipoise.registry.wire import packed_path, unpacked_path
+from equipoise.registry.serdes import packed_path, unpacked_path
 from equipoise.testing import TaskDriver
 from tests.schema_registry import RegistryServer, serving
 
