@@ -23,6 +23,7 @@ from equipoise.events.codec import make_record
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, LogOpened, MemberJoined, MemberLeft, MemberUnchanged, PartitionsObserved
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.hosting.runtime import DEPLOYED
+from equipoise.replay.all_clear import Grounds, led_here
 from equipoise.replay.sentences import TOLD_FACTS, tell
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.partition import PartitionLead
@@ -72,6 +73,9 @@ class _Worker:
 
     def unready(self) -> str:
         return ""
+
+    def grounds(self, partition: int, lead: GroupLead) -> Grounds:
+        return led_here(lead.machine.state)
 
     def _beginning(self) -> Iterator[Fact]:
         config: GroupConfigured = configured(initial_delay_ms=0, max_warmups=20, max_warmups_per_member=20)

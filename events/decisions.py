@@ -11,6 +11,9 @@ from equipoise.events.errors import FieldError
 from equipoise.events.facts import ChangeVerdict
 from equipoise.events.tasks import TaskId
 
+REACHED = "balanced"
+"""`BalanceEvaluated.verdict`: the target is reached, and the round has found nothing to do."""
+
 _member = attrs.field(validator=fields.text())
 _incarnation = attrs.field(validator=fields.integer())
 
@@ -34,7 +37,7 @@ class MemberExpired:
 class BalanceEvaluated:
     """The leader's verdict on the balance of the group. Emitted when it changes."""
 
-    verdict: str = attrs.field(validator=fields.one_of("empty", "balanced", "warming", "moving", "blocked"))
+    verdict: str = attrs.field(validator=fields.one_of("empty", REACHED, "warming", "moving", "blocked"))
     """balanced: the target is reached. warming: copies are restoring. moving: tasks change owners.
     blocked: movements are wanted, but none can begin.
     """

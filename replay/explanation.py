@@ -17,11 +17,11 @@ from equipoise.assignors import LoadBalance, Movement, MovementState, Plan, regi
 from equipoise.events.errors import InputError
 from equipoise.events.records import BaseState, Entry
 from equipoise.events.tasks import TaskId
+from equipoise.replay.all_clear import AllClear, Grounds, HowComplete, grounds_of
 from equipoise.replay.group_view import TaskRow, preparing_row, task_rows
 from equipoise.replay.history import Candidate, Condition, History, Interval, MoveStory, candidates
 from equipoise.replay.replayer import Replayer
-from equipoise.replay.trouble import UNCONFIGURED
-from equipoise.replay.undecided import Undecided
+from equipoise.replay.trouble import UNCONFIGURED, parked_text, wrong
 from equipoise.replay.wording import cause_text, clock_text, counted, lag_form, lag_text, preparing_text, reason_text, share_text, span_text
 from equipoise.statemachine.machine import AssignorLoader
 from equipoise.statemachine.restart_view import as_it_is, with_all_present
@@ -76,8 +76,8 @@ class Explanation:
     stopped: tuple[Interval, ...]
     """Intervals in which no member ran it."""
     first_divergence: int | None
-    undecided: Undecided | None = None
-    """Facts behind this one that nobody has decided on; None: there is none."""
+    grounds: Grounds
+    """Who decides and reports, and how far the log was read."""
 
     def document(self) -> dict[str, Any]:
         return {
@@ -104,7 +104,7 @@ class Explanation:
                 for interval in self.stopped
             ],
             "log_differs_at": self.first_divergence,
-            "undecided": None if self.undecided is None else self.undecided.document(),
+            "grounds": self.grounds.document(),
         }
 
 
@@ -139,9 +139,16 @@ def move_document(move: MoveStory, now_ms: int) -> dict[str, Any]:
 
 
 def explain(
-    entries: Iterable[Entry], task: TaskId, *, group: str | None = None, at_offset: int | None = None, load: AssignorLoader = registry.load
+    entries: Iterable[Entry],
+    task: TaskId,
+    *,
+    group: str | None = None,
+    at_offset: int | None = None,
+    known: Grounds | None = None,
+    load: AssignorLoader = registry.load,
 ) -> Explanation:
-    """Explains `task` after the fact at `at_offset` (None: at the end of the log).
+    """Explains `task` after the fact at `at_offset` (None: at the end of the log). `known`: who
+    decides and reports, of a log that is written now; None: nobody was asked.
 
     Raises InputError when the topology at that offset does not have the task, and what
     `Replayer.follow` raises.
@@ -154,24 +161,33 @@ def explain(
     row = next(iter(task_rows(state, task)), None)
     if row is None:
         parts = () if state.topology is None else state.topology.subtopologies
-        known = ", ".join(f"{part.subtopology}_0 to {part.subtopology}_{part.partitions - 1}" for part in parts) or "none yet"
-        raise InputError(f"--task: the group has no task {task} at offset {state.last_offset}; it has {known}")
+        there = ", ".join(f"{part.subtopology}_0 to {part.subtopology}_{part.partitions - 1}" for part in parts) or "none yet"
+        raise InputError(f"--task: the group has no task {task} at offset {state.last_offset}; it has {there}")
     history.finish(replayer.last_append_ms)
-    return attrs.evolve(_Explaining(replayer, history, row).explanation(), undecided=replayer.undecided if at_offset is None else None)
+    own = grounds_of(state, undecided=replayer.undecided if at_offset is None else None)
+    grounds = own if known is None else attrs.evolve(known, as_of=attrs.evolve(own.as_of, age_ms=known.as_of.age_ms), complete=own.complete)
+    return _Explaining(replayer, history, row, grounds).explanation()
 
 
-def explain_decided(read: Callable[[], Iterable[Entry]], task: TaskId, *, group: str | None = None, at_offset: int | None = None) -> Explanation:
+def explain_decided(
+    read: Callable[[], Iterable[Entry]], task: TaskId, *, group: str | None = None, at_offset: int | None = None, known: Grounds | None = None
+) -> Explanation:
     """`explain`, at the last fact that is decided on where `at_offset` is None. `read`: begins to
-    read the log. Raises what `explain` raises.
+    read the log. `known`: what was found of a log that is written now: what came later may be
+    written soon. Raises what `explain` raises.
     """
-    found = explain(read(), task, group=group, at_offset=at_offset)
-    undecided = found.undecided
+    found = explain(read(), task, group=group, at_offset=at_offset, known=known)
+    undecided = found.grounds.complete.undecided
     if at_offset is not None or undecided is None:
         return found
-    return attrs.evolve(explain(read(), task, group=group, at_offset=undecided.offset - 1), undecided=undecided)
+    before = explain(read(), task, group=group, at_offset=undecided.offset - 1, known=known)
+    is_late = known is None or known.complete.undecided is not None
+    return attrs.evolve(before, grounds=attrs.evolve(before.grounds, complete=HowComplete(undecided=undecided if is_late else None, unread="")))
 
 
-def explain_state(base: BaseState, task: TaskId, *, moves: Sequence[MoveStory], stopped: Sequence[Interval], unknown_before: str) -> Explanation:
+def explain_state(
+    base: BaseState, task: TaskId, *, moves: Sequence[MoveStory], stopped: Sequence[Interval], unknown_before: str, grounds: Grounds
+) -> Explanation:
     """Explains `task` in a state, without the log before it. `moves`, `stopped`: its movements, and
     the intervals in which no member ran it, as far as they are known. `unknown_before`: what
     follows ``TASK is on MEMBER`` where none of them brought it there.
@@ -188,14 +204,15 @@ def explain_state(base: BaseState, task: TaskId, *, moves: Sequence[MoveStory], 
     history.moves = list(moves)
     history.intervals = list(stopped)
     history.under_way = {move.task: move for move in moves if move.outcome == "under way"}
-    return _Explaining(replayer, history, row, unknown_before).explanation()
+    return _Explaining(replayer, history, row, grounds, unknown_before).explanation()
 
 
 class _Explaining:
     """Explains one task at one offset."""
 
-    def __init__(self, replayer: Replayer, history: History, row: TaskRow, unknown_before: str | None = None) -> None:
+    def __init__(self, replayer: Replayer, history: History, row: TaskRow, grounds: Grounds, unknown_before: str | None = None) -> None:
         self.replayer = replayer
+        self.grounds = grounds
         self.unknown_before = unknown_before
         self.state: GroupState = replayer.machine.state
         self.history = history
@@ -231,6 +248,7 @@ class _Explaining:
             max_warmups=self.state.settings.max_warmups,
             stopped=tuple(interval for interval in self.history.intervals if interval.condition is not Condition.RUNNING),
             first_divergence=self.replayer.first_divergence,
+            grounds=self.grounds,
         )
 
     def _sources(self) -> tuple[str, ...]:
@@ -418,6 +436,10 @@ class _Explaining:
         if owner is None:
             return []
         sentences = []
+        if self.row.parked is not None:
+            kept = f"{owner.member_id} keeps it and handles nothing more in it: mend the handler, and restart the member"
+            sentences.append(f"It failed{parked_text(state, self.task)}. {kept}.")
+        sentences += [f"{owner.member_id}: {each}." for each in owner.troubles]
         sentences += self._restart(owner)
         if state.phase is not GroupPhase.SHADOWING and not state.is_away(owner.member_id):
             silent_ms = state.now_ms - owner.last_heard_ms
@@ -479,14 +501,22 @@ class _Explaining:
         capacity = sum(each.capacity for each in self.state.members.values() if not each.leaving)
         share = f"{len(member.active)} of {len(self.state.tasks())} tasks with {member.capacity} of {counted(capacity, 'thread')}"
         balance = (
-            "balanced"
+            self._balanced()
             if plan.imbalance_now == 0
-            else f"{counted(plan.imbalance_now, 'task')} off balance, and {counted(plan.cost.imbalance, 'task')} when all is done"
+            else f"the group is {counted(plan.imbalance_now, 'task')} off balance, and {counted(plan.cost.imbalance, 'task')} when all is done"
         )
         if plan.load is not None:
-            share, balance = f"{len(member.active)} tasks, and the load is its measure{self._load_now(owner)}", self._load_balance(plan.load)
+            share, balance = (
+                f"{len(member.active)} tasks, and the load is its measure{self._load_now(owner)}",
+                f"the group is {self._load_balance(plan.load)}",
+            )
         would = "equipoise would leave it there" if self.state.phase is GroupPhase.SHADOWING else "It stays where it is: the target has it there"
-        return [f"{would}. {owner} has {share}; the group is {balance}."]
+        return [f"{would}. {owner} has {share}; {balance}."]
+
+    def _balanced(self) -> str:
+        """Says that shares are even, unless something is wrong that the shares do not show."""
+        trouble = next(iter(wrong(self.state)), None)
+        return self.grounds.says(AllClear.BALANCED) if trouble is None else f"the shares are even, but {trouble}"
 
     def _load_now(self, owner: str) -> str:
         at = next((each for each in self.candidates_now if each.member_id == owner), None)

@@ -21,7 +21,7 @@ from equipoise.events.decisions import Decision, MemberExpired
 from equipoise.events.errors import DamagedError, InputError
 from equipoise.events.facts import BaseRequested, GroupConfigured, LogOpened
 from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord
-from equipoise.replay.undecided import Undecided
+from equipoise.replay.all_clear import Undecided
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.published import Match, compare

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from equipoise.events.decisions import (
+    REACHED,
     AssignmentIssued,
     AssignmentProposed,
     BalanceEvaluated,
@@ -75,8 +76,8 @@ VALUES = (
     "assignor",
 )
 """Names of what a sentence says as codes and numbers (equipoise/schemas/worker.json)."""
-_FINAL = ("balanced", "blocked")
-"""Verdicts that the moves do not show."""
+_FINAL = {REACHED: "the target is reached", "blocked": "blocked"}
+"""Verdict that the moves do not show -> text."""
 
 
 @attrs.frozen
@@ -186,8 +187,13 @@ def of_decision(decision: Decision, fact: Fact) -> Iterator[Sentence]:
             yield Sentence(f"{decision.member_id}: {warning_text(decision)}", {**_member(decision), "reason": decision.code}, logging.WARNING)
         case BalanceEvaluated(verdict=verdict) if verdict in _FINAL:
             yield Sentence(
-                f"{verdict}: {counted(decision.planned_movements, 'movement')} planned, imbalance {decision.imbalance_before}", {"state": verdict}
+                f"{_FINAL[verdict]}: {counted(decision.planned_movements, 'movement')} planned, imbalance {decision.imbalance_before}",
+                {"state": verdict},
             )
+        case EventRejected() if decision.code in _ORDINARY:
+            who = decision.member_id or "a member"
+            values = {"reason": decision.code, "member": decision.member_id, "incarnation": decision.incarnation}
+            yield Sentence(_ORDINARY[decision.code].format(who), values, logging.DEBUG)
         case EventRejected():
             who = "" if decision.member_id is None else f" of {decision.member_id}"
             text = f"{type(fact).__name__}{who} is rejected ({decision.code}): {rejection_text(decision, fact)}"
@@ -196,6 +202,13 @@ def of_decision(decision: Decision, fact: Fact) -> Iterator[Sentence]:
             yield Sentence(text, values, logging.WARNING if is_loud else logging.DEBUG)
 
 
+_ORDINARY = {
+    "not_configured": "{0} waits until the group has a configuration",
+    "join_repeated": "{0} has asked to join twice, and was heard the first time",
+    "report_base_unknown": "{0} is asked for a complete report",
+    "report_repeated": "{0} has sent a report twice, and was heard the first time",
+}
+"""Code of a rejection that members in order cause (`equipoise.statemachine.rejections`) -> text."""
 _ENDS = {
     "returned": "is back from its restart, after {0}",
     "not_back": "was not back from its restart after {0}: its tasks go elsewhere",

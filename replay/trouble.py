@@ -61,7 +61,7 @@ def troubles(state: GroupState, halted: str | None = None) -> list[Trouble]:
         return [Trouble(Severity.HALTED, UNCONFIGURED)]
     if state.phase is GroupPhase.SHADOWING:
         return []
-    found = [*_standing_still(state), *of_topology(state), *_threats(state), *_moves(state)]
+    found = [*standing_still(state), *of_topology(state), *_threats(state), *_moves(state)]
     return sorted(found, key=lambda each: each.severity)
 
 
@@ -99,13 +99,34 @@ def misfits(state: GroupState) -> Iterator[Trouble]:
         yield Trouble(Severity.THREATENS, f"{name} may not join, because it runs another topology: {why}")
     idle = sorted(name for name, member in state.members.items() if state.topology is not None and state.runnable(member) == {})
     if idle:
-        text = f"{_names(idle)} can run no task, because of an old topology_epoch: deploy the newest build there"
+        text = f"{first_names_text(idle)} can run no task, because of an old topology_epoch: deploy the newest build there"
         yield Trouble(Severity.THREATENS, text)
 
 
 def wrong(state: GroupState, halted: str | None = None) -> list[str]:
     """The sentences of `troubles` but those about work in progress."""
     return [each.text for each in troubles(state, halted) if each.severity < Severity.MOVES]
+
+
+def parked_text(state: GroupState, task: TaskId) -> str:
+    """Returns `` at orders/3 offset 17, 4,210 records behind: ValueError``, to follow the name of a
+    task that is in `GroupState.parked`; without the record if it failed at none.
+    """
+    parked, behind = state.parked[task], state.behind.get(task, 0)
+    place = f" at {parked.topic}/{parked.partition} offset {parked.offset}" if parked.topic else ""
+    waits = f", {counted(behind, 'record')} behind" if behind else ""
+    return f"{place}{waits}: {parked.error:.200}"
+
+
+def failed_text(state: GroupState, tasks: Sequence[TaskId]) -> str:
+    """Returns which tasks have failed, and how the first of them."""
+    first = f"; {tasks[0]}" if len(tasks) > 1 else ""
+    return f"{counted(len(tasks), 'task')} failed ({_tasks(tasks)}){first}{parked_text(state, tasks[0])}"
+
+
+def parked_tasks(state: GroupState) -> list[TaskId]:
+    """Returns the tasks whose owner handles nothing more in them."""
+    return sorted(task for task, each in state.parked.items() if each.member_id == state.owner.get(task))
 
 
 def held_up(state: GroupState) -> dict[str, list[str]]:
@@ -117,7 +138,8 @@ def held_up(state: GroupState) -> dict[str, list[str]]:
     return found
 
 
-def _standing_still(state: GroupState) -> Iterable[Trouble]:
+def standing_still(state: GroupState) -> Iterable[Trouble]:
+    """Yields tasks whose records are not processed, and why."""
     if not state.members:
         if tasks := state.tasks():
             yield Trouble(Severity.STANDS_STILL, f"no member; {counted(len(tasks), 'task')} without an owner", len(tasks))
@@ -127,10 +149,9 @@ def _standing_still(state: GroupState) -> Iterable[Trouble]:
         waits = [lost.until_ms - state.now_ms for lost in state.lost.values() if lost.until_ms is not None]
         until = f", on purpose, for {span_text(max(0, *waits, 0))} at most" if waits else ""
         yield Trouble(Severity.STANDS_STILL, f"{counted(len(lost), 'task')} without an owner ({_tasks(lost)}){until}", len(lost))
-    parked = sorted(task for task, each in state.parked.items() if each.member_id == state.owner.get(task))
+    parked = parked_tasks(state)
     if parked:
-        error = state.parked[parked[0]].error
-        yield Trouble(Severity.STANDS_STILL, f"{counted(len(parked), 'task')} failed ({_tasks(parked)}): {error:.200}", len(parked))
+        yield Trouble(Severity.STANDS_STILL, failed_text(state, parked), len(parked))
     restoring = [row for row in restores(state) if row.stands_still]
     if restoring:
         yield Trouble(Severity.STANDS_STILL, _restoring_text("restores before it runs", "restore before they run", restoring), len(restoring))
@@ -156,9 +177,9 @@ def _threats(state: GroupState) -> Iterable[Trouble]:
         yield Trouble(Severity.THREATENS, f"{name} is silent for {span_text(silent_ms)}: its lease is over")
     looping = sorted(name for name in state.members if state.is_crash_looping(name))
     if looping:
-        yield Trouble(Severity.THREATENS, f"{_names(looping)} crashed repeatedly")
+        yield Trouble(Severity.THREATENS, f"{first_names_text(looping)} crashed repeatedly")
     for text, names in list(held_up(state).items())[:MOST_NAMED]:
-        yield Trouble(Severity.THREATENS, f"{_names(names)}: {text}")
+        yield Trouble(Severity.THREATENS, f"{first_names_text(names)}: {text}")
     if state.verdict is not None and state.verdict[0] == "blocked" and not state.in_flight:
         yield Trouble(Severity.THREATENS, f"out of balance by {counted(state.verdict[3], 'task')}, and nothing may move now")
 
@@ -174,7 +195,7 @@ def _moves(state: GroupState) -> Iterable[Trouble]:
         yield Trouble(Severity.MOVES, f"{counted(state.waiting, 'movement')} wait for a warm-up slot", state.waiting)
     leaving = sorted(name for name, member in state.members.items() if member.leaving)
     if leaving:
-        yield Trouble(Severity.MOVES, f"{_names(leaving)} {'leaves' if len(leaving) == 1 else 'leave'}")
+        yield Trouble(Severity.MOVES, f"{first_names_text(leaving)} {'leaves' if len(leaving) == 1 else 'leave'}")
 
 
 def _restoring_text(verb: str, verbs: str, rows: Sequence[RestoreRow]) -> str:
@@ -189,6 +210,7 @@ def _tasks(tasks: Iterable[TaskId]) -> str:
     return text if len(text) <= MOST_TASKS_CHARS else f"{text[:MOST_TASKS_CHARS].rpartition(', ')[0]}, ..."
 
 
-def _names(names: Sequence[str]) -> str:
+def first_names_text(names: Sequence[str]) -> str:
+    """Returns the first members of a list, and how many more there are."""
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -12,7 +12,7 @@ import attrs
 
 from equipoise.assignors import REASONS
 from equipoise.assignors.common.plan import records_text
-from equipoise.events.decisions import ChangeJudged, MemberWarned, RestartPlanned
+from equipoise.events.decisions import REACHED, ChangeJudged, MemberWarned, RestartPlanned
 from equipoise.events.facts import ChangePlanned, ChangeVerdict, ExpectedCost, GroupConfigured
 from equipoise.events.tasks import Lag, LagSentinel
 
@@ -201,6 +201,13 @@ def judged_text(judged: ChangeJudged) -> str:
     said += [f"more than expected: {', '.join(above)}"] * bool(above) + [f"less than expected: {', '.join(below)}"] * bool(below)
     undone = "; the settings of before come back" if judged.undone else ""
     return f"{OUTCOME_TEXTS[judged.outcome]}{': ' * bool(costs)}{costs}{'; ' * bool(said)}{'; '.join(said)}{undone}"
+
+
+def under_way_text(verdict: str | None) -> str:
+    """Returns ``, moving``, for a title; "": the last round found nothing to do. That alone says
+    not that the group is well.
+    """
+    return f", {verdict}" if verdict and verdict != REACHED else ""
 
 
 def cause_text(cause: str) -> str:

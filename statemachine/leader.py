@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from equipoise.assignors import AssignmentProblem, Assignor, Movement, MovementState, Plan, Reason
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.events import parts
-from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
+from equipoise.events.decisions import REACHED, AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
 from equipoise.events.errors import GroupHalted
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions, restarts
@@ -286,7 +286,7 @@ def note_verdict(context: StepContext, plan: Plan) -> None:
     in_flight = [movement.state for movement in plan.movements]
     available = in_flight.count(MovementState.REVOKING)
     if not plan.movements:
-        verdict = "blocked" if plan.lost_until_ms or plan.ask_again_ms is not None else "balanced"
+        verdict = "blocked" if plan.lost_until_ms or plan.ask_again_ms is not None else REACHED
         if plan.probing and any(part.revoke for part in plan.members.values()):
             verdict = "moving"  # the next round names the destination
     elif available:

@@ -150,12 +150,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             title="Misfits of all groups", unit="none",
-            description="Tasks out of balance or failed, source partitions that no task reads, and members that may not join.",
+            description="Tasks out of balance or failed, source partitions that no task reads, members that may not join or are held up.",
             queries={
                 "sum(equipoise_all_parked_tasks)": "failed tasks",
                 "sum(equipoise_all_imbalance_tasks)": "imbalance",
                 "sum(equipoise_all_unread_partitions)": "unread partitions",
                 "sum(equipoise_all_members_refused)": "refused members",
+                "sum(equipoise_all_members_held_up)": "members held up",
             },
         ),
     ),
@@ -221,11 +222,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             queries={f"max by (group) (equipoise_group_halted{G})": "{{group}}"},
         ),
         Panel(
-            title="Unread partitions, refused members", unit="none",
+            title="Unread partitions, refused members, members held up", unit="none",
             description="Source partitions that no task reads, and members that run another topology. docs/operations.md#alerts",
             queries={
                 f"sum by (group) (equipoise_unread_partitions{G})": "{{group}} unread",
                 f"sum by (group) (equipoise_members_refused{G})": "{{group}} refused",
+                f"sum by (group) (equipoise_members_held_up{G})": "{{group}} held up",
             },
         ),
         Panel(

@@ -71,7 +71,7 @@ def cluster(screen: Screen, place: str, group: str | None) -> None:
     columns = ("group", "kind", "state", "members", "work", "revoking", "lag", "epoch", "protocol", "led_by")
     table = Table(columns=(*columns[:-1], "led by"), rows=[[row[column] for column in columns] for row in rows])
     unread = [f"not read: {each}" for each in observed.unread]
-    screen.answer({"groups": rows, "unread": observed.unread, "members": None, "partitions": None}, table if rows else "no group yet", *unread)
+    screen.answer({"groups": rows, "unread": observed.unread, "members": None, "partitions": None}, *unread, table if rows else "no group yet")
 
 
 @attrs.frozen
@@ -116,14 +116,21 @@ def _show(screen: Screen, group: ObservedGroup, seen: _Seen) -> None:
         title=counted(len(lags), "partition"),
     )
     unread = [f"not read: {each}" for each in seen.observed.unread]
-    said = [_led(row), *_waiting(group, names), *_uneven(group, names)]
+    said = [*unread, _led(row), *_unknown(group), *_waiting(group, names), *_uneven(group, names)]
     document = {"groups": [row], "unread": seen.observed.unread, "members": members, "partitions": partitions}
-    screen.answer(document, head, *said, "", who, "", what, *unread)
+    screen.answer(document, head, *said, "", who, "", what)
 
 
 def _led(row: Mapping[str, Any]) -> str:
     could = " or ".join(_WAYS[each] for each in row["could_be_led"])
     return f"led by {row['led_by'] or 'nobody'}; equipoise could lead it {could}" if could else f"led by {row['led_by'] or 'nobody'}"
+
+
+def _unknown(group: ObservedGroup) -> list[str]:
+    """Says what brokers do not know of a group that only commits."""
+    if group.kind.value != "offsets only":
+        return []
+    return ["it commits and has no members that brokers know of, as groups of equipoise's own members: whether they run, `equipoise status` knows"]
 
 
 def _waiting(group: ObservedGroup, names: Mapping[str, str]) -> list[str]:

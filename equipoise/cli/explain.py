@@ -9,6 +9,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.group_tables import differs_line
 from equipoise.cli.params import AT_HELP, OFFSET, TASK, Moment, log_argument, offset_of, read
+from equipoise.cli.predicted import known_live
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from equipoise.events.tasks import TaskId
 from equipoise.log import Log
@@ -40,7 +41,9 @@ def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | Moment | No
     from equipoise.replay.explanation import explain_decided  # loads the solver
 
     at = offset_of(log, at_offset, group)
-    explanation = explain_decided(lambda: read(screen, log, "folding", group), task, group=group, at_offset=at)
+    live = known_live(log, group) if at is None else None
+    known = None if live is None else live.grounds
+    explanation = explain_decided(lambda: read(screen, log, "folding", group), task, group=group, at_offset=at, known=known)
     screen.answer(explanation.document(), *explanation_parts(explanation))
 
 
@@ -52,8 +55,7 @@ def explanation_parts(explanation: Explanation) -> list[Part]:
     reads = f", which reads {', '.join(explanation.sources)}" if explanation.sources else ""
     where = f"task {task} of group {explanation.group}{reads}, after offset {explanation.offset} ({day_text(explanation.append_ms)})"
     parts: list[Part] = [Line(bold(where))]
-    if explanation.undecided is not None:
-        parts.append(Line(Styled(f"{explanation.undecided.text}; this is the state before", colour="red")))
+    parts += [Line(Styled(each.text, colour="red")) for each in explanation.grounds.missing]
     parts += _section(f"Why is {task} {'with nobody' if explanation.row.owner is None else f'on {explanation.row.owner}'}?", explanation.why_here)
     parts += ["", candidates_table(explanation)]
     parts += _section(f"How did {task} get there?", [] if explanation.moves else ["No member ever had it."])

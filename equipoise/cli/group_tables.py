@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from equipoise.cli.screen import Line, Part, Styled, Table, bold
 from equipoise.cli.visible import shortened
 from equipoise.events.tasks import TaskId
-from equipoise.replay.wording import counted, day_text, lag_text, preparing_text, span_text
+from equipoise.replay.wording import counted, day_text, lag_text, preparing_text, span_text, under_way_text
 
 if TYPE_CHECKING:
     from equipoise.replay.group_view import CopyRow, GroupMemberRow, GroupView, ParkedRow, PreparingRow, TaskRow
@@ -38,9 +38,10 @@ def group_lines(view: GroupView) -> Iterable[str | Line]:
         again = f"{before or 'the balance is '}evaluated again in {span_text(max(0, view.next_probing_ms - view.now_ms))}"
         yield f"  {again}, and at each change"
     if view.verdict is not None:
+        planned = f"{counted(view.planned_movements, 'movement')} planned, {view.available_movements} of them can begin now"
         yield (
-            f"  {view.verdict}: {counted(view.planned_movements, 'movement')} planned, {view.available_movements} of them can begin now, "
-            f"{view.waiting_movements} wait for a slot; imbalance {view.imbalance_before} now, {view.imbalance_after} at the target"
+            f"  the last round{under_way_text(view.verdict)}: {planned}, {view.waiting_movements} wait for a slot; "
+            f"imbalance {view.imbalance_before} now, {view.imbalance_after} at the target"
         )
     if view.first_divergence is not None:
         yield differs_line(view.first_divergence)

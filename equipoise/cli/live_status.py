@@ -21,10 +21,10 @@ from rich.text import Text
 from equipoise.cli.group_tables import kept_text, member_state
 from equipoise.cli.screen import Line, Part, Styled, Table, bold
 from equipoise.cli.visible import shortened, visible
+from equipoise.replay.all_clear import AllClear, Grounds, all_troubles
 from equipoise.replay.restore_progress import RestoreRow, restores
-from equipoise.replay.trouble import Severity, Trouble, troubles
-from equipoise.replay.undecided import Deciding
-from equipoise.replay.wording import counted, lag_text, span_text
+from equipoise.replay.trouble import Severity, Trouble
+from equipoise.replay.wording import counted, lag_text, span_text, under_way_text
 from equipoise.statemachine.state import GroupPhase
 
 if TYPE_CHECKING:
@@ -46,16 +46,14 @@ class Seen:
     view: GroupView
     troubles: Sequence[Trouble]
     restores: Sequence[RestoreRow]
-    deciding: Deciding
+    grounds: Grounds
     at_s: float
 
 
-def seen(lead: GroupLead, view: GroupView, deciding: Deciding) -> Seen:
+def seen(lead: GroupLead, view: GroupView, grounds: Grounds) -> Seen:
     """What the live view shows of this state."""
-    halted = None if lead.halted is None else str(lead.halted)
-    state = lead.machine.state
-    nobody = () if deciding.trouble is None or halted is not None else (deciding.trouble,)
-    return Seen(view=view, troubles=[*nobody, *troubles(state, halted)], restores=restores(state), deciding=deciding, at_s=time.monotonic())
+    found = all_troubles(lead, grounds)
+    return Seen(view=view, troubles=found, restores=restores(lead.machine.state), grounds=grounds, at_s=time.monotonic())
 
 
 class LiveView:
@@ -67,9 +65,9 @@ class LiveView:
         self._remark = ""
         self._live = rich.live.Live(console=self._console, get_renderable=self._draw, screen=True, refresh_per_second=4)
 
-    def see(self, lead: GroupLead, view: GroupView, deciding: Deciding) -> None:
+    def see(self, lead: GroupLead, view: GroupView, grounds: Grounds) -> None:
         """The group is in this state now."""
-        self._seen = seen(lead, view, deciding)
+        self._seen = seen(lead, view, grounds)
 
     def remark(self, text: str) -> None:
         """A line about the brokers; "": there is nothing to say any more."""
@@ -139,7 +137,7 @@ def parts_of(group: Seen) -> list[Part]:
     """The same as lines and tables, with every row."""
     title, rest = _title(group.view)
     parts: list[Part] = [Line(bold(title), rest)]
-    parts += [_trouble_line(trouble) for trouble in group.troubles] or [_calm_line(group)]
+    parts += [_trouble_line(trouble) for trouble in group.troubles] or [Line(_calm(group))]
     for section in (_restores(group, group.at_s), _members(group.view.members), _tasks(group)):
         parts += ["", section.table()] if section.count else []
     return parts
@@ -168,29 +166,24 @@ def draw(group: Seen, remark: str, *, width: int, height: int, now_s: float) -> 
     return rich.console.Group(*parts)
 
 
-_CALM = "every task runs, and nothing moves"
-
-
-def _calm(group: Seen) -> str:
-    """Returns the line for a group in which equipoise sees no trouble. It does not judge a group
-    that something else leads, or that has nobody.
+def _calm(group: Seen) -> Styled:
+    """Returns the line for a group in which equipoise sees no trouble, green where that is proven.
+    It does not judge a group that something else leads, or that has nobody.
     """
     view = group.view
     owned = sum(task.owner is not None for task in view.tasks)
     if view.phase == GroupPhase.SHADOWING.value:
-        return f"its own leader decides; {owned} of {counted(len(view.tasks), 'task')} have an owner"
-    return group.deciding.calm(_CALM) if view.members else "no member is in this log"
-
-
-def _calm_line(group: Seen) -> Line:
-    calm = _calm(group)
-    return Line(Styled(calm, colour="green") if calm == _CALM else calm)
+        return Styled(f"its own leader decides; {owned} of {counted(len(view.tasks), 'task')} have an owner")
+    if not view.members:
+        return Styled("no member is in this log")
+    return Styled(group.grounds.says(AllClear.RUNS), colour="green" if group.grounds.is_known else None)
 
 
 def _title(view: GroupView) -> tuple[str, str]:
     """The group's name, and what is said behind it."""
     counts = f"{counted(len(view.tasks), 'task')}, {counted(len(view.members), 'member')}"
-    return shortened(view.group), f"  round {view.generation}, {view.verdict or view.phase}; {counts}; offset {view.offset:,}"
+    state = under_way_text(view.verdict) if view.verdict else f", {view.phase}"
+    return shortened(view.group), f"  round {view.generation}{state}; {counts}; offset {view.offset:,}"
 
 
 def _head(group: Seen, remark: str) -> Iterator[Text]:
@@ -202,7 +195,7 @@ def _head(group: Seen, remark: str) -> Iterator[Text]:
         yield Text(visible(remark), style="yellow", no_wrap=True, overflow="ellipsis")
     if not group.troubles:
         calm = _calm(group)
-        yield Text(calm, style="green" if calm == _CALM else "")
+        yield Text(calm.text, style=calm.colour or "", no_wrap=True, overflow="ellipsis")
     for trouble in group.troubles:
         yield Text(_safe(trouble.text), style=_COLOURS[trouble.severity], no_wrap=True, overflow="ellipsis")
 

@@ -21,6 +21,7 @@ from equipoise.replay.wording import counted
 if TYPE_CHECKING:
     from equipoise.events.facts import GroupConfigured
     from equipoise.kafka.connection import Connection
+    from equipoise.operations.follower import KnownGroup
     from equipoise.replay.prediction.habits import Habits
     from equipoise.replay.prediction.planned_change import PlannedChange
     from equipoise.replay.prediction.predict import PredictedInterval, Prediction
@@ -88,7 +89,8 @@ def _predict_group(screen: Screen, log: Log, group: str, texts: Sequence[str], r
     from equipoise.replay.prediction.predict import predict  # loads the solver
     from equipoise.replay.prediction.reading import read_present
 
-    entries, state = read_to_end(screen, log, group)
+    entries, known = read_to_end(screen, log, group)
+    state = None if known is None else known.lead.machine.state
     present, habits = read_present(entries, group=group, restore_records_per_s=restore_speed, state=state)
     changes = [(text, parse_change(text, present.config)) for text in texts]
     record_bytes = _record_bytes(screen, log.connection if isinstance(log, KafkaLog) else None, present)
@@ -102,18 +104,31 @@ def _predict_group(screen: Screen, log: Log, group: str, texts: Sequence[str], r
     return found
 
 
-def read_to_end(screen: Screen, log: Log, group: str) -> tuple[Iterator[Entry], GroupState | None]:
-    """Returns the group's records, and its state at their end, if a worker's checkpoint tells it,
-    so that nobody need fold the log.
+def read_to_end(screen: Screen, log: Log, group: str) -> tuple[Iterator[Entry], KnownGroup | None]:
+    """Returns the group's records, and what a worker's checkpoint tells of its state at their end,
+    so that nobody need fold the log; None: nothing.
+    """
+    known = known_live(log, group)
+    if known is not None and known.lead.halted is not None:
+        known = None
+    return read(screen, log, f"reading {group}", group, alone=known is not None), known
+
+
+def known_live(log: Log, group: str | None) -> KnownGroup | None:
+    """Returns what is known of a group of a log in Kafka, up to the last fact that is decided on;
+    None: the log is another one, or this user cannot read what that needs. `group`: None: the only
+    one of the log.
     """
     from equipoise.log.kafka.envelope import partition_of
     from equipoise.log.kafka.log import KafkaLog
-    from equipoise.operations.follower import state_at_end
+    from equipoise.operations.follower import known_at_end
 
-    state = None
-    if isinstance(log, KafkaLog) and partition_of(group, log.opened.partitions) in log.partitions():
-        state = state_at_end(log.connection, log.topics, group)
-    return read(screen, log, f"reading {group}", group, alone=state is not None), state
+    if not isinstance(log, KafkaLog):
+        return None
+    names = sorted(log.group_names()) if group is None else [group]
+    if len(names) != 1 or partition_of(names[0], log.opened.partitions) not in log.partitions():
+        return None
+    return known_at_end(log.connection, log.topics, names[0])
 
 
 def predict_dry(

@@ -10,7 +10,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import Number, WholeNumber, groups_of, log_argument
 from equipoise.cli.predicted import interval_text, read_to_end
-from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.log import Log
 from equipoise.replay.wording import counted, span_text
@@ -40,33 +40,43 @@ def size(screen: Screen, log: Log, group: str | None, lag_s: float, per_s: float
     draws. For each number of members: lag, utilisation, and what it costs to get there and back, as
     simulated from the group as it is.
 
-    Exit code 1: no number of members does; it says which tasks get more than one member can do.
+    Exit code 1: no number of members does; it says which tasks get more than one member can do, or
+    have failed.
 
     \b
     Examples:
       equipoise size group.db --lag 10
       equipoise size kafka://broker1:9092 --group orders --lag 60 --json | jq .recommended
     """
+    from equipoise.replay.all_clear import grounds_of
     from equipoise.replay.sizing.size import read_sizable  # loads the solver
     from equipoise.replay.sizing.size import size as sized
+    from equipoise.replay.trouble import wrong
 
     names = [group] if group is not None else groups_of(log)
     if len(names) != 1:
         raise InputError(f"--group: the log holds {counted(len(names), 'group')}; name one of {', '.join(names[:10])}")
     (name,) = names
-    entries, state = read_to_end(screen, log, name)
+    entries, known = read_to_end(screen, log, name)
+    state = None if known is None else known.lead.machine.state
     found = read_sizable(entries, group=name, restore_records_per_s=restore_speed, state=state)
-    with screen.progress(f"{name}: simulated runs") as advance:
-        answer = sized(
-            found,
-            target_lag_s=lag_s,
-            member_records_per_s=per_s,
-            costs=runs > 0,
-            runs=max(1, runs),
-            processes=os.cpu_count() or 1,
-            progress=lambda done, of: advance(1),
-        )
-    screen.answer(answer.as_json(), *size_parts(answer))
+    grounds = grounds_of(found.state) if known is None else known.grounds
+    trouble = [each.text for each in grounds.missing] + wrong(found.state)
+    try:
+        with screen.progress(f"{name}: simulated runs") as advance:
+            answer = sized(
+                found,
+                target_lag_s=lag_s,
+                member_records_per_s=per_s,
+                costs=runs > 0,
+                runs=max(1, runs),
+                processes=os.cpu_count() or 1,
+                progress=lambda done, of: advance(1),
+            )
+    except InputError as error:
+        raise InputError("; ".join([*trouble, str(error)])) from None
+    document = {**answer.as_json(), "trouble": trouble, "grounds": grounds.document()}
+    screen.answer(document, *(Line(Styled(each, colour="red")) for each in trouble), *size_parts(answer))
     return EXIT_NONE if answer.recommended is None else 0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -23,15 +23,14 @@ from equipoise.cli.visible import shortened
 from equipoise.events.errors import GroupHalted, InputError
 from equipoise.hosting.live_settings import LiveSettings
 from equipoise.log import Log, open_log
-from equipoise.replay.undecided import Deciding, Undecided
-from equipoise.replay.wording import groups_text
+from equipoise.replay.all_clear import FromWhom, Grounds, HowComplete, Undecided, all_troubles, grounds_of
+from equipoise.replay.wording import groups_text, under_way_text
 
 if TYPE_CHECKING:
     from equipoise.cli.live_status import LiveView
     from equipoise.kafka.broker_watch import BrokerWatch
     from equipoise.operations.follower import Follower
     from equipoise.replay.group_view import GroupView
-    from equipoise.replay.trouble import Trouble
     from equipoise.statemachine.group_lead import GroupLead
 
 EXIT_HALTED = 1
@@ -85,16 +84,14 @@ def status(
         if at_offset is not None and len(names) > 1:
             raise InputError(f"--at: name the group with --group; {groups_text(names)}")
         views = []
-        found: list[tuple[int | None, GroupLead]] = []
-        decided: dict[str, Deciding] = {}
+        found: list[tuple[int | None, GroupLead, Grounds]] = []
         for name in names:
             lead, view, undecided = _folded(screen, log, name, at_offset, alone=len(names) == 1)
             views.append(view)
-            found.append((None, lead))
-            decided[name] = Deciding(undecided=undecided)
+            found.append((None, lead, grounds_of(lead.machine.state, undecided=undecided)))
     if group is None and (screen.json or len(found) > 1):
-        return _answer_list(screen, found, decided)
-    return _answer_one(screen, *found[0], views[0], decided[found[0][1].name], everything=everything)
+        return _answer_list(screen, found)
+    return _answer_one(screen, *found[0], views[0], everything=everything)
 
 
 def _folded(screen: Screen, log: Log, name: str, at_offset: int | Moment | None, *, alone: bool) -> tuple[GroupLead, GroupView, Undecided | None]:
@@ -144,12 +141,12 @@ async def _status(
     where it is drawn; None: it is printed.
     """
     from equipoise.operations.follower import WRITTEN_S
-    from equipoise.operations.worker_builds import deciding as who_decides
+    from equipoise.operations.worker_builds import ask_workers
     from equipoise.replay.group_view import view_of
 
     follower = _follower(settings, group)
-    shown: tuple[int, Deciding] | None = None
-    deciding, asked_at_s = Deciding(), -_WORKERS_S
+    shown: tuple[int, FromWhom, HowComplete] | None = None
+    asked, asked_at_s = None, -_WORKERS_S
     while True:
         asked_s = time.monotonic()
         try:
@@ -163,24 +160,23 @@ async def _status(
             watch.answered(asked_s)
             if live is not None and not watch.is_away:
                 live.remark("")
-        undecided = await follower.undecided(WRITTEN_S if watch is None else 0)
-        if watch is not None:
-            undecided = {name: each for name, each in undecided.items() if time.time_ns() // 1_000_000 - each.append_ms > 1_000 * WRITTEN_S}
-        if asked_s - asked_at_s >= _WORKERS_S:
-            deciding, asked_at_s = await who_decides(settings), asked_s
-        found = list((await follower.decided() if undecided else follower).groups())
+        if asked is None or asked_s - asked_at_s >= _WORKERS_S:
+            asked, asked_at_s = await ask_workers(settings, settings.topics), asked_s
+        asked = attrs.evolve(asked, now_ms=time.time_ns() // 1_000_000)
+        known = await (follower.known(asked) if watch is None else follower.known(asked, 0, least_age_ms=int(1_000 * WRITTEN_S)))
+        found = [(each.partition, each.lead, each.grounds) for each in known]
         if group is None:
             if watch is None and (screen.json or len(found) != 1):
-                return _answer_list(screen, found, {lead.name: attrs.evolve(deciding, undecided=undecided.get(lead.name)) for _, lead in found})
+                return _answer_list(screen, found)
             if len(found) != 1:
-                raise InputError(f"--watch: name the group with --group; {groups_text({each.name for _, each in found})}")
+                raise InputError(f"--watch: name the group with --group; {groups_text({each.name for _, each, _ in found})}")
         elif not found:
             everybody = _follower(settings)
             await everybody.catch_up()
             raise InputError(f"--group: the log holds no fact of group {group!r}; {groups_text({each.name for _, each in everybody.groups()})}")
-        partition, lead = found[0]
+        partition, lead, grounds = found[0]
         code = EXIT_HALTED if lead.halted is not None else 0
-        now = (lead.machine.state.last_offset, attrs.evolve(deciding, undecided=undecided.get(lead.name)))
+        now = lead.machine.state.last_offset, grounds.from_whom, grounds.complete
         if now != shown:
             shown = now
             try:
@@ -190,51 +186,50 @@ async def _status(
                     raise lead.halted from None
                 raise
             if live is not None:
-                live.see(lead, view, now[1])
+                live.see(lead, view, grounds)
             else:
-                code = _answer_one(screen, partition, lead, view, now[1], everything=everything)
+                code = _answer_one(screen, partition, lead, grounds, view, everything=everything)
         if watch is None:
             return code
         await asyncio.sleep(_ROUND_S)
 
 
-def _answer_one(screen: Screen, partition: int | None, lead: GroupLead, view: GroupView, deciding: Deciding, *, everything: bool) -> int:
+def _answer_one(screen: Screen, partition: int | None, lead: GroupLead, grounds: Grounds, view: GroupView, *, everything: bool) -> int:
     from equipoise.cli.live_status import parts_of, seen
-    from equipoise.replay.trouble import wrong
+    from equipoise.replay.trouble import Severity
 
     halted = None if lead.halted is None else str(lead.halted)
-    found = [*(() if deciding.trouble is None else (deciding.trouble.text,)), *wrong(lead.machine.state, halted)]
-    parts: list[Part] = [*view_parts(view), *found] if everything else parts_of(seen(lead, view, deciding))
+    group = seen(lead, view, grounds)
+    found = [each.text for each in group.troubles if each.severity < Severity.MOVES]
+    parts: list[Part] = [*view_parts(view), *found] if everything else parts_of(group)
     if not everything and view.first_divergence is not None:
         parts.append(differs_line(view.first_divergence))
-    screen.answer({"partition": partition, "halted": halted, "trouble": found, "deciding": deciding.document(), "state": view.document()}, *parts)
+    screen.answer({"partition": partition, "halted": halted, "trouble": found, "grounds": grounds.document(), "state": view.document()}, *parts)
     return 0 if halted is None else EXIT_HALTED
 
 
-def _answer_list(screen: Screen, found: Sequence[tuple[int | None, GroupLead]], deciding: Mapping[str, Deciding]) -> int:
-    ranked = (_ranked(partition, lead, deciding[lead.name].trouble) for partition, lead in found)
-    rows = [row for _, row in sorted(ranked, key=lambda pair: pair[0])]
+def _answer_list(screen: Screen, found: Sequence[tuple[int | None, GroupLead, Grounds]]) -> int:
+    rows = [row for _, row in sorted((_ranked(*each) for each in found), key=lambda pair: pair[0])]
     halted = [shortened(str(row["halted"])) for row in rows if row["halted"]]
     screen.answer({"groups": rows}, groups_table(rows) if rows else "no group yet", *halted)
     return EXIT_HALTED if halted else 0
 
 
 def groups_table(rows: list[dict[str, Any]]) -> Table:
-    """The rows as a table; `state` is the verdict of a group that is led, else its phase."""
+    """The rows as a table; `state` is what is under way in a group that is led, else its phase."""
     columns = ("group", "trouble", "state", "members", "tasks", "owned", "moving", "partition", "offset")
-    states = [{**row, "state": row["verdict"] if row["phase"] == "leading" and row["verdict"] else row["phase"]} for row in rows]
+    states = [{**row, "state": row["verdict"] if row["phase"] == "leading" and under_way_text(row["verdict"]) else row["phase"]} for row in rows]
     return Table(columns=columns, rows=[[row[column] for column in columns] for row in states])
 
 
-def _ranked(partition: int | None, lead: GroupLead, nobody: Trouble | None = None) -> tuple[tuple[int, int, str], dict[str, Any]]:
+def _ranked(partition: int | None, lead: GroupLead, grounds: Grounds) -> tuple[tuple[int, int, str], dict[str, Any]]:
     """The key by which groups are sorted, and the row of one."""
-    from equipoise.replay.trouble import Severity, troubles
+    from equipoise.replay.trouble import Severity
 
-    halted = None if lead.halted is None else str(lead.halted)
-    found = [*(() if nobody is None or halted is not None else (nobody,)), *troubles(lead.machine.state, halted)]
+    found = all_troubles(lead, grounds)
     worst = min((each.severity for each in found), default=Severity.NONE)
     tasks = sum(each.tasks for each in found if each.severity is worst)
-    return (worst, -tasks, lead.name), _row(partition, lead, "; ".join(each.text for each in found) or None)
+    return (worst, -tasks, lead.name), {**_row(partition, lead, "; ".join(each.text for each in found) or None), "grounds": grounds.document()}
 
 
 def _row(partition: int | None, lead: GroupLead, trouble: str | None) -> dict[str, Any]:

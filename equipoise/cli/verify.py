@@ -78,7 +78,9 @@ def verification_parts(verification: Verification) -> list[Part]:
     compared = sum(group.compared for group in groups)
     facts = sum(group.facts for group in groups)
     verdict = Styled(verification.verdict.value, bold=True, colour=_COLOURS[verification.verdict.exit_code])
+    unwritten = sum(group.not_yet_written for group in groups)
     summary = f"{counted(compared, 'decision')} of {counted(facts, 'fact')} recomputed and compared byte for byte"
+    summary += f"; {counted(unwritten, 'decision')} that should follow {'is' if unwritten == 1 else 'are'} not written" if unwritten else ""
     parts: list[Part] = [Line(verdict, f": {summary}" if verification.verdict.exit_code == 0 else f", after {summary}")]
     if verification.begins is not None:
         parts.append(begins_text(*verification.begins))

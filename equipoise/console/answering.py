@@ -46,7 +46,12 @@ def answer(question: Question) -> dict[str, Any]:
     try:
         if isinstance(question, Explain):
             return explain_state(
-                question.base, question.task, moves=question.moves, stopped=question.stopped, unknown_before=question.unknown_before
+                question.base,
+                question.task,
+                moves=question.moves,
+                stopped=question.stopped,
+                unknown_before=question.unknown_before,
+                grounds=question.grounds,
             ).document()
         return _size(question) if isinstance(question, SizeQuestion) else what_if(question)
     except EquipoiseError as error:

@@ -11,7 +11,9 @@ from equipoise.console.paces import lag, rate
 from equipoise.console.progress import waits
 from equipoise.console.recent import GroupRecent
 from equipoise.console.troubles import NOTE, WARNING, troubles
+from equipoise.events.decisions import REACHED
 from equipoise.events.tasks import TaskId
+from equipoise.replay.all_clear import AllClear, Grounds
 from equipoise.replay.drawing.colours import member_colour
 from equipoise.replay.group_view import drains
 from equipoise.replay.known_changes import KnownChange, compared, verdict_text
@@ -24,10 +26,10 @@ MOST_CHANGES = 10
 """Changes on a page."""
 
 
-def brief(partition: int, lead: GroupLead, recent: GroupRecent | None) -> dict[str, Any]:
-    """A row of the list of groups. `recent`: as for `troubles`."""
+def brief(partition: int, lead: GroupLead, recent: GroupRecent | None, grounds: Grounds) -> dict[str, Any]:
+    """A row of the list of groups. `recent`, `grounds`: as for `troubles`."""
     state = lead.machine.state
-    found = troubles(lead, recent)
+    found = troubles(lead, recent, grounds)
     return {
         "group": lead.name,
         "partition": partition,
@@ -88,7 +90,7 @@ def last_changes(changes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(changes, key=lambda each: (-each["ms"], each["group"], -each["offset"]))[:MOST_CHANGES]
 
 
-def group_now(partition: int, lead: GroupLead, recent: GroupRecent) -> dict[str, Any]:
+def group_now(partition: int, lead: GroupLead, recent: GroupRecent, grounds: Grounds) -> dict[str, Any]:
     """One group: members, tasks, what it waits for. Of more than MOST_ROWS tasks, those without a
     running owner, those that move and the first ones are in it; `tasks_left_out` counts the others.
     """
@@ -100,9 +102,9 @@ def group_now(partition: int, lead: GroupLead, recent: GroupRecent) -> dict[str,
     index = {name: number for number, name in enumerate(state.members)}
     verdict = state.verdict
     return {
-        **brief(partition, lead, recent),
+        **brief(partition, lead, recent, grounds),
         "assignor": "" if config is None else f"{config.assignor}@{config.behaviour_version}",
-        "verdict": None if verdict is None else verdict[0],
+        "verdict": None if verdict is None or verdict[0] == REACHED else verdict[0],
         "planned": 0 if verdict is None else verdict[2],
         "imbalance": 0 if verdict is None else verdict[3],
         "settings": {} if config is None else {name: setting_text(value) for name, value in setting_values(config).items()},
@@ -113,6 +115,9 @@ def group_now(partition: int, lead: GroupLead, recent: GroupRecent) -> dict[str,
         "copies": _copies(state, shown, index),
         "tasks_left_out": len(state.tasks()) - len(shown),
         "changes": last_changes(changes_of(lead, recent)),
+        "grounds": grounds.document(),
+        "calm": grounds.says(AllClear.NOTHING_WRONG),
+        "still": grounds.says(AllClear.NOTHING_WAITS),
         "waits": [each.document() for each in waits(state, recent)[:MOST_ROWS]],
     }
 

@@ -40,6 +40,7 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.events.records import BaseState
 from equipoise.events.tasks import parse_task
 from equipoise.hosting.serving import Page, Post
+from equipoise.replay.all_clear import Grounds
 from equipoise.replay.drawing.colours import SHARED_FILES, colour_rules, drawing_file
 from equipoise.replay.timelines import page_data
 from equipoise.replay.wording import clock_text
@@ -75,6 +76,8 @@ class Served(Protocol):
     def groups(self) -> Iterator[tuple[int, GroupLead]]: ...
 
     def unready(self) -> str: ...
+
+    def grounds(self, partition: int, lead: GroupLead) -> Grounds: ...
 
 
 @attrs.frozen
@@ -218,7 +221,7 @@ class Console:
             changes: list[dict[str, Any]] = []
             for partition, lead in self._worker.groups():
                 recent = self._recent.glance(lead.name, partition, lead.machine)
-                row = brief(partition, lead, recent)
+                row = brief(partition, lead, recent, self._worker.grounds(partition, lead))
                 hour = self._recent.paces.last_hour(partition, lead.name, row["append_ms"])
                 rows.append({**row, "led_since_ms": self._recent.led_since_ms(partition), "lags": hour})
                 changes += changes_of(lead, recent)
@@ -235,7 +238,9 @@ class Console:
 
     async def _group(self, request: web.Request) -> web.StreamResponse:
         partition, lead, recent = self._led(request)
-        return await self._made_of(f"group {lead.name}", lead.machine.state.last_offset, _at_once(lambda: group_now(partition, lead, recent)))
+        grounds = self._worker.grounds(partition, lead)
+        make = _at_once(lambda: group_now(partition, lead, recent, grounds))
+        return await self._made_of(f"group {lead.name}", (lead.machine.state.last_offset, grounds.complete), make)
 
     async def _timeline(self, request: web.Request) -> web.StreamResponse:
         _, lead, recent = self._led(request)
@@ -249,6 +254,8 @@ class Console:
         group = request.query.get("group", "")
         since = {"since_ms": self._led(request)[2].said_since_ms} if group else {}
         said = self._recent.latest(MOST_SAID, group)
+        if since and len(said) == MOST_SAID:
+            since["since_ms"] = max(since["since_ms"], said[0].append_ms)
         return _json({"said": [each.document() for each in said], "last": self._recent.last_number, **since})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
@@ -270,7 +277,7 @@ class Console:
         )
 
     async def _explain(self, request: web.Request) -> web.StreamResponse:
-        _, lead, recent = self._led(request)
+        partition, lead, recent = self._led(request)
         since = clock_text(recent.first_append_ms or 0)[:8]
 
         def ask() -> Explain:
@@ -281,6 +288,7 @@ class Console:
                 task=task,
                 moves=tuple(recent.builder.moves_of(task)),
                 stopped=() if stopped is None else (stopped,),
+                grounds=self._worker.grounds(partition, lead),
                 unknown_before=f", since before {since} UTC, where the memory of this worker begins; `equipoise explain` on the log has why",
             )
 

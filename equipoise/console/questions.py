@@ -17,6 +17,7 @@ import attrs
 from equipoise.events.records import BaseState
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import ENDS_S
+from equipoise.replay.all_clear import Grounds
 from equipoise.replay.history import Interval, MoveStory
 from equipoise.replay.prediction.habits import Habits
 from equipoise.replay.sizing.autoscaling import FollowingPolicy, LastAnswer
@@ -32,13 +33,16 @@ MOST_WAITING = 8
 
 @attrs.frozen(kw_only=True)
 class Explain:
-    """Why `task` is where it is. `moves`, `stopped`: what is known of its past."""
+    """Why `task` is where it is. `moves`, `stopped`: what is known of its past. `grounds`: what the
+    answer rests on.
+    """
 
     base: BaseState
     task: TaskId
     moves: tuple[MoveStory, ...]
     stopped: tuple[Interval, ...]
     unknown_before: str
+    grounds: Grounds
 
 
 @attrs.frozen(kw_only=True)

@@ -11,9 +11,10 @@ import attrs
 
 from equipoise.console.recent import GroupRecent
 from equipoise.events.tasks import TaskId, ranges
+from equipoise.replay.all_clear import Grounds
 from equipoise.replay.group_view import drains
 from equipoise.replay.restore_progress import restores
-from equipoise.replay.trouble import UNCONFIGURED, Severity, held_up, of_topology
+from equipoise.replay.trouble import UNCONFIGURED, Severity, failed_text, held_up, of_topology, parked_tasks
 from equipoise.replay.wording import counted, span_text
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.state import GroupPhase, GroupState
@@ -44,14 +45,15 @@ class ConsoleTrouble:
         return {"level": self.level, "text": self.text, "task": None if self.task is None else str(self.task), "member": self.member}
 
 
-def troubles(lead: GroupLead, recent: GroupRecent | None) -> list[ConsoleTrouble]:
-    """Returns what is wrong with a group, worst first. `recent` None: what happened to it lately is
-    not known, only its state.
+def troubles(lead: GroupLead, recent: GroupRecent | None, grounds: Grounds) -> list[ConsoleTrouble]:
+    """Returns what is wrong with a group, and what is missing to know it, worst first. `recent`
+    None: what happened to it lately is not known, only its state.
     """
     if lead.halted is not None:
         return [ConsoleTrouble(ALARM, f"halted: {lead.halted}")]
     state = lead.machine.state
-    found = [*_of_tasks(state, recent), *_of_movements(state), *_of_members(state), *_of_group(state, recent)]
+    found = [ConsoleTrouble(ALARM, each.text) for each in grounds.missing]
+    found += [*_of_tasks(state, recent), *_of_movements(state), *_of_members(state), *_of_group(state, recent)]
     return sorted(found, key=lambda each: -each.level)
 
 
@@ -71,10 +73,10 @@ def _of_tasks(state: GroupState, recent: GroupRecent | None) -> Iterator[Console
     if starting and state.phase is GroupPhase.LEADING:
         text = f"{counted(len(starting), 'task')} granted and not running yet, because the owner restores or waits: {_named(starting)}"
         yield ConsoleTrouble(ALARM, text, starting[0])
-    parked = [task for task, why in state.parked.items() if state.owner.get(task) == why.member_id]
+    parked = parked_tasks(state)
     if parked:
-        error = state.parked[parked[0]].error
-        yield ConsoleTrouble(ALARM, f"{counted(len(parked), 'task')} failed, and kept by its member: {_named(parked)}: {error:.300}", parked[0])
+        text = failed_text(state, parked)
+        yield ConsoleTrouble(ALARM, text, parked[0])
     failed = [(task, name) for name, member in sorted(state.members.items()) for task in sorted(member.failed)]
     if failed:
         task, name = failed[0]

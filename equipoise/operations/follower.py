@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
+
+import attrs
 
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
@@ -19,15 +22,27 @@ from equipoise.kafka.started_clients import reaching
 from equipoise.log.kafka.envelope import partition_of, published
 from equipoise.log.kafka.log_opening import read_opening
 from equipoise.log.kafka.log_topics import Topics
-from equipoise.replay.undecided import Undecided
+from equipoise.operations.worker_builds import ask_workers
+from equipoise.replay.all_clear import AskedNow, Grounds, Undecided, grounds_of
 from equipoise.statemachine.group_lead import GroupLead
+from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import Folded, PartitionLead
-from equipoise.statemachine.state import GroupState
 
 _EVENT_REJECTED = codec.kind_of(EventRejected)
 WRITTEN_S = 2.0
 """A worker that leads has written its decisions by then."""
 _AGAIN_S = 0.3
+
+
+@attrs.frozen
+class KnownGroup:
+    """A group as far as it is decided on, and what a statement about it rests on. `partition`: of
+    the log.
+    """
+
+    partition: int
+    lead: GroupLead
+    grounds: Grounds
 
 
 class Follower:
@@ -136,6 +151,22 @@ class Follower:
         await follower.catch_up()
         return follower
 
+    async def known(self, asked: AskedNow, within_s: float = WRITTEN_S, *, least_age_ms: int = 0) -> list[KnownGroup]:
+        """The groups by name, each as far as it is decided on after `within_s`. `asked`: which
+        workers run. `least_age_ms`: facts that are younger are not called undecided. Raises what
+        `undecided` and `catch_up` raise.
+        """
+        late_ms = math.inf if asked.now_ms is None else asked.now_ms - least_age_ms
+        undecided = {name: each for name, each in (await self.undecided(within_s)).items() if each.append_ms <= late_ms}
+        read = {lead.name: (partition, lead) for partition, lead in self.groups()}
+        shown = {lead.name: lead for _, lead in (await self.decided() if undecided else self).groups()}
+        found = []
+        for name, (partition, last) in read.items():
+            lead = shown.get(name) or _nothing_decided(name)
+            state, end = lead.machine.state, last.machine.state
+            found.append(KnownGroup(partition, lead, grounds_of(state, read=end, asked=asked, undecided=undecided.get(name))))
+        return found
+
     async def partitions(self) -> int:
         """Number of partitions that groups are spread over. See docs/protocol.md#l1.
         Raises what `catch_up` raises.
@@ -179,19 +210,28 @@ class Follower:
                 yield partition, lead
 
 
-def state_at_end(connection: Connection, topics: Topics, group: str) -> GroupState | None:
-    """Returns the group's state at the end of a log in Kafka, from a worker's checkpoint and what
-    follows it; None: it is halted, this user cannot read that, or there is no such group.
+def _nothing_decided(group: str) -> GroupLead:
+    """A group on whose first fact nobody has decided."""
+    lead = GroupLead(group, GroupMachine())
+    lead.machine.state.group = group
+    return lead
+
+
+async def known_group(connection: Connection, topics: Topics, group: str) -> KnownGroup | None:
+    """Returns what is known of the group at the end of a log in Kafka, from a worker's checkpoint
+    and what follows it; None: there is no such group. Raises what `Follower.catch_up` raises.
     """
+    follower = Follower(connection, topics, group)
+    await follower.catch_up()
+    return next(iter(await follower.known(await ask_workers(connection, topics))), None)
 
-    async def found() -> GroupLead | None:
-        follower = Follower(connection, topics, group)
-        await follower.catch_up()
-        return next((lead for _, lead in follower.groups()), None)
 
+def known_at_end(connection: Connection, topics: Topics, group: str) -> KnownGroup | None:
+    """`known_group`, of commands that have no event loop. None also where this user cannot read
+    what it needs: whoever reads the whole log finds out what it is.
+    """
     try:
         with reaching(connection):
-            lead = asyncio.run(found())
-    except EquipoiseError:  # whoever reads the whole log finds out what it is
+            return asyncio.run(known_group(connection, topics, group))
+    except EquipoiseError:
         return None
-    return None if lead is None or lead.halted is not None else lead.machine.state

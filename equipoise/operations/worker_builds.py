@@ -6,30 +6,34 @@ group. An older one halts the group in which it meets a fact that it does not kn
 from __future__ import annotations
 
 import asyncio
+import time
 
 from equipoise.events import codec
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.hosting.live_settings import LiveSettings
+from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup, repeated
-from equipoise.replay.undecided import Deciding, Undecided
+from equipoise.log.kafka.log_topics import Topics
+from equipoise.replay.all_clear import AskedNow
 from equipoise.worker.faust_group import CLIENT_ID, group_name
 
 ASK_S = 10.0
 """A rebalance of the workers is over by then."""
 
 
-async def deciding(settings: LiveSettings, undecided: Undecided | None = None) -> Deciding:
-    """Returns who decides in the groups of the log. Raises nothing."""
+async def ask_workers(connection: Connection, topics: Topics) -> AskedNow:
+    """Asks how many workers of the log run. Raises nothing."""
     from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 
-    name = group_name(settings)
+    name, workers, unknown = group_name(topics), None, ""
     try:
-        async with asyncio.timeout(ASK_S), ConsumerGroup(settings, name) as group:
-            return Deciding(undecided=undecided, workers=len(await repeated(group.members, ASK_S)))
+        async with asyncio.timeout(ASK_S), ConsumerGroup(connection, name) as group:
+            workers = len(await repeated(group.members, ASK_S))
     except GroupAuthorizationFailedError:
-        return Deciding(undecided=undecided, unknown=f"this user may not describe group {name}")
+        unknown = f"this user may not describe group {name}"
     except (KafkaError, OSError, EquipoiseError) as error:
-        return Deciding(undecided=undecided, unknown=f"group {name} cannot be described: {type(error).__name__} {error}")
+        unknown = f"group {name} cannot be described: {type(error).__name__} {error}"
+    return AskedNow(workers=workers, unknown=unknown, now_ms=time.time_ns() // 1_000_000)
 
 
 async def check_workers_read(settings: LiveSettings) -> str:

@@ -32,6 +32,7 @@ from equipoise.kafka.broker_watch import BrokerWatch
 from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.kafka.connection import MISSING
 from equipoise.log.kafka.envelope import partition_of
+from equipoise.replay.all_clear import Grounds, led_here
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.faust_group import FaustGroup, group_name
@@ -84,7 +85,7 @@ class Worker:
         self._tracing: Tracing | None = None
         self._folder = ""
         self._problem = ""
-        self.metrics.observe(lambda: (lead for _, lead in self.groups()), self._positions, lambda: self.settings.metrics_groups, runtime.monotonic_s)
+        self.metrics.observe(self._measured, self._positions, lambda: self.settings.metrics_groups, runtime.monotonic_s)
 
     # Start and stop
 
@@ -175,17 +176,31 @@ class Worker:
         """Returns why not every assigned partition is led; "" when each is."""
         if self._problem or not self._partitions.is_assigned:
             return self._problem or "no partitions were assigned yet"
+        if silence := self._silence():
+            return silence
+        return ", ".join(filter(None, (_not_led(host) for _, host in sorted(self._partitions.hosts.items()))))
+
+    def grounds(self, partition: int, lead: GroupLead) -> Grounds:
+        """Returns the evidence of statements about a group that is led here."""
+        host = self._partitions.hosts.get(partition)
+        unread = f"this worker no longer leads partition {partition}" if host is None else _not_led(host) or self._silence()
+        return led_here(lead.machine.state, self._problem or unread)
+
+    def _measured(self) -> Iterator[tuple[GroupLead, bool]]:
+        """Every group led here, with whether its state is that of now."""
+        is_answered = not (self._problem or self._silence())
+        leads = {host.partition: is_answered and host.leading for host in self._hosts()}
+        yield from ((lead, leads[partition]) for partition, lead in self.groups())
+
+    def _silence(self) -> str:
         silent_s = max([self._runtime.monotonic_s() - self._log.asked_s, *(host.silent_s() for host in self._hosts())])
-        if silent_s > _MOST_SILENT_S:
-            return f"the brokers have not answered for {silent_s:.0f} s"
-        waiting = [host for _, host in sorted(self._partitions.hosts.items()) if not host.leading]
-        return ", ".join(f"partition {host.partition} is being taken over{host.problem and ': ' + host.problem}" for host in waiting)
+        return f"the brokers have not answered for {silent_s:.0f} s" if silent_s > _MOST_SILENT_S else ""
 
     def _positions(self) -> Iterable[tuple[int, int | None, bool]]:
-        hosts, opened = self._partitions.hosts, self._log.opened
+        hosts, opened, is_answered = self._partitions.hosts, self._log.opened, not self._silence()
         for partition in range(0 if opened is None else opened.partitions):
             host = hosts.get(partition)
-            yield (partition, None, False) if host is None else (partition, host.lead.position, host.leading)
+            yield (partition, None, False) if host is None else (partition, host.lead.position, host.leading and is_answered)
 
     # Partitions
 
@@ -294,3 +309,8 @@ class Worker:
             return
         self._log.is_replaced, self._problem = False, ""
         _LOG.warning("leading log %s, which has replaced log %s", self.log_id, former)
+
+
+def _not_led(host: PartitionHost) -> str:
+    """Returns why nothing is decided in a partition; "": it is led."""
+    return "" if host.leading else f"partition {host.partition} is being taken over{host.problem and ': ' + host.problem}"

@@ -14,6 +14,7 @@ from typing import Any
 
 from equipoise.events import codec
 from equipoise.hosting.live_settings import LiveSettings
+from equipoise.log.kafka.log_topics import Topics
 from equipoise.worker.led_partitions import Generation
 from equipoise.worker.settings import WorkerSettings
 
@@ -30,9 +31,9 @@ one has left.
 """
 
 
-def group_name(settings: LiveSettings) -> str:
-    """Returns the name of the consumer group."""
-    return f"{settings.prefix}.worker"
+def group_name(log: LiveSettings | Topics) -> str:
+    """Returns the name of the consumer group of the log's workers."""
+    return f"{log.prefix}.worker"
 
 
 class FaustGroup:

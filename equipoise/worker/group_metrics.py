@@ -33,6 +33,8 @@ turns too late, and one with longer turns decides too late.
 MOST_VALUES = 20
 """Different values of a setting that are counted each; groups with others are counted together."""
 MOST_SETTINGS = 100
+MOST_PARKED = 10
+"""Failed tasks of a group that are named."""
 MOST_TOPICS = 10
 """Source topics of a group that are shown although tasks read every partition of them."""
 OTHERS = "(others)"
@@ -89,10 +91,10 @@ _GAUGES = (
         "equipoise_all_members_refused",
     ),
     _Gauge(
-        "equipoise_parked_tasks",
-        "Tasks that handle nothing more, because of a record or of refusals, as members report.",
-        {"": "parked"},
-        "equipoise_all_parked_tasks",
+        "equipoise_members_held_up",
+        "Members that something outside holds up, or whose handler does not return.",
+        {"": "held_up"},
+        "equipoise_all_members_held_up",
     ),
     _Gauge("equipoise_generation", "Number of the last decision round.", {"": "generation"}),
     _Gauge(
@@ -118,18 +120,20 @@ _GAUGES = (
     ),
     _Gauge("equipoise_lost_tasks_wait_seconds", "Group time until the last of the waiting lost tasks gets a new owner.", {"": "lost_wait_s"}),
 )
+_PARKED = "Tasks whose handler has failed: their members keep them and handle nothing more in them"
 _UNAVAILABLE = "Task-seconds in which nobody owned a task, its owner waited for a hold, or its owner was silent, by the broker's clock"
 
 
 class GroupMetrics:
-    """The metrics of one worker's groups. `groups`: returns those that it leads now. `most`:
+    """The metrics of one worker's groups. `groups`: returns those that it leads, each with whether
+    its state is that of now. `most`:
     returns how many of them may be named. `unavailable_s`: unavailable task-seconds of each group;
     they only rise. `unavailable_in_all_s`: returns those of all groups that were ever led here.
     """
 
     def __init__(
         self,
-        groups: Callable[[], Iterable[GroupLead]],
+        groups: Callable[[], Iterable[tuple[GroupLead, bool]]],
         most: Callable[[], int],
         unavailable_s: Mapping[str, float],
         unavailable_in_all_s: Callable[[], float],
@@ -180,8 +184,8 @@ class GroupMetrics:
     def _make(self) -> Generator[None, None, bytes]:
         readings: dict[str, Reading] = {}
         settings = self._settings
-        for number, lead in enumerate(self._groups(), 1):
-            readings[lead.name] = self._read(lead)
+        for number, (lead, is_known) in enumerate(self._groups(), 1):
+            readings[lead.name] = self._read(lead, is_known)
             if lead.machine.state.config is not None:
                 settings.note(lead.name, lead.machine.state.config)
             if not number % _GROUPS_A_PART:
@@ -216,6 +220,10 @@ class GroupMetrics:
             for name, reading in shown
             for topic in dict.fromkeys((*reading.source_topics[:MOST_TOPICS], *(reading.unread or ())))
         ]
+        text += _declared("equipoise_parked_tasks", f"{_PARKED}, each with its record; topic empty: it failed at none. 0: none has failed.")
+        text += [f"equipoise_parked_tasks{{{labels}}} {count}" for name, reading in shown for labels, count in _parked(name, reading)]
+        text += _declared("equipoise_all_parked_tasks", f"{_PARKED}, of all groups.")
+        text.append(f"equipoise_all_parked_tasks {sum(len(reading.parked or ()) for reading in readings.values())}")
         text += _declared("equipoise_all_unread_partitions", "Partitions of source topics that no task reads, of all groups.")
         text.append(f"equipoise_all_unread_partitions {sum(sum(reading.unread.values()) for reading in readings.values() if reading.unread)}")
         text += _declared("equipoise_unavailable_task_seconds_total", f"{_UNAVAILABLE}.", "counter")
@@ -234,14 +242,14 @@ class GroupMetrics:
         text += settings.lines()
         return ("\n".join(text) + "\n").encode()
 
-    def _read(self, lead: GroupLead) -> Reading:
+    def _read(self, lead: GroupLead, is_known: bool) -> Reading:
         try:
-            return read(lead)
+            return read(lead, is_known=is_known)
         except Exception:  # noqa: BLE001 a defect may have halted it half-way through a step
             if lead.name not in self._unreadable:
                 self._unreadable.add(lead.name)
                 _LOG.exception("group %s: its state cannot be read for the metrics", lead.name)
-            return Reading(halted=int(lead.halted is not None), is_read=False)
+            return Reading(halted=int(lead.halted is not None), is_known=is_known, is_read=False)
 
 
 class _Settings:
@@ -316,6 +324,16 @@ def escaped(label: str) -> str:
 
 def _declared(name: str, about: str, kind: str = "gauge") -> tuple[str, str]:
     return f"# HELP {name} {about}", f"# TYPE {name} {kind}"
+
+
+def _parked(name: str, reading: Reading) -> Generator[tuple[str, int], None, None]:
+    """Yields labels and value for each failed task of a group, the first MOST_PARKED by themselves."""
+    parked = reading.parked or {}
+    for task, each in islice(parked.items(), MOST_PARKED):
+        yield f'group="{name}",task="{task}",topic="{escaped(each.topic)}",partition="{each.partition}",offset="{each.offset}"', 1
+    if len(parked) > MOST_PARKED or not parked:
+        others = OTHERS if parked else ""
+        yield f'group="{name}",task="{others}",topic="",partition="",offset=""', max(0, len(parked) - MOST_PARKED)
 
 
 def _of_named(gauge: _Gauge, shown: Iterable[tuple[str, Reading]]) -> Generator[str, None, None]:

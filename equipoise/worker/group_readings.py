@@ -13,9 +13,10 @@ import attrs
 
 from equipoise.assignors import MovementState
 from equipoise.events.facts import TopologyDeclared
-from equipoise.replay.trouble import unread_partitions
+from equipoise.events.tasks import TaskId
+from equipoise.replay.trouble import parked_tasks, unread_partitions
 from equipoise.statemachine.group_lead import GroupLead
-from equipoise.statemachine.state import GroupState, MemberPhase
+from equipoise.statemachine.state import GroupState, MemberPhase, Parked
 
 LAGGING_RECORDS = 10_000
 """Source lag from which a group does not count as at rest: the threshold of the alert
@@ -27,9 +28,11 @@ class GroupCondition(enum.StrEnum):
     """The condition of a group, the most urgent first. An alert may fire for all but the last."""
 
     HALTED = "halted"
+    UNKNOWN = "unknown"
+    """This worker does not lead it now, or the brokers do not answer: what follows is of before."""
     TROUBLE = "trouble"
-    """Tasks have no owner or are parked, partitions are unread, members are refused, it has no
-    configuration, or its state cannot be read.
+    """Tasks have no owner or have failed, partitions are unread, members are refused or held up, it
+    has no configuration, or its state cannot be read.
     """
     BUSY = "busy"
     """Tasks move or wait, load is uneven, sources lag, or a round or a standstill came lately."""
@@ -43,6 +46,8 @@ class Reading:
     """The values of one group. None: there is none, or its state cannot be read. Lags in records."""
 
     halted: int
+    is_known: bool = True
+    """It is led here, and the brokers answer."""
     is_read: bool = True
     is_configured: bool = True
     stable: int | None = None
@@ -61,7 +66,10 @@ class Reading:
     """Topic -> partitions; topics without any are left out."""
     topology: TopologyDeclared | None = None
     refused: int | None = None
-    parked: int | None = None
+    held_up: int | None = None
+    """Members that something outside holds up, or a handler that does not return."""
+    parked: Mapping[TaskId, Parked] | None = None
+    """Tasks that have failed; None: none."""
     generation: int | None = None
     planned_moves: int | None = None
     fewest_moves: int | None = None
@@ -85,11 +93,13 @@ class Reading:
         """By these values alone: what came lately is not known here."""
         if self.halted:
             return GroupCondition.HALTED
+        if not self.is_known:
+            return GroupCondition.UNKNOWN
         if not (self.is_read and self.is_configured):
             return GroupCondition.TROUBLE
         if not (self.stable or self.unrevoked or self.unreleased):
             return GroupCondition.EMPTY if self.nobody else GroupCondition.AT_REST
-        if self.nobody or self.unread or self.refused or self.lost_free or self.parked:
+        if self.nobody or self.unread or self.refused or self.lost_free or self.parked or self.held_up:
             return GroupCondition.TROUBLE
         moves = self.waiting_movements or self.warming_movements or self.revoking_movements or self.revoking or self.warmup_lag
         if moves or self.imbalance or self.lost_waiting or (self.source_lag or 0) > LAGGING_RECORDS:
@@ -97,12 +107,13 @@ class Reading:
         return GroupCondition.AT_REST
 
 
-def read(lead: GroupLead) -> Reading:
-    """Returns the values of a group now. Raises any exception where a defect has left its state
-    half-way through a step.
+def read(lead: GroupLead, *, is_known: bool = True) -> Reading:
+    """Returns the values of a group now. `is_known`: it is led here, and the brokers answer. Raises
+    any exception where a defect has left its state half-way through a step.
     """
     state = lead.machine.state
-    found = Reading(halted=int(lead.halted is not None), generation=state.generation, is_configured=state.config is not None)
+    is_configured, halted = state.config is not None, int(lead.halted is not None)
+    found = Reading(halted=halted, is_known=is_known, is_configured=is_configured, generation=state.generation)
     _read_members(state, found)
     found.waiting_movements, found.warming_movements, found.revoking_movements = state.waiting, 0, 0
     if state.in_flight:
@@ -118,7 +129,8 @@ def read(lead: GroupLead) -> Reading:
         found.lost_wait_s = max(0, *waits_ms, 0) / 1_000
     found.source_lag = sum(state.behind.values()) if state.behind else 0
     found.refused = len(state.recently_refused()) if state.refused else 0
-    found.parked = sum(state.owner.get(task) == why.member_id for task, why in state.parked.items()) if state.parked else 0
+    found.held_up = sum(bool(member.troubles) for member in state.members.values())
+    found.parked = {task: state.parked[task] for task in parked_tasks(state)} if state.parked else None
     found.topology = topology = state.topology
     if topology is not None and _has_more_partitions(state, topology):
         found.unread = unread_partitions(state, state.end_offsets)

@@ -139,12 +139,13 @@ class WorkerMetrics:
 
     def observe(
         self,
-        groups: Callable[[], Iterable[GroupLead]],
+        groups: Callable[[], Iterable[tuple[GroupLead, bool]]],
         positions: Callable[[], Iterable[tuple[int, int | None, bool]]],
         most_groups: Callable[[], int],
         monotonic_s: Callable[[], float],
     ) -> None:
-        """Shows also the states of `groups`, which returns those led now, at most `most_groups` of
+        """Shows also the states of `groups`, which returns those led here, each with whether its
+        state is that of now, at most `most_groups` of
         them by name, and `positions`: (partition, offset of the next fact, whether it is led).
         """
         self._groups = GroupMetrics(groups, most_groups, self.unavailable_s, lambda: self.unavailable_in_all_s, monotonic_s)

@@ -28,9 +28,10 @@ from equipoise.console.recent import Recent
 from equipoise.events.errors import InputError
 from equipoise.hosting.admission import names_in
 from equipoise.hosting.serving import HttpServer
+from equipoise.replay.all_clear import Grounds, all_troubles
 from equipoise.replay.group_view import view_of
 from equipoise.replay.sizing.autoscaling import policy_of
-from equipoise.replay.trouble import wrong
+from equipoise.replay.trouble import Severity
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import FROM_PEER, AskedWorkers
 from equipoise.worker.group_metrics import escaped
@@ -72,6 +73,9 @@ class ServedWorker(Protocol):
 
     def unready(self) -> str:
         """Returns why not every assigned partition is led; "" when each is."""
+
+    def grounds(self, partition: int, lead: GroupLead) -> Grounds:
+        """Returns the evidence of statements about a group that is led here."""
 
 
 class Server(HttpServer):
@@ -132,13 +136,16 @@ class Server(HttpServer):
         for place, lead in self._worker.groups():
             if lead.name == name:
                 halted = None if lead.halted is None else str(lead.halted)
+                grounds = self._worker.grounds(place, lead)
+                about = {"partition": place, "halted": halted, "grounds": grounds.document()}
                 try:
                     state = view_of(lead.machine).document()
                 except Exception:
                     if halted is None:
                         raise
-                    return web.json_response({"partition": place, "halted": halted, "trouble": [halted], "state": None})
-                return web.json_response({"partition": place, "halted": halted, "trouble": wrong(lead.machine.state, halted), "state": state})
+                    return web.json_response({**about, "trouble": [halted], "state": None})
+                trouble = [each.text for each in all_troubles(lead, grounds) if each.severity < Severity.MOVES]
+                return web.json_response({**about, "trouble": trouble, "state": state})
         return web.json_response({"problem": f"group {name!r} is not led by this worker"}, status=404)
 
     async def _size(self, request: web.Request) -> web.Response:

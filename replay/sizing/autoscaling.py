@@ -26,6 +26,7 @@ from equipoise.replay.prediction.present import present_of
 from equipoise.replay.sizing.demand import Demand, DemandReader
 from equipoise.replay.sizing.drawn_load import HANDLERS_ALONE, DrawnLoad, count_at, draw_load
 from equipoise.replay.sizing.size import changes_between, hold_s, shares_of
+from equipoise.replay.trouble import parked_tasks, parked_text
 from equipoise.replay.wording import counted, span_text
 from equipoise.statemachine.state import GroupState
 
@@ -110,6 +111,8 @@ def follow(found: Followable, policy: FollowingPolicy, last: LastAnswer | None =
         least = _within(1, policy)
         return Following(group=state.group, members=least, now=0, target_lag_s=policy.lag_s, line="no member runs")
     staying = Following(group=state.group, members=_within(now, policy), now=now, target_lag_s=policy.lag_s, line="", holds=True)
+    if parked := parked_tasks(state):
+        return attrs.evolve(staying, line=f"a task has failed, and no number of members is right: {parked[0]}{parked_text(state, parked[0])}")
     expected = last is not None and last.members != now and now_ms - last.at_ms < PATIENCE_MS
     asked = last.members if last is not None and expected else now
     moving = under_way(state)

@@ -26,6 +26,7 @@ from equipoise.replay.prediction.reading import state_beside
 from equipoise.replay.sizing.demand import Demand, DemandReader
 from equipoise.replay.sizing.drawn_load import DrawnLoad, count_at, draw_load
 from equipoise.replay.sizing.member_queues import dealt
+from equipoise.replay.trouble import parked_tasks, parked_text
 from equipoise.replay.wording import counted
 from equipoise.statemachine.round_problem import build_problem
 from equipoise.statemachine.state import GroupState
@@ -80,9 +81,16 @@ class Sizing:
     """Tasks that fall behind by more than the target on a member of their own."""
     hold_s: float | None
     """Changes are not worth it more often than this; None: nothing is predicted."""
+    parked: tuple[str, ...]
+    """Tasks that have failed, each with its record and how far behind it is: no member processes
+    them, and what they need is not in these loads.
+    """
 
     def line(self) -> str:
         """Returns the recommendation as one sentence."""
+        if self.parked:
+            more = f" (and {counted(len(self.parked) - 1, 'other task')})" if self.parked[1:] else ""
+            return f"no number of members is right while a task has failed: {self.parked[0]}{more}; mend that first"
         if self.recommended is None:
             named = ", ".join(str(task) for task in self.hot[:3])
             too_much = f"{named} gets more than one member does; more members cannot help, more partitions can"
@@ -109,6 +117,7 @@ class Sizing:
             "trend": None if self.trend is None else round(self.trend, 4),
             "hold_s": None if self.hold_s is None else round(self.hold_s, 1),
             "hot": [str(task) for task in self.hot],
+            "parked": list(self.parked),
             "line": self.line(),
             "options": [
                 {
@@ -177,8 +186,9 @@ def size(
     middle = min(count_at(needs, MOST), len(tasks))
     rows = sorted({each for each in (1, middle - 2, middle - 1, middle, middle + 1, low, high, now) if 1 <= each <= len(tasks)} | {now})
     options = [_option(each, found, load, target_lag_s, asked=None if not costs or each == now else (runs, processes, progress)) for each in rows]
+    parked = tuple(f"{task}{parked_text(found.state, task)}" for task in parked_tasks(found.state))
     done = [each.members for each in options if each.met >= MOST]
-    recommended = min(done, default=None)
+    recommended = None if parked else min(done, default=None)
     there = next((each.there for each in options if each.members == recommended), None) or next((each.there for each in options if each.there), None)
     return Sizing(
         group=present.group,
@@ -195,6 +205,7 @@ def size(
         options=tuple(options),
         hot=load.hot(target_lag_s) if recommended is None else (),
         hold_s=None if there is None else hold_s([there], len(tasks)),
+        parked=parked,
     )
 
 

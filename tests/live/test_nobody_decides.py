@@ -43,8 +43,8 @@ async def test_decision_that_nobody_has_written_is_not_shown(bootstrap: str, pre
             swarm.start()
             await swarm.until_all_run("g", TASKS, ["m1", "m2"], timeout_s=MOST_S)
             text, document = await answered(tmp_path, "status", *address, "--group", "g")
-            assert document["deciding"] == {"undecided": None, "workers": 1, "unknown": None}
-            assert "every task runs, and nothing moves\n" in text
+            assert (document["grounds"]["workers"], document["grounds"]["missing"]) == (1, [])
+            assert re.search(r"every task runs, and nothing moves; as of \S+ UTC, with 1 worker and 2 members in their sessions\n", text)
 
             worker.process.kill()
             worker.process.wait()
@@ -53,18 +53,22 @@ async def test_decision_that_nobody_has_written_is_not_shown(bootstrap: str, pre
             async with asyncio.timeout(MOST_S):
                 while True:
                     text, document = await answered(tmp_path, "status", *address, "--group", "g")
-                    if document["deciding"]["undecided"] is not None and document["deciding"]["workers"] == 0:
+                    grounds = document["grounds"]
+                    if grounds["undecided"] is not None and grounds["workers"] == 0:
                         break
-                    assert document["deciding"]["workers"] is None or document["trouble"] or document["deciding"]["workers"] == 1
+                    assert grounds["workers"] is None or document["trouble"] or grounds["workers"] == 1
             assert re.match(r"nobody has decided since \S+: \d+ decisions? (?:is|are) not written; no worker runs", text.splitlines()[1])
             assert {task["task"]: task["owner"] for task in document["state"]["tasks"]} == owners
             assert document["trouble"][0].startswith("nobody has decided since")
 
             lost = next(task for task, owner in owners.items() if owner == "m2")
             text, document = await answered(tmp_path, "explain", log, "--task", lost, "--group", "g")
-            assert re.match(r"nobody has decided since \S+: \d+ decisions? (?:is|are) not written; this is the state before", text.splitlines()[1])
+            assert re.match(
+                r"nobody has decided since \S+: \d+ decisions? (?:is|are) not written; no worker runs; what follows is the state before",
+                text.splitlines()[1],
+            )
             assert document["state"]["owner"] == "m2"
-            assert document["undecided"]["decisions"] > 0
+            assert document["grounds"]["undecided"]["decisions"] > 0
     finally:
         worker.process.kill()
         worker.process.wait()

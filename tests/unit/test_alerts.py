@@ -54,6 +54,7 @@ CAUSES: dict[str, Cause] = {
     "EquipoiseMemberDown": Cause({'up{job="equipoise-member",instance="m1"}': ("1", "0")}, 2, {"job": "equipoise-member", "instance": "m1"}),
     "EquipoiseMemberExpired": Cause({'equipoise_decisions_total{kind="MemberExpired"}': ("+0", "+1")}, 3),
     "EquipoiseTaskParked": Cause({'equipoise_member_parked_tasks{group="g",member="m1"}': ("0", "1")}, 0, M),
+    "EquipoiseMembersHeldUp": Cause({'equipoise_members_held_up{group="g"}': ("0", "1")}, 5, G),
     "EquipoiseLeaseOver": Cause({'equipoise_member_lease_left_seconds{group="g",member="m1"}': ("9", "0")}, 1, M),
     "EquipoiseMemberStuck": Cause(
         {
@@ -111,7 +112,14 @@ CAUSES: dict[str, Cause] = {
 OTHERWISE: dict[str, tuple[str, Cause]] = {
     "no worker is up": ("EquipoiseNoWorker", Cause({'up{job="equipoise-worker",instance="w1"}': ("1", "0")}, 2)),
     "no worker was there": ("EquipoiseNoWorker", Cause({'up{job="equipoise-worker",instance="w1"}': ("1", "_")}, 2)),
-    "a parked task of a member that is not scraped": ("EquipoiseTaskParked", Cause({'equipoise_parked_tasks{group="g"}': ("0", "1")}, 0, G)),
+    "a parked task of a member that is not scraped": (
+        "EquipoiseTaskParked",
+        Cause(
+            {'equipoise_parked_tasks{group="g",task="0_3",topic="orders",partition="3",offset="17"}': ("0", "1")},
+            0,
+            {**G, "task": "0_3", "topic": "orders", "partition": "3", "offset": "17"},
+        ),
+    ),
     "a worker that was never ready": ("EquipoiseNotReady", Cause({'equipoise_ready{job="equipoise-worker",instance="w1"}': ("_", "0")}, 10, W1)),
     "a partition that nobody ever led": ("EquipoisePartitionNotLed", Cause({'equipoise_partition_leading{partition="0"}': ("_", "0")}, 1, P)),
 }

@@ -60,9 +60,15 @@ class Said { // the sentences of the worker's log, newest first
   async load() {
     const { document } = await ask("api/said", this.group === undefined ? {} : { group: this.group });
     if (document.last < this.last) { this.last = 0; this.items.clear(); this.list.replaceChildren(); } // another worker's numbers
-    if (document.since_ms !== undefined) this.about.textContent = `as they are made, all since ${clockOf(document.since_ms)}`;
     for (const each of document.said) this.add(each, false);
+    this.sinceMs = document.since_ms;
+    this.sayAbout();
     if (!this.list.firstChild) element("li", this.list, "none as far as this worker remembers", "none");
+  }
+  sayAbout() { // the list keeps the last MOST_SAID
+    if (this.sinceMs === undefined) return;
+    const oldest = this.items.size < MOST_SAID ? 0 : Date.parse(this.list.lastElementChild?.querySelector("time")?.dateTime ?? "") || 0;
+    this.about.textContent = `as they are made, all since ${clockOf(Math.max(this.sinceMs, oldest))}`;
   }
   /** @param {Sentence} each @param {boolean} fresh */
   add(each, fresh) {
@@ -83,6 +89,7 @@ class Said { // the sentences of the worker's log, newest first
     while (this.items.size > MOST_SAID) {
       const first = Math.min(...this.items.keys());
       this.items.get(first)?.remove(); this.items.delete(first);
+      this.sayAbout();
     }
   }
 }
@@ -118,9 +125,9 @@ class GroupsPage {
 
 // ------------------------------------------------------------------------------------------------ one group
 
-/** @param {Node} holder @param {Wait[]} waits @param {string} group */
-const waitsTable = (holder, waits, group) => {
-  if (!waits.length) { element("p", holder, "Nothing waits: every task runs where it should.", "key"); return; }
+/** @param {Node} holder @param {Wait[]} waits @param {string} group @param {string} [still] what is said where there is none */
+const waitsTable = (holder, waits, group, still = "") => {
+  if (!waits.length) { element("p", holder, visible(still), "key l0"); return; }
   const rows = table(holder, ["task*", "what*", "progress*", "behind", "expected", "why*"], "list");
   for (const each of waits.slice(0, 100)) {
     const row = element("tr", rows), { lag_records: lag, first_lag_records: first } = each;
@@ -245,8 +252,10 @@ class GroupPage {
     const own = now.member_rows.find(each => each.member === this.member), group = now.group;
     this.sub.textContent = this.member !== undefined && !own ? "is not a member now" : visible(this.about(now));
     const troubles = this.member === undefined ? now.troubles : now.troubles.filter(each => each.member === this.member);
-    redraw(this.troubles, troubles, (holder, value) => troubleList(holder, value, group));
-    if (this.waits) redraw(this.waits, now.waits, (holder, value) => waitsTable(holder, value, group));
+    const calm = troubles.length < now.troubles.length ? "nothing that concerns this member alone; see the group" : now.calm;
+    redraw(this.troubles, [troubles, calm], holder => troubleList(holder, troubles, group, calm));
+    const still = now.troubles.length ? "nothing moves or restores; see what is wrong" : now.still;
+    if (this.waits) redraw(this.waits, [now.waits, still], holder => waitsTable(holder, now.waits, group, still));
     if (this.changes) redraw(this.changes, now.changes, (holder, value) => changesTable(holder, value, group));
     if (this.facts && own) redraw(this.facts, own, holder => {
       memberFacts(holder, own);
@@ -317,7 +326,7 @@ const drawExplanation = (body, found) => {
 class Console { // shows the page that the location names, and refreshes it
   /** @type {GroupsPage | GroupPage} */ view;
   /** @type {EventSource | undefined} */ events;
-  timer = 0; isRefreshing = false; again = false;
+  timer = 0; isRefreshing = false; again = false; answeredMs = 0;
 
   /** @param {number} ms */
   plan(ms) { clearTimeout(this.timer); this.timer = setTimeout(() => this.refresh(), ms); }
@@ -329,15 +338,25 @@ class Console { // shows the page that the location names, and refreshes it
     let everyMs = 1000;
     try {
       everyMs = await shown.refresh();
+      this.answeredMs = Date.now();
       byId("main").classList.remove("stale");
+      byId("stale").hidden = true;
       live("live", "on");
     } catch (error) {
-      byId("main").classList.add("stale"); // what was well may be no more
-      live(`not live: ${messageOf(error)}`.slice(0, 120), "off");
+      this.isSilent(messageOf(error));
       if (shown === this.view && !shown.isRead) shown.sub.textContent = visible(messageOf(error));
     }
     this.isRefreshing = false;
     if (shown !== this.view) this.refresh(); else this.plan(this.again ? everyMs : SLOW_MS);
+  }
+  // What was well may be no more: the page says so first, and hides where it said that all is well.
+  /** @param {string} why */
+  isSilent(why) {
+    live(`not live: ${why}`.slice(0, 120), "off");
+    byId("main").classList.add("stale");
+    const last = this.answeredMs ? ` What follows was so at ${clockOf(this.answeredMs)} by this browser's clock.` : "";
+    byId("stale").textContent = `What is so now is not known: ${visible(why, 120)}.${last}`;
+    byId("stale").hidden = false;
   }
   listen() {
     this.events?.close();
@@ -345,7 +364,7 @@ class Console { // shows the page that the location names, and refreshes it
     events.addEventListener("open", () => shown.said.load().catch(() => {}));
     events.addEventListener("said", event => shown.said.add(JSON.parse(event.data), true));
     events.addEventListener("changed", () => this.refresh());
-    events.addEventListener("error", () => live("not live: the worker does not answer", "off"));
+    events.addEventListener("error", () => this.isSilent("the worker does not answer"));
   }
   crumbs() {
     const holder = byId("crumbs"), { group, member } = this.view;

@@ -31,7 +31,8 @@ export interface Wait {
 }
 export interface Group extends Brief {
   assignor: string, verdict: string | null, planned: number, imbalance: number, settings: Record<string, string>, member_rows: Member[],
-  task_rows: Task[], copies: Copy[], tasks_left_out: number, changes: Change[], waits: Wait[]
+  task_rows: Task[], copies: Copy[], tasks_left_out: number, changes: Change[], waits: Wait[],
+  grounds: { [more: string]: unknown }, calm: string, still: string
 }
 
 export interface Sentence {

@@ -21,10 +21,10 @@ export const card = (parent, title, small) => {
   if (small !== undefined) element("small", head, small);
   return node;
 };
-/** @param {Node} parent @param {Trouble[]} troubles @param {string} group */
-export const troubleList = (parent, troubles, group) => {
+/** @param {Node} parent @param {Trouble[]} troubles @param {string} group @param {string} [calm] what is said where there is none */
+export const troubleList = (parent, troubles, group, calm = "") => {
   const list = element("ul", parent, undefined, "troubles");
-  if (!troubles.length) element("li", list, "nothing is wrong", "l0");
+  if (!troubles.length) element("li", list, calm, "l0");
   for (const each of troubles) {
     const item = element("li", list, undefined, `l${each.level}`);
     if (each.task) link(item, each.text, to("g", group, "t", each.task));

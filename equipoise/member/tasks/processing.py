@@ -166,6 +166,10 @@ class Processing:
         """What was raised when the task was parked."""
         self.not_now: SerdeUnavailableError | None = None
         """What was raised when the record at hand had to wait."""
+        self.awaits: tuple[float, ConsumedRecord] | None = None
+        """Since when (monotonic, s) an `async` handler has been running, and its first record; None:
+        none runs.
+        """
         self._is_unreadable = False
         """Whether a serde, and not the handler, has raised last."""
 
@@ -228,7 +232,11 @@ class Processing:
                     context.record_ms = at_ms if 0 <= at_ms <= context.latest_ms else _handed_on(context, map(_TIME_OF, batch))
                     result = batch_handler(batch if as_is else list(map(record_of, batch)), context)  # type: ignore[misc, arg-type]  # it has one
                 if result.__class__ is CoroutineType or (result is not None and awaitable(result) is not None):
-                    await result
+                    self.awaits = monotonic_s(), records[done]
+                    try:
+                        await result
+                    finally:
+                        self.awaits = None
                 if job is not None and job.cancelling() and (pending := await settled()) is not None:
                     raise pending
                 if asked:

@@ -28,7 +28,7 @@ from equipoise.member.tasks.callbacks import call
 from equipoise.member.tasks.clients import TaskClients
 from equipoise.member.tasks.commit_schedule import FEW_RECORDS, CommitInput, CommitOrder, CommitTicks, Uncommitted
 from equipoise.member.tasks.context import Callback, State, TaskContext
-from equipoise.member.tasks.error_policy import FailedTask, error_text
+from equipoise.member.tasks.error_policy import FailedTask, error_text, place_of
 from equipoise.member.tasks.failures import Failures
 from equipoise.member.tasks.fatal_errors import begin_job, call_off_job, is_cancelled, settled
 from equipoise.member.tasks.loop_turns import Turns
@@ -45,7 +45,7 @@ from equipoise.member.tasks.writer import TaskWriter
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
 LONG_S = 60.0
-"""A task that waits so long for its producer, or for a commit that is due, is in trouble."""
+"""A task that waits so long for its producer, its handler, or a commit that is due, is in trouble."""
 
 
 class TaskState(enum.Enum):
@@ -182,6 +182,11 @@ class TaskRunner:
         commits = self._commits
         if commits is not None and now_s - commits.begun_s > LONG_S + self._commit_interval_s:
             return f"task {self.task} waits for the end of a commit; the member's log says why"
+        opened = self._opened
+        awaits = None if opened is None else opened.processing.awaits
+        if awaits is not None and now_s - awaits[0] > LONG_S:
+            place = place_of(awaits[1].topic, awaits[1].partition, awaits[1].offset)
+            return f"task {self.task} waits for its handler for over {LONG_S:.0f} s, with {place}; give the handler a timeout of its own"
         return ""
 
     @property

@@ -20,7 +20,9 @@ from equipoise.member.tasks.positions import positions_topic
 from equipoise.operations.doctor import brokers, directory_findings, group_findings, open_transactions, protocol_findings, topic_findings
 from equipoise.operations.doctor.access import Acl, Application, Need, needs
 from equipoise.operations.doctor.finding import CHECKS, Finding, problem, unknown, warning
-from equipoise.operations.follower import Follower
+from equipoise.operations.follower import Follower, KnownGroup
+from equipoise.operations.worker_builds import ask_workers
+from equipoise.replay.all_clear import AskedNow
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import GroupState
 from equipoise.worker.settings import WorkerSettings
@@ -92,6 +94,7 @@ class _Examination:
         self._examined, self._asking = examined, asking
         self._settings, self._topics = examined.settings, examined.settings.topics
         self._brokers: list[BrokerAddress] = []
+        self._asked = AskedNow(workers=None, unknown="nobody was asked", now_ms=None)
 
     async def findings(self) -> AsyncIterator[Finding]:
         self._brokers = self._asking.brokers()
@@ -110,10 +113,13 @@ class _Examination:
         found = await self._asking.topics([*names, self._topics.bases])
         if not found[self._topics.bases].is_hidden and not found[self._topics.bases].partitions:
             del found[self._topics.bases]  # no worker has had a retention
-        machines, unread = await self._read(found)
-        if unread is not None:
-            yield unread
-        elif self._examined.group is not None and not machines and not self._examined.sources:
+        known, unread = await self._read(found)
+        machines = [each.lead.machine for each in known]
+        yield unread or group_findings.of_workers(self._asked, [each.lead for each in known])
+        for group in known:
+            for finding in group_findings.of_group(group.lead, group.grounds):
+                yield finding
+        if unread is None and self._examined.group is not None and not machines and not self._examined.sources:
             yield group_findings.unknown_group(self._examined.group, await self._groups())
         applications = self._applications(machines)
         if self._examined.role == "member":
@@ -166,19 +172,20 @@ class _Examination:
         settings = (await self._asking.settings(broker=node_id)).get(str(node_id))
         return protocol_findings.GroupProtocols(node_id=node_id, consumer=consumer, streams=streams, settings=settings)
 
-    async def _read(self, found: dict[str, TopicFound]) -> tuple[list[GroupMachine], Finding | None]:
-        """The groups of the log, and why they are not read."""
+    async def _read(self, found: dict[str, TopicFound]) -> tuple[list[KnownGroup], Finding | None]:
+        """The groups of the log as far as they are decided on, and why they are not read."""
         wanted = (self._topics.facts, self._topics.decisions, self._topics.checkpoints)
         if not all(found[name].partitions for name in wanted) or not all("Read" in (found[name].allowed or ()) for name in wanted):
-            return [], unknown("topics", "the log is not read: a topic is missing, or the right to read it") if self._examined.group else None
+            return [], unknown("groups", "the log is not read: a topic is missing, or the right to read it; how its groups are is not known")
         follower = Follower(self._settings, self._topics, self._examined.group)
         try:
             async with asyncio.timeout(READ_S):
                 await follower.catch_up()
+                self._asked = await ask_workers(self._settings, self._topics)
+                return await follower.known(self._asked), None
         except (EquipoiseError, errors.KafkaError, TimeoutError) as error:
             why = f"the log cannot be read: {error or f'not within {READ_S:.0f} s'}"
             return [], problem("topics", why, "equipoise verify says more; docs/logs.md#retention")
-        return [lead.machine for _, lead in follower.groups()], None
 
     async def _groups(self) -> list[str]:
         """Every group of the log; empty: it cannot be read now."""

@@ -7,10 +7,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
+import attrs
+
 from equipoise.member.tasks.clients import TRANSACTION_TIMEOUT_MS
 from equipoise.operations.doctor.finding import Finding, fine, problem, unknown, warning
-from equipoise.replay.trouble import held_up
-from equipoise.replay.wording import groups_text
+from equipoise.replay.all_clear import AskedNow, Grounds
+from equipoise.replay.trouble import held_up, standing_still
+from equipoise.replay.wording import counted, groups_text, names_text
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.state import GroupState
 
 DEFAULT_BROKER_SESSION_MS = 9_000
@@ -45,6 +49,31 @@ def of_timeouts(state: GroupState | None, broker: Mapping[str, str] | None, brok
     if longest_ms < TRANSACTION_TIMEOUT_MS:
         text = f"brokers have transaction.max.timeout.ms={longest_ms}, and members ask for {TRANSACTION_TIMEOUT_MS}: exactly_once cannot begin"
         yield problem("timeouts", text, f"set transaction.max.timeout.ms={TRANSACTION_TIMEOUT_MS} or more on all brokers")
+
+
+def of_workers(asked: AskedNow, groups: Iterable[GroupLead]) -> Finding:
+    """Says whether somebody decides. `groups`: of the log."""
+    if asked.workers is None:
+        return unknown("groups", f"whether a worker runs is not known: {asked.unknown}", "allow Describe on that group, or ask as a worker")
+    if asked.workers:
+        return fine("groups", f"{counted(asked.workers, 'worker')} of the log, as their consumer group says, each within its session")
+    waiting = [lead.name for lead in groups if lead.machine.state.members]
+    if waiting:
+        return problem("groups", f"no worker runs: nobody decides in {names_text(waiting)}", "start a worker")
+    return warning("groups", "no worker runs: nobody will decide in groups that begin", "start a worker")
+
+
+def of_group(lead: GroupLead, grounds: Grounds) -> Iterable[Finding]:
+    """Yields what stands still in a group, and what is missing to know that nothing does."""
+    fix = f"equipoise status --group {lead.name} says more"
+    if lead.halted is not None:
+        yield problem("groups", f"group {lead.name} is halted: {lead.halted}", "docs/operations.md#a-halted-group")
+        return
+    of_it = attrs.evolve(grounds, from_whom=attrs.evolve(grounds.from_whom, workers=None, unknown=""))  # that is of the log
+    for each in of_it.missing:
+        yield problem("groups", f"group {lead.name}: {each.text}", fix)
+    for each in standing_still(lead.machine.state):
+        yield warning("groups", f"group {lead.name}: {each.text}", fix)
 
 
 def of_troubles(state: GroupState) -> Iterable[Finding]:

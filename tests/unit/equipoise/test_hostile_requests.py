@@ -29,6 +29,7 @@ from equipoise.hosting.runtime import DEPLOYED
 from equipoise.hosting.serving import HttpServer
 from equipoise.member.http.server import MemberServer
 from equipoise.member.options import MemberOptions
+from equipoise.replay.all_clear import Grounds, led_here
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.group_sizes import GroupSizes
@@ -64,6 +65,9 @@ class _Worker:
 
     def unready(self) -> str:
         return ""
+
+    def grounds(self, partition: int, lead: GroupLead) -> Grounds:
+        return led_here(lead.machine.state)
 
 
 def worker(settings: WorkerSettings) -> HttpServer:

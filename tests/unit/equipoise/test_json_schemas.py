@@ -114,7 +114,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             *(printed("timeline", path) for path in (log, wrong, led, told)),
             printed("timeline", write_changed(folder / "changed.db"), "--changes"),
         ],
-        "size": [*sizes(folder / "busy.db"), *sizes(folder / "hot.db", code=1, skew=20.0)],
+        "size": [*sizes(folder / "busy.db"), *sizes(folder / "hot.db", code=1, skew=20.0), size_of_parked(folder / "failed.db")],
         "scale-down": [
             printed("scale-down", log, "--keep", "50%", "--runs", "2"),
             printed("scale-down", led, "--keep", "30%", "--at", str(drains_at(led)), "--runs", "2"),
@@ -136,6 +136,15 @@ def sizes(path: Path, *, code: int = 0, skew: float = 1.0) -> list[Any]:
     return [printed("size", path, "--lag", "20", "--runs", "2" if skew == 1.0 else "0", code=code)]
 
 
+def size_of_parked(path: Path) -> Any:
+    """Of a group with a task that has failed."""
+    sizes(path)
+    view = printed("status", path, *OF_ORDERS)["state"]
+    with open_log(path, "a") as log:
+        log.append_fact("orders", END_MS + 8 * 3_600_000, parked_task(view))
+    return printed("size", path, "--lag", "20", "--runs", "0", code=1)
+
+
 def two_groups(path: Path) -> Path:
     """The second one is only configured."""
     with open_log(path, "w") as log:
@@ -144,16 +153,20 @@ def two_groups(path: Path) -> Path:
     return path
 
 
-def with_parked_task(path: Path, view: Any) -> Path:
-    """The log of this view, in which the owner of the first task has parked it."""
+def parked_task(view: Any) -> TaskParked:
+    """The owner of the first task parks it."""
     task = view["tasks"][0]
     incarnation = next(member["incarnation"] for member in view["members"] if member["member_id"] == task["owner"])
-    parked = TaskParked(
+    return TaskParked(
         member_id=task["owner"], incarnation=incarnation, task=parse_task(task["task"]), token=task["token"], topic="orders", error="ValueError"
     )
+
+
+def with_parked_task(path: Path, view: Any) -> Path:
+    """The log of this view, in which the owner of the first task has parked it."""
     with open_log(path, "w") as log:
         write(log, lived())
-        log.append_fact("orders", END_MS, parked)
+        log.append_fact("orders", END_MS, parked_task(view))
     return path
 
 

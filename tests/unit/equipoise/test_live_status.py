@@ -8,6 +8,7 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -20,8 +21,8 @@ from equipoise.cli.status import _ranked, groups_table
 from equipoise.cli.visible import MOST_WORD_CHARS
 from equipoise.events.errors import GroupHalted
 from equipoise.events.fields import is_hidden
+from equipoise.replay.all_clear import AskedNow, Grounds, Undecided, grounds_of
 from equipoise.replay.group_view import view_of
-from equipoise.replay.undecided import Deciding, Undecided
 from equipoise.statemachine.group_lead import GroupLead
 from tests.groups import Group, topology
 from tests.unit.equipoise.test_visible import GROUP, LONG, evil
@@ -30,7 +31,11 @@ from tests.unit.replay.test_trouble import restoring, settled
 SIZES = ((40, 12), (80, 24), (200, 60))
 
 
-LED = Deciding(workers=1)
+def grounds(group: Group, workers: int | None = 1, unknown: str = "", undecided: Undecided | None = None, *, age_ms: int | None = 0) -> Grounds:
+    """`age_ms`: how old the last fact of the group is; None: nobody was asked."""
+    state = group.machine.state
+    asked = None if age_ms is None else AskedNow(workers=workers, unknown=unknown, now_ms=(state.last_append_ms or 0) + age_ms)
+    return grounds_of(state, asked=asked, undecided=undecided)
 
 
 def screen(group: Seen, width: int, height: int, *, remark: str = "", age_s: float = 0.0) -> list[str]:
@@ -41,8 +46,8 @@ def screen(group: Seen, width: int, height: int, *, remark: str = "", age_s: flo
     return captured.get().removesuffix("\n").split("\n")
 
 
-def of(group: Group, deciding: Deciding = LED) -> Seen:
-    return seen(GroupLead("orders", group.machine), view_of(group.machine), deciding)
+def of(group: Group, known: Grounds | None = None) -> Seen:
+    return seen(GroupLead("orders", group.machine), view_of(group.machine), grounds(group) if known is None else known)
 
 
 @functools.cache
@@ -52,7 +57,7 @@ def hostile() -> Seen:
     replayer = Replayer(GROUP)
     for _ in replayer.follow(evil()):
         pass
-    return seen(GroupLead(GROUP, replayer.machine), view_of(replayer.machine), LED)
+    return seen(GroupLead(GROUP, replayer.machine), view_of(replayer.machine), grounds_of(replayer.machine.state))
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -91,34 +96,48 @@ def test_expected_time_counts_down_between_reports() -> None:
 def test_groups_with_hostile_names_are_text() -> None:
     lead = GroupLead(GROUP, restoring().machine)
     lead.halted = GroupHalted(GROUP, 7, "defect", 10_000 * "x" + "\x1b[2J[red]\u202e")
-    text = plain(groups_table([_ranked(0, lead)[1]]))
+    text = plain(groups_table([_ranked(0, lead, grounds_of(lead.machine.state))[1]]))
     assert "[red]" in text
     assert {char for char in text if is_hidden(char)} == {"\n"}
     assert max(len(word) for word in text.split()) <= MOST_WORD_CHARS
 
 
-def test_calm_group_says_so() -> None:
-    assert screen(of(settled("m1")), 80, 24)[1] == "every task runs, and nothing moves"
+CALM = "every task runs, and nothing moves"
+WHEN = "as of 00:16:43 UTC, with 1 worker and 1 member in their sessions"
 
 
 @pytest.mark.parametrize(
-    ("deciding", "first"),
+    ("known", "first"),
     [
-        (Deciding(), "every task runs, and nothing moves, as of that offset"),
-        (Deciding(unknown="no right"), "every task runs, and nothing moves; whether a worker leads is not known: no right"),
-        (Deciding(workers=0), "no worker runs: nobody decides what becomes of the tasks of a member that leaves or ends"),
+        ({}, f"{CALM}; {WHEN}"),
+        ({"age_ms": None}, f"{CALM}, as of 1970-01-01 00:16:43 UTC, offset 7"),
         (
-            Deciding(workers=0, undecided=Undecided(7, 0, 2)),
+            {"workers": None, "unknown": "no right"},
+            f"{CALM}, as of 1970-01-01 00:16:43 UTC, offset 7; whether a worker leads is not known: no right",
+        ),
+        ({"workers": 0}, "no worker runs: nobody decides what becomes of the tasks of a member that leaves or ends"),
+        (
+            {"workers": 0, "undecided": Undecided(7, 0, 2)},
             "nobody has decided since 00:00:00.000: 2 decisions are not written; no worker runs; what follows is the state before",
         ),
         (
-            Deciding(workers=1, undecided=Undecided(7, 0, 1)),
+            {"undecided": Undecided(7, 0, 1)},
             "nobody has decided since 00:00:00.000: 1 decision is not written; 1 worker should: see what it logs; what follows is the state before",
         ),
+        ({"age_ms": 3_600_000}, "no member was heard for 1 h 00 min or longer, by this machine's clock: whether their tasks run is not known"),
     ],
 )
-def test_calm_without_its_evidence_is_not_said(deciding: Deciding, first: str) -> None:
-    assert screen(of(settled("m1"), deciding), 200, 24)[1] == first
+def test_calm_is_said_with_its_grounds_or_what_is_missing(known: dict[str, Any], first: str) -> None:
+    group = settled("m1")
+    assert screen(of(group, grounds(group, **known)), 200, 24)[1] == first
+
+
+def test_member_that_does_not_run_what_the_log_gave_it_comes_first() -> None:
+    group = settled("m1")
+    state = group.machine.state
+    member = state.members["m1"]
+    member.held = member.held[1:]
+    assert screen(of(group), 200, 24)[1] == "m1 says that it does not run 0_0, which the log gave it"
 
 
 def test_groups_are_sorted_by_trouble() -> None:
@@ -136,7 +155,7 @@ def test_groups_are_sorted_by_trouble() -> None:
         GroupLead("e", restoring().machine),
     ]
     leads[3].halted = GroupHalted("d", 7, "defect", "a defect")
-    ranked = sorted((_ranked(0, lead) for lead in leads), key=lambda pair: pair[0])
+    ranked = sorted((_ranked(0, lead, grounds_of(lead.machine.state)) for lead in leads), key=lambda pair: pair[0])
     assert [row["group"] for _, row in ranked] == ["d", "e", "c", "b", "a"]
     troubles = {str(row["group"]): row["trouble"] for _, row in ranked}
     assert troubles["a"] is None
@@ -147,7 +166,7 @@ def test_groups_are_sorted_by_trouble() -> None:
 
 def test_operations_page_shows_a_view_as_it_is_drawn() -> None:
     page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
-    block = re.split(r"`--watch` fills the screen with one of\s+them:\n\n```\n", page)[1].partition("```")[0].splitlines()
+    block = re.split(r"--watch` fills the screen:\n\n```\n", page)[1].partition("```")[0].splitlines()
     drawn = screen(of(restoring()), 100, 30)
 
     def columns(lines: list[str]) -> list[str]:

@@ -20,6 +20,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.sizing.demand import BUCKET_MS, DemandReader
 from equipoise.replay.sizing.member_queues import dealt, lagging, longest_lag_s
 from equipoise.replay.sizing.size import Sizable, Sizing, read_sizable, size
+from equipoise.statemachine.state import Parked
 from tests.unit.replay.test_prediction import TASKS, lived
 
 EVERY_MS = 5_000
@@ -135,6 +136,24 @@ def test_hot_task_is_named_and_no_number_of_members_is_recommended() -> None:
     assert found.recommended is None
     assert found.hot == (T[-1],)
     assert f"{T[-1]} gets more than one member does; more members cannot help" in found.line()
+
+
+def test_failed_task_is_named_and_no_number_of_members_is_recommended() -> None:
+    found = read_sizable(lived()[0])
+    known = Known(per_s=5_000, mean=100)
+    reader = DemandReader(group="orders")
+    for entry in known.log():
+        reader.take(entry)
+    found = attrs.evolve(found, demand=reader.demand())
+    assert size(found, target_lag_s=20.0, costs=False).recommended == 1
+    owner = found.present.owners[T[2]]
+    found.state.parked[T[2]] = Parked(owner, found.state.now_ms, "orders", 2, 17, "ValueError")
+    found.state.behind[T[2]] = 4_210
+    said = size(found, target_lag_s=20.0, costs=False)
+    assert said.recommended is None
+    place = f"{T[2]} at orders/2 offset 17, 4,210 records behind: ValueError"
+    assert (said.parked, said.as_json()["parked"]) == ((place,), [place])
+    assert said.line() == f"no number of members is right while a task has failed: {place}; mend that first"
 
 
 def test_task_that_is_handled_one_record_after_the_other_is_the_limit() -> None:

@@ -13,6 +13,7 @@ from equipoise.console.questions import BusyError, Explain, Questions, WhatIfQue
 from equipoise.events.facts import LeaveRequested
 from equipoise.events.records import BaseState
 from equipoise.events.tasks import TaskId
+from equipoise.replay.all_clear import led_here
 from equipoise.statemachine.state import GroupState
 from tests.groups import GROUP, Group, configured, joined, topology
 
@@ -116,11 +117,16 @@ def test_what_if_nothing_follows_says_so() -> None:
 
 def test_explanation_says_where_its_memory_begins() -> None:
     group = settled()
-    found = answer(Explain(base=base_of(group), task=TaskId(0, 3), moves=(), stopped=(), unknown_before=", since before 12:00:00"))
+    found = answer(
+        Explain(base=base_of(group), task=TaskId(0, 3), moves=(), stopped=(), unknown_before=", since before 12:00:00", grounds=led_here(group.state))
+    )
     owner = group.state.owner[TaskId(0, 3)]
     assert found["why_here"] == [f"0_3 is on {owner}, since before 12:00:00."]
     assert {each["member_id"] for each in found["candidates"]} == {"m1", "m2", "m3"}
-    assert "no task 7_0" in answer(Explain(base=base_of(group), task=TaskId(7, 0), moves=(), stopped=(), unknown_before=""))["problem"]
+    assert (
+        "no task 7_0"
+        in answer(Explain(base=base_of(group), task=TaskId(7, 0), moves=(), stopped=(), unknown_before="", grounds=led_here(group.state)))["problem"]
+    )
 
 
 async def test_process_answers_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from equipoise.console import recent as recent_module
 from equipoise.console.pages import Console
 from equipoise.console.recent import Recent
 from equipoise.hosting.runtime import DEPLOYED
+from equipoise.replay.all_clear import Grounds, led_here
 from equipoise.replay.sentences import tell
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import AskedWorkers
@@ -70,6 +71,9 @@ class _Leading:
 
     def unready(self) -> str:
         return ""
+
+    def grounds(self, partition: int, lead: GroupLead) -> Grounds:
+        return led_here(lead.machine.state)
 
 
 @asynccontextmanager

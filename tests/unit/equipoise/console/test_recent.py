@@ -15,6 +15,7 @@ from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import MemberLeft
 from equipoise.events.records import FactRecord
 from equipoise.events.tasks import parse_task
+from equipoise.replay.all_clear import led_here
 from equipoise.replay.history import Condition
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.sentences import Sentence, tell
@@ -164,7 +165,7 @@ def test_row_of_a_group_without_memory_shows_tasks_that_are_granted_and_do_not_r
     recent = Recent()
     later = remembered(recent, KILLED_MS + 14_000)
     lead = GroupLead(GROUP, later.machine)
-    known, unknown = (brief(0, lead, each) for each in (recent.of(GROUP, 0, later.machine), None))
+    known, unknown = (brief(0, lead, each, led_here(later.machine.state)) for each in (recent.of(GROUP, 0, later.machine), None))
     assert any("granted and not running yet" in each["text"] for each in unknown["troubles"])
     assert unknown["level"] == known["level"]
 
@@ -188,12 +189,12 @@ def test_group_while_a_member_is_silent_and_after_it_expired() -> None:
     recent = Recent()
     replayer = remembered(recent, KILLED_MS + 8_000)
     lead = GroupLead(GROUP, replayer.machine)
-    now = group_now(0, lead, recent.of(GROUP, 0, replayer.machine))
+    now = group_now(0, lead, recent.of(GROUP, 0, replayer.machine), led_here(replayer.machine.state))
     assert any("m2 was not heard of" in each["text"] and each["member"] == "m2" for each in now["troubles"])
     assert now["level"] == 2
     rest = Recent()
     later = remembered(rest, KILLED_MS + 14_000)
-    after = group_now(0, GroupLead(GROUP, later.machine), rest.of(GROUP, 0, later.machine))
+    after = group_now(0, GroupLead(GROUP, later.machine), rest.of(GROUP, 0, later.machine), led_here(later.machine.state))
     assert "m2" not in [each["member"] for each in after["member_rows"]]
     starting = [row[0] for row in after["task_rows"] if row[2] == "starting"]
     assert starting
@@ -206,7 +207,7 @@ def test_waits_name_the_warm_up_with_its_lag_and_when_it_is_expected() -> None:
     recent = Recent()
     replayer = remembered(recent, KILLED_MS - 70_000)
     state = replayer.machine.state
-    now = group_now(0, GroupLead(GROUP, replayer.machine), recent.of(GROUP, 0, replayer.machine))
+    now = group_now(0, GroupLead(GROUP, replayer.machine), recent.of(GROUP, 0, replayer.machine), led_here(replayer.machine.state))
     warming = [each for each in now["waits"] if each["kind"] == "warming"]
     assert len(warming) == 2
     for each in warming:
@@ -221,7 +222,7 @@ def test_halted_group_is_an_alarm_and_its_state_is_shown_as_far_as_it_is_known()
     lead = GroupLead(GROUP, GroupMachine())
     lead.halted = GroupHalted(GROUP, 7, "missing", "no such assignor")
     recent = Recent()
-    now = group_now(0, lead, recent.of(GROUP, 0, lead.machine))
+    now = group_now(0, lead, recent.of(GROUP, 0, lead.machine), led_here(lead.machine.state))
     assert (now["group"], now["phase"], now["level"], now["member_rows"]) == (GROUP, "halted", 3, [])
     assert "no such assignor" in now["troubles"][0]["text"]
     fine = {**now, "group": "a", "level": 0, "troubles": [], "moving": 0, "members": 2}

@@ -60,7 +60,7 @@ class Worker:
         self.most = most
         self.now_s = 0.0
         self.metrics = WorkerMetrics()
-        self.metrics.observe(lambda: self.leads, list, lambda: self.most, lambda: self.now_s)
+        self.metrics.observe(lambda: ((each, True) for each in self.leads), list, lambda: self.most, lambda: self.now_s)
 
     def scrape(self, after_s: float = 0.0) -> Samples:
         self.now_s += after_s
@@ -138,12 +138,14 @@ def test_values_are_those_of_the_rows_of_the_group() -> None:
 def test_parked_task_is_counted_while_the_member_that_parked_it_has_it() -> None:
     worker = Worker([lead("orders")])
     state, task = worker.leads[0].machine.state, TaskId(0, 0)
-    assert worker.value("equipoise_parked_tasks", group="orders") == 0.0
+    none = {"group": "orders", "task": "", "topic": "", "partition": "", "offset": ""}
+    assert worker.value("equipoise_parked_tasks", **none) == 0.0
     state.parked[task] = Parked(state.owner[task], since_ms=0, topic="in", partition=0, offset=5, error="not a number")
-    assert (worker.value("equipoise_parked_tasks", group="orders"), worker.value("equipoise_all_parked_tasks")) == (1.0, 1.0)
+    it = {"group": "orders", "task": "0_0", "topic": "in", "partition": "0", "offset": "5"}
+    assert (worker.value("equipoise_parked_tasks", **it), worker.value("equipoise_all_parked_tasks")) == (1.0, 1.0)
     assert worker.value("equipoise_groups", condition="trouble", named="true") == 1.0
     state.owner[task] = next(member for member in state.members if member != state.owner[task])
-    assert worker.value("equipoise_parked_tasks", group="orders") == 0.0
+    assert worker.value("equipoise_parked_tasks", **none) == 0.0
 
 
 def test_group_with_an_unreadable_state_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,6 +159,39 @@ def test_group_with_an_unreadable_state_hides_no_other(caplog: pytest.LogCapture
         assert ("equipoise_tasks", frozenset({("group", "broken"), ("state", "owned")})) not in found
         assert found["equipoise_groups", frozenset({("condition", "halted"), ("named", "true")})] == 1.0
     assert caplog.text.count("cannot be read for the metrics") == 1
+
+
+def test_failed_tasks_are_named_with_their_records_up_to_ten_of_a_group() -> None:
+    group = Group().starts("m1", stateful=12)
+    worker = Worker([lead("g", group.machine)])
+
+    def parked() -> dict[tuple[str, str], float]:
+        found = worker.scrape()
+        assert found["equipoise_all_parked_tasks", frozenset()] == len(group.state.parked)
+        rows = [(dict(labels), value) for (name, labels), value in found.items() if name == "equipoise_parked_tasks"]
+        return {(row["task"], f"{row['topic']}/{row['partition']} {row['offset']}"): value for row, value in rows}
+
+    assert parked() == {("", "/ "): 0.0}
+    assert read(worker.leads[0]).condition is GroupCondition.AT_REST
+    for partition in range(12):
+        group.state.parked[TaskId(0, partition)] = Parked("m1", 0, 'a "topic"', partition, 17, "ValueError")
+        assert read(worker.leads[0]).condition is GroupCondition.TROUBLE
+    found = parked()
+    assert len(found) == 11
+    assert found["0_3", 'a "topic"/3 17'] == 1.0
+    assert found["(others)", "/ "] == 2.0
+
+
+def test_group_that_is_not_known_now_is_not_at_rest() -> None:
+    group = lead("g", Group().starts("m1", stateful=2).machine)
+    assert read(group).condition is GroupCondition.AT_REST
+    assert read(group, is_known=False).condition is GroupCondition.UNKNOWN
+
+
+def test_member_that_is_held_up_is_trouble() -> None:
+    group = lead("g", Group().starts("m1", stateful=2).machine)
+    group.machine.state.members["m1"].troubles = ("task 0_1 waits for its handler",)
+    assert (read(group).condition, read(group).held_up) == (GroupCondition.TROUBLE, 1)
 
 
 def test_names_of_groups_and_topics_are_escaped() -> None:
@@ -320,7 +355,7 @@ def test_settings_are_counted_by_value_and_their_changes_seen() -> None:
 
 def _fires() -> dict[str, str]:
     """Alerts on gauges of a group -> their expressions, without what only members show."""
-    found = {rule["alert"]: re.sub(r"^.* or on \(group\) ", "", rule["expr"]) for rule in rules()}
+    found = {rule["alert"]: re.sub(r" or \(sum by \(group, member\).*", "", rule["expr"]) for rule in rules()}
     return {name: text for name, text in found.items() if re.search(r"by \(group[,)]", text) and "member_" not in text.replace("_members", "")}
 
 
@@ -357,5 +392,5 @@ def test_every_alert_of_a_group_has_its_metric_and_threshold() -> None:
     page = samples(Worker([lead("g", Group().starts("m1", stateful=1).machine)]).metrics.text())
     names = {name for name, labels in page if ("group", "g") in labels}
     assert {metric for text in _fires().values() for metric in re.findall(r"equipoise_\w+", text)} <= names
-    assert [each.value for each in GroupCondition] == ["halted", "trouble", "busy", "empty", "at_rest"]
+    assert [each.value for each in GroupCondition] == ["halted", "unknown", "trouble", "busy", "empty", "at_rest"]
     assert read(lead("g")).condition is GroupCondition.AT_REST

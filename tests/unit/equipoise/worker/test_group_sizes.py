@@ -15,6 +15,7 @@ import pytest
 from equipoise.console.recent import Recent
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.hosting.runtime import DEPLOYED
+from equipoise.replay.all_clear import Grounds, led_here
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.sizing.autoscaling import FollowingPolicy
 from equipoise.statemachine.group_lead import GroupLead
@@ -153,6 +154,9 @@ class _Worker:
 
     def unready(self) -> str:
         return ""
+
+    def grounds(self, partition: int, lead: GroupLead) -> Grounds:
+        return led_here(lead.machine.state)
 
 
 async def test_size_over_http_is_a_number_or_says_why_not() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from equipoise.console.recent import Recent
 from equipoise.hosting.runtime import DEPLOYED
+from equipoise.replay.all_clear import Grounds, led_here
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.asked_workers import AskedWorkers
 from equipoise.worker.group_sizes import GroupSizes
@@ -38,6 +39,9 @@ class _Worker:
 
     def unready(self) -> str:
         return "no partitions were assigned yet"
+
+    def grounds(self, partition: int, lead: GroupLead) -> Grounds:
+        return led_here(lead.machine.state)
 
 
 async def test_index_describes_itself_and_its_links_answer() -> None:

@@ -26,7 +26,7 @@ def without_decisions_from(offset: int) -> list[Entry]:
 def test_log_whose_decisions_are_all_written_is_explained_at_its_end() -> None:
     entries = list(lived())
     found = explain_decided(lambda: entries, TASK)
-    assert found.undecided is None
+    assert found.grounds.complete.undecided is None
     assert found == explain(entries, TASK)
 
 
@@ -34,12 +34,14 @@ def test_log_without_its_last_decisions_is_explained_where_they_begin_to_be_miss
     cut = rounds()[-1].caused_by
     entries = without_decisions_from(cut)
     found = explain_decided(lambda: entries, TASK)
-    assert found.undecided is not None
-    assert found.undecided.offset == cut
-    assert found.undecided.decisions == sum(isinstance(each, DecisionRecord) for each in lived()) - sum(
+    assert found.grounds.complete.undecided is not None
+    assert found.grounds.complete.undecided.offset == cut
+    assert found.grounds.complete.undecided.decisions == sum(isinstance(each, DecisionRecord) for each in lived()) - sum(
         isinstance(each, DecisionRecord) for each in entries
     )
-    assert found.undecided.append_ms == next(each.append_ms for each in lived() if isinstance(each, FactRecord) and each.offset == cut)
+    assert found.grounds.complete.undecided.append_ms == next(
+        each.append_ms for each in lived() if isinstance(each, FactRecord) and each.offset == cut
+    )
     before = explain(list(lived()), TASK, at_offset=cut - 1)
     assert (found.offset, found.row, found.moves) == (before.offset, before.row, before.moves)
 
@@ -49,7 +51,7 @@ def test_fact_with_some_of_its_decisions_is_not_decided_on() -> None:
     numbers = [each.number for each in lived() if isinstance(each, DecisionRecord) and each.caused_by == last]
     assert len(numbers) > 1
     entries = [each for each in lived() if not isinstance(each, DecisionRecord) or each.number < numbers[-1]]
-    found = explain_decided(lambda: entries, TASK).undecided
+    found = explain_decided(lambda: entries, TASK).grounds.complete.undecided
     assert found is not None
     assert found.offset == last
 
@@ -57,13 +59,13 @@ def test_fact_with_some_of_its_decisions_is_not_decided_on() -> None:
 def test_moment_that_was_asked_for_is_shown_as_it_would_have_been_decided() -> None:
     cut = rounds()[-1].caused_by
     found = explain_decided(lambda: without_decisions_from(cut), TASK, at_offset=cut)
-    assert (found.offset, found.undecided) == (cut, None)
+    assert (found.offset, found.grounds.complete.undecided) == (cut, None)
 
 
 def test_log_of_facts_alone_is_explained_to_its_end() -> None:
     facts = [each for each in lived() if not isinstance(each, DecisionRecord)]
     found = explain_decided(lambda: facts, TASK)
-    assert found.undecided is None
+    assert found.grounds.complete.undecided is None
     assert found.offset == explain(list(lived()), TASK).offset
 
 
