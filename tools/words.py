@@ -172,7 +172,8 @@ def main(words: list[str]) -> int:
         print(f"{count:6d} {word}")
     if not words:
         for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
-            print(*(f"{path.relative_to(ROOT)}: {sentence}" for sentence in long_sentences(path.read_text(encoding="utf-8"))), sep="\n", end="")
+            for sentence in long_sentences(path.read_text(encoding="utf-8")):
+                print(f"{path.relative_to(ROOT)}: {sentence}")
     return int(bool(found))
 
 

@@ -56,7 +56,7 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, tasks_text
 from equipoise.statemachine.state import ASKED_MEMORY_MS, CRASH_MEMORY_MS, REMEMBERED_TOPOLOGIES
 
-_OF_A_MEMBER = (
+OF_A_MEMBER = (
     LagReported,
     MemberUnchanged,
     TaskReady,
@@ -543,7 +543,7 @@ class ReferenceModel:
         """docs/protocol.md#m4: any valid envelope of the current incarnation renews its lease,
         before the content is judged.
         """
-        if not isinstance(event, _OF_A_MEMBER):
+        if not isinstance(event, OF_A_MEMBER):
             return None
         member = self.members.get(event.member_id)
         if member is not None and member.is_away and member.incarnation == event.incarnation:
@@ -583,7 +583,7 @@ class ReferenceModel:
             self._asked_for_round(event, answers)
         elif isinstance(event, GroupRejoined):
             self._rejoined(event, answers)
-        elif isinstance(event, _OF_A_MEMBER):
+        elif isinstance(event, OF_A_MEMBER):
             member = self._renew(event)
             if member is None:
                 who = f"{event.member_id} incarnation {event.incarnation}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import pytest
@@ -19,6 +19,7 @@ from equipoise.events.facts import (
     LeaveRequested,
     Load,
     MemberEnded,
+    MemberJoined,
     MemberLeft,
     MemberUnchanged,
     ObservedMember,
@@ -31,6 +32,7 @@ from equipoise.events.facts import (
     Undecodable,
 )
 from equipoise.events.tasks import TaskId
+from equipoise.replay.recorded_inputs import Heard
 from equipoise.statemachine import actions
 from equipoise.statemachine.deadlines import Timer
 from equipoise.statemachine.rejections import Rejected
@@ -38,6 +40,7 @@ from equipoise.statemachine.state import GroupPhase, Parked, Restart
 from equipoise.statemachine.step_context import StepContext
 from equipoise.statemachine.transitions import TRANSITIONS
 from tests.groups import MARGIN_MS, SESSION_MS, Group, configured, joined, topology
+from tests.support.reference_model.model import OF_A_MEMBER
 from tests.unit.statemachine.contexts import context_of, gives_up, member_of, moves, owns, step
 
 A, B, C = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
@@ -89,6 +92,11 @@ def test_fact_of_a_member_renews_its_lease(fact: Any):
     context.state.now_ms += 7_000
     happens(context, fact)
     assert member_of(context, "m1").last_heard_ms == context.state.now_ms
+
+
+def test_every_fact_of_a_member_shows_the_replay_and_the_model_that_it_lives():
+    own = {fact for fact in get_args(Fact) if {"member_id", "incarnation"} <= {field.name for field in attrs.fields(fact)}}
+    assert set(get_args(Heard)) == set(OF_A_MEMBER) == own - {MemberJoined, MemberEnded}
 
 
 @pytest.mark.parametrize("fact", OF_MEMBERS[:3], ids=lambda fact: type(fact).__name__)

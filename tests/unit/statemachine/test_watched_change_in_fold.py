@@ -2,7 +2,7 @@
 its states are read in the midst of each change.
 
 ``tests/data/judged_in_fold.jsonl.gz``: every kind of verdict, with the hash of the state after each
-fact. Written by the last build that judged so.
+fact. Written by the last build that judged so. Hashes of a former form are not compared.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.log import open_log
 from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.published import Match, compare
+from equipoise.statemachine.snapshots import FORM
 from equipoise.statemachine.watched_change import OF_FORMER_BUILDS
 
 STORED = Path(__file__).parents[2] / "data" / "judged_in_fold.jsonl.gz"
@@ -55,10 +57,16 @@ def test_each_fact_gives_the_decisions_and_the_state_that_it_gave(part: int) -> 
     if before is not None:
         last = DECIDED[facts[0].offset - 1][-1].decision
         assert isinstance(last, Checkpointed)
-        assert hashlib.sha256(before).hexdigest() == last.state_sha256
+        assert last.form != FORM or hashlib.sha256(before).hexdigest() == last.state_sha256
     machine = GroupMachine() if before is None else GroupMachine.restore(before)
     for record in facts:
-        assert machine.step(record) == DECIDED[record.offset]
+        decided = machine.step(record)
+        for theirs, ours in zip(DECIDED[record.offset], decided, strict=True):
+            assert compare(theirs, ours) is (Match.NOT_COMPARED if is_of_former_form(theirs) else Match.EQUAL)
+
+
+def is_of_former_form(entry: DecisionRecord) -> bool:
+    return isinstance(entry.decision, Checkpointed) and entry.decision.form != FORM
 
 
 def test_log_has_each_kind_of_verdict() -> None:
@@ -72,7 +80,8 @@ def test_log_has_each_kind_of_verdict() -> None:
 def test_log_verifies_to_the_byte() -> None:
     found = verify(ENTRIES)
     assert found.verdict is Verdict.IDENTICAL, found.problems
-    assert [(each.not_compared, each.not_yet_written) for each in found.groups] == [(0, 0)]
+    former = sum(is_of_former_form(each) for decided in DECIDED.values() for each in decided)
+    assert [(each.not_compared, each.not_yet_written) for each in found.groups] == [(former, 0)]
 
 
 def test_constants_of_former_builds_stay() -> None:
