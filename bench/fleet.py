@@ -33,8 +33,9 @@ from equipoise.cli.screen import Screen, Table
 from equipoise.events.errors import InputError
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.archive_writing import Writer
-from equipoise.log.parquet.files import all_parts, batches, by_partition, make_archive
+from equipoise.log.parquet.files import batches, make_archive, part_of
 from equipoise.log.parquet.files import schema as archive_schema
+from equipoise.log.parquet.snapshot import commit, look_at
 from equipoise.replay.spark.groups import Unit, units_of
 from equipoise.replay.spark.result_tables import write_tables
 from equipoise.replay.spark.session import session
@@ -195,9 +196,10 @@ class Run:
         if stage.over:
             return
         partition = self.fleet.groups // 2
-        parts = by_partition(all_parts(store_at(self.archive)))[partition]
-        part = parts[len(parts) // 2]
-        writer = Writer(store_at(self.archive), partition, part.first_row, part.first_offset, 0, hidden="poison")
+        store = store_at(self.archive)
+        files = look_at(store, partition)
+        part = files.parts[len(files.parts) // 2]
+        writer = Writer(store, partition, part.first_row, part.first_offset, 0, hidden="poison")
         changed = False
         for batch in batches(part):
             rows = batch.to_pylist()
@@ -206,7 +208,8 @@ class Run:
                 row["append_ms"] += 1
                 changed = True
             writer.add_batch(pa.RecordBatch.from_pylist(rows, schema=archive_schema()), part.day, part.next_offset)
-        writer.publish()
+        other = [found for name in writer.publish() if (found := part_of(store, name)) is not None]
+        commit(store, files, lambda newest: newest.replaced([part], other, 0))
         (self.archive / part.name).unlink()
         stage.over = True
         self._note()

@@ -33,8 +33,10 @@ def verify(log: Location, *, group: str | None = None, archive: str | None = Non
     the location is wrong.
     """
     with _opened(log) as opened:
-        entries = opened.read(group=group) if archive is None else bases.read_as_one(archive, opened, group)
-        return verification.verify(entries, bases=bases.stored_bases(opened))
+        stored = bases.stored_bases(opened)
+        if archive is None:
+            return verification.verify_log(opened, () if group is None else (group,), bases=stored)
+        return verification.verify(bases.read_as_one(archive, opened, group), bases=stored)
 
 
 def explain(log: Location, task: TaskId | str, *, group: str | None = None, at_offset: int | None = None) -> explanation.Explanation:

@@ -25,7 +25,7 @@ import enum
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import msgpack
@@ -36,12 +36,16 @@ from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, Che
 from equipoise.events.errors import DamagedError, EquipoiseError, GroupHalted, InputError, LogError
 from equipoise.events.facts import LogOpened
 from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord
+from equipoise.log import Archive, Log
 from equipoise.replay.bases import BaseHash, StoredBases
 from equipoise.replay.differences import Difference, differences
 from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.published import PLACE_FIELDS, Match, compare, place_of
 from equipoise.statemachine.snapshots import is_of_another_form
+
+if TYPE_CHECKING:
+    from equipoise.log.parquet.manifests import Extent
 
 MOST_WAITING = 100_000
 """Recomputed decisions kept until their stored copies arrive: how far decisions may lag behind
@@ -174,6 +178,8 @@ class Verification:
     """First fact and time (ms) of the base at which the log begins, the earliest of its partitions;
     None: it begins with its first record.
     """
+    extent: Extent | None = None
+    """Up to where each partition of an archive was read; None: it is none."""
 
     @property
     def verdict(self) -> Verdict:
@@ -185,7 +191,7 @@ class Verification:
     @property
     def problems(self) -> list[str]:
         """Returns why the log or its groups cannot be verified: problems of the log first."""
-        return [problem for problem in (self.problem, *(group.problem for group in self.groups)) if problem]
+        return list(dict.fromkeys(problem for problem in (self.problem, *(group.problem for group in self.groups)) if problem))
 
     def document(self) -> dict[str, Any]:
         return {
@@ -195,8 +201,26 @@ class Verification:
             "begins": None if self.begins is None else {"offset": self.begins[0], "append_ms": self.begins[1]},
             "problem": self.problem or None,
             "offset": self.offset,
+            "extent": None if self.extent is None else self.extent.document(),
             "groups": [group.document() for group in self.groups],
         }
+
+
+def verify_log(
+    log: Log, names: Iterable[str] = (), *, advance: Callable[[int], None] = lambda records: None, bases: StoredBases | None = None
+) -> Verification:
+    """Replays and compares every group of an open log, each partition of an archive for itself, so
+    that damage to one does not keep the others from being verified. `names`: of the groups; (): all.
+    `advance`, `bases`: see `verify`.
+    """
+    verifier = LogVerifier(bases=bases)
+    for name in dict.fromkeys(names) or (None,):
+        for reading in log.readings(name) if isinstance(log, Archive) else (log.read(group=name),):
+            stopped = verifier.read(reading, advance)
+            if stopped is not None and isinstance(log, Archive):
+                error, groups = stopped
+                verifier.stop(groups, error)
+    return attrs.evolve(verifier.answer(), extent=log.extent() if isinstance(log, Archive) else None)
 
 
 def verify(
@@ -206,7 +230,7 @@ def verify(
     advance: Callable[[int], None] = lambda records: None,
     bases: StoredBases | None = None,
 ) -> Verification:
-    """Replays and compares every group of a log.
+    """Replays and compares every group of a log that is read as one.
 
     `entries`: facts and decisions in stored order, as `equipoise.log` reads them. A record
     of a newer build ends the verification of its group only. Errors of the reader (damage, a gap)
@@ -242,9 +266,12 @@ class LogVerifier:
         """Why the log cannot be read to its end; "": it can."""
         self.records = 0
 
-    def read(self, entries: Iterable[Entry], advance: Callable[[int], None] = lambda records: None) -> None:
-        """Takes entries up to their end, or to what is wrong with the log."""
+    def read(self, entries: Iterable[Entry], advance: Callable[[int], None] = lambda records: None) -> tuple[LogError, set[str]] | None:
+        """Takes entries up to their end, or to what is wrong with the log. Returns that, and the
+        groups whose entries came; None: nothing is wrong.
+        """
         records = 0
+        names: set[str] = set()
         try:
             for entry in entries:
                 records += 1
@@ -256,11 +283,21 @@ class LogVerifier:
                     if isinstance(entry, BaseState):
                         at = entry.begins_offset, entry.append_ms
                         self._begins = at if self._begins is None else min(self._begins, at, key=lambda each: each[1])
+                    names.add(entry.group)
                     self._group(entry.group).take(entry)
         except LogError as error:
-            self.problem, self._offset = str(error), error.offset
-        advance(records % 256)
-        self.records += records
+            if not self.problem:
+                self.problem, self._offset = str(error), error.offset
+            return error, names
+        finally:
+            advance(records % 256)
+            self.records += records
+        return None
+
+    def stop(self, names: Iterable[str], error: LogError) -> None:
+        """Notes that the log of these groups cannot be read to its end."""
+        for name in sorted(names):
+            self._groups[name].cannot_go_on(error.offset, str(error))
 
     def _group(self, name: str) -> GroupVerifier:
         group = self._groups.get(name)

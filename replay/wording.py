@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -15,6 +15,9 @@ from equipoise.assignors.common.plan import records_text
 from equipoise.events.decisions import REACHED, ChangeJudged, MemberWarned, RestartPlanned
 from equipoise.events.facts import ChangePlanned, ChangeVerdict, ExpectedCost, GroupConfigured
 from equipoise.events.tasks import Lag, LagSentinel
+
+if TYPE_CHECKING:
+    from equipoise.log.parquet.manifests import Extent
 
 MOST_NAMED = 10
 """Most names in one message."""
@@ -243,6 +246,20 @@ def day_text(append_ms: int) -> str:
 def begins_text(begins_offset: int, append_ms: int) -> str:
     """Says that a log begins at a base."""
     return f"read from the base at offset {begins_offset}, {day_text(append_ms)}; before it: the archive"
+
+
+def extent_text(extent: Extent) -> str:
+    """Says up to where an archive was read, and whether that is all that it had."""
+    read = extent.read
+    shown = ", ".join(f"partition {each.partition} up to offset {each.next_offset:,}" for each in read[:MOST_NAMED])
+    more = f" and {len(read) - MOST_NAMED:,} more" if len(read) > MOST_NAMED else ""
+    unproven = [str(each.partition) for each in read if each.manifest is None]
+    partitions = counted(extent.expected, "partition")
+    text = f"read {len(read):,} of {partitions}: {shown}{more}"
+    if not unproven:
+        return f"{text}; a manifest proves each end"
+    which = "each of them" if len(unproven) == len(read) else f"partition {', '.join(unproven[:MOST_NAMED])}"
+    return f"{text}; nothing proves the end of {which}: an archive of an earlier build, or a damaged one"
 
 
 def _utc(append_ms: int) -> dt.datetime:

@@ -103,7 +103,8 @@ def archive(
     time.
 
     Each run adds a file for each partition and day to an archive. --compact merges them into few
-    large ones, while other processes read it and append to it, and may be killed.
+    large ones, while other processes read it and append to it, and may be killed. The former files
+    stay for a day, and go with a later --compact.
 
     --to kafka://host:port[/prefix] makes the topics there and writes LOG into them: every decision,
     and every fact at its former offset and append time. Then all of it is compared byte by byte,
@@ -231,6 +232,7 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
     `opened` closes.
     """
     from equipoise.log.kafka.log import KafkaLog
+    from equipoise.log.parquet.log import ArchiveLog
 
     done.waiting = 0
     done.held_by.clear()
@@ -243,7 +245,10 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
                     made.append((source, opening.enter_context(open_log(f"{location}?partition={partition}", "a"))))
                 opened.push(opening.pop_all())
             pairs += made
+        partitions = len(log.partitions())
         for source, target in pairs:
+            if isinstance(target, ArchiveLog):
+                target.of_log(partitions, source.position())
             _from_kafka(source, target, done, advance, facts_a_transaction=_FACTS_A_FILE, final=final)
     elif isinstance(log, KafkaLog):
         with open_log(location, "a") as target:
@@ -252,6 +257,8 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
         from equipoise.log.copying import copy_log
 
         with open_log(location, "a") as target:
+            if isinstance(target, ArchiveLog):
+                target.of_log(0, log.position())
             copied = copy_log(log, target, advance=advance)
         done.facts, done.decisions = done.facts + copied.facts, done.decisions + copied.decisions
         done.next_offsets[0] = copied.position

@@ -21,7 +21,7 @@ def restore(screen: Screen, log: Log, location: str, replication: int) -> None:
     from equipoise.log.parquet.log import ArchiveLog
 
     if isinstance(log, ArchiveLog):
-        sources: dict[int, StoredLog] = {partition: log.part(partition) for partition in log.partitions()}
+        sources: dict[int, StoredLog] = {partition: log.part(partition, files=files.strict()) for partition, files in log.files().items()}
     elif isinstance(log, StoredLog):
         sources = {0: log}
     else:

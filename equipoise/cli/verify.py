@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,8 @@ from equipoise.cli.params import log_argument
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from equipoise.events import codec
 from equipoise.events.errors import InputError
-from equipoise.events.records import Entry
 from equipoise.log import Log, open_log
-from equipoise.replay.wording import begins_text, clock_text, counted, groups_text
+from equipoise.replay.wording import begins_text, clock_text, counted, extent_text, groups_text
 
 if TYPE_CHECKING:
     from equipoise.replay.verification import Divergence, Verification
@@ -47,11 +45,16 @@ def verify(screen: Screen, log: Log, names: tuple[str, ...], archive: str | None
       equipoise verify --json group.jsonl | jq .verdict
       equipoise verify kafka://127.0.0.1:9092 --archive archive/
     """
-    from equipoise.replay.bases import stored_bases
-    from equipoise.replay.verification import verify  # loads the solver
+    from equipoise.replay.bases import read_as_one, stored_bases
+    from equipoise.replay.verification import verify, verify_log  # loads the solver
 
     with open_log(log.location, check_structure=True) as checked, screen.progress("verifying", checked.count()) as advance:
-        verification = verify(_entries(checked, names, archive), advance=advance, bases=stored_bases(checked))
+        bases = stored_bases(checked)
+        if archive is None:
+            verification = verify_log(checked, names, advance=advance, bases=bases)
+        else:
+            as_one = (read_as_one(archive, checked, name) for name in (dict.fromkeys(names) or (None,)))
+            verification = verify(chain.from_iterable(as_one), advance=advance, bases=bases)
         missing = sorted(set(names) - {each.group for each in verification.groups}) if not verification.problem else []
         if missing:
             there = {entry.group for entry in checked.read() if entry.group}
@@ -61,15 +64,6 @@ def verify(screen: Screen, log: Log, names: tuple[str, ...], archive: str | None
     if problems and verification.verdict.exit_code != 1:
         raise InputError(problems[0] + (f" (and {counted(len(problems) - 1, 'other group')})" if len(problems) > 1 else ""))
     return verification.verdict.exit_code
-
-
-def _entries(log: Log, names: Sequence[str], archive: str | None) -> Iterator[Entry]:
-    """The records of all groups, or of `names` one after the other."""
-    if archive is not None:
-        from equipoise.replay.bases import read_as_one
-
-        return chain.from_iterable(read_as_one(archive, log, name) for name in (dict.fromkeys(names) or (None,)))
-    return chain.from_iterable(log.read(group=name) for name in dict.fromkeys(names)) if names else log.read()
 
 
 def verification_parts(verification: Verification) -> list[Part]:
@@ -84,6 +78,7 @@ def verification_parts(verification: Verification) -> list[Part]:
     parts: list[Part] = [Line(verdict, f": {summary}" if verification.verdict.exit_code == 0 else f", after {summary}")]
     if verification.begins is not None:
         parts.append(begins_text(*verification.begins))
+    parts += [] if verification.extent is None else [extent_text(verification.extent)]
     bases = sum(group.bases for group in groups)
     parts += [f"{counted(bases, 'state')} in bases equal the recomputed ones"] if bases else []
     columns = ("group", "verdict", "facts", "decisions identical", "state hashes", "repeated", "not yet written")
@@ -92,7 +87,7 @@ def verification_parts(verification: Verification) -> list[Part]:
     not_compared = sum(group.not_compared for group in groups)
     if not_compared:
         parts.append(f"not compared: {counted(not_compared, 'state hash', 'state hashes')} in a form of the state that this build does not write")
-    parts += [f"not verified from offset {group.offset} on: {group.problem}" for group in groups if group.problem]
+    parts += dict.fromkeys(f"not verified from offset {group.offset} on: {group.problem}" for group in groups if group.problem)
     for group in groups:
         if group.divergence is not None:
             parts += divergence_parts(group.group, group.divergence)

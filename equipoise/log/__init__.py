@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from os import PathLike, fspath
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact
@@ -28,7 +28,10 @@ from equipoise.log.rows import Row
 from equipoise.log.sqlite import SQLITE_BEGIN, SqliteLog, is_sqlite_log
 from equipoise.log.stored import Mode
 
-__all__ = ["JsonLinesLog", "Log", "Mode", "PartitionedLog", "SqliteLog", "is_archive_location", "is_log", "open_log"]
+if TYPE_CHECKING:
+    from equipoise.log.parquet.manifests import Extent
+
+__all__ = ["Archive", "JsonLinesLog", "Log", "Mode", "PartitionedLog", "SqliteLog", "is_archive_location", "is_log", "open_log"]
 
 _BEGIN_BYTES = 200
 
@@ -129,6 +132,24 @@ class PartitionedLog(Protocol):
 
     def read_beside(self, group: str) -> Iterator[Entry]:
         """Yields every record of the partition that holds `group`."""
+        ...
+
+
+@runtime_checkable
+class Archive(Protocol):
+    """A log whose partitions are read one by one, and which knows whether it has all of them."""
+
+    def readings(self, group: str | None = None) -> Iterator[Iterator[Entry]]:
+        """Yields a reading of each partition: a problem of one does not keep the others from being
+        read. `group`: only its records, as of `Log.read`. A reading ends with what is wrong with the
+        partition, and with what says that it may have more records.
+        """
+        ...
+
+    def extent(self) -> Extent:
+        """Returns up to where the readings of this log went, in how many of the partitions that they
+        asked for.
+        """
         ...
 
 

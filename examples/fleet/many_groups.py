@@ -21,8 +21,10 @@ from equipoise.events.facts import Fact, GroupConfigured, LogOpened, Subtopology
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.log.parquet.archive_stores import store_at
-from equipoise.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, covering, is_archive, make_archive
-from equipoise.log.parquet.log import ArchiveLog, clear
+from equipoise.log.parquet.files import MOST_PARTITIONS, is_archive, make_archive
+from equipoise.log.parquet.log import ArchiveLog
+from equipoise.log.parquet.snapshot import snapshot
+from equipoise.log.parquet.store import clear
 from equipoise.replay.parallel import in_processes
 from equipoise.replay.simulation import ClusterConfig, ProcessSettings, RestoreModel, SimulatedCluster
 from equipoise.replay.simulation.world import steady
@@ -92,7 +94,7 @@ def make_fleet(fleet: Fleet, location: Path, *, processes: int = 1, advance: Cal
 
 def groups_there(fleet: Fleet, location: Path) -> dict[int, int]:
     """Returns index -> records of the fleet's groups that the archive `location` has as a whole."""
-    found = {index: covering(parts)[-1].next_row for index, parts in by_partition(all_parts(store_at(location))).items() if parts[0].first_row == 0}
+    found = {index: files.next_row for index, files in snapshot(store_at(location)).partitions.items()}
     sizes = fleet.sizes()
     return {index: records for index, records in sorted(found.items()) if index < len(sizes) and records >= sizes[index]}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.replay.spark.groups import TASKS_A_CORE, Numbers, Unit, over_groups, parallelism, unpacked
+from equipoise.replay.spark.groups import TASKS_A_CORE, Numbers, Unit, over_groups, parallelism, strict_files_of, unpacked
 from equipoise.replay.spark.pieces import Targets
 from equipoise.replay.spark.pieces import schema as of_rows
 from equipoise.replay.spark.results import kept
@@ -145,7 +145,8 @@ def spark_verify_again(spark: Any, units: Sequence[Unit], former: Former, cut_ev
     from pyspark.sql import functions as spark_functions
 
     plan = pieces_plan(units, former, TASKS_A_CORE * parallelism(spark), cut_every)
-    rows = kept(over_groups(spark, plan.units, verify_on, schema(), begun=plan.begun))
+    files = strict_files_of(units)
+    rows = kept(over_groups(spark, plan.units, verify_on, schema(), files, begun=plan.begun))
     found = {(row.location, row.group, row.piece): Ends(row.began, row.ended) for row in rows.drop("document", "saved", "cuts").collect()}
 
     def is_of(location: str, group: str) -> Any:
@@ -162,7 +163,7 @@ def spark_verify_again(spark: Any, units: Sequence[Unit], former: Former, cut_ev
         behind |= is_of(*place) & (rows.piece >= pieces)
     cuts, answers, frames = rows.where(~behind), rows.where(rows.is_last & ~again), [rows]
     if chain.rest.units:
-        frames.append(kept(over_groups(spark, chain.rest.units, verify_on, schema(), begun=chain.rest.begun)))
+        frames.append(kept(over_groups(spark, chain.rest.units, verify_on, schema(), files, begun=chain.rest.begun)))
         cuts, answers = cuts.union(frames[-1]), answers.union(frames[-1])
     counts = {"went_on": 0, "began": len(units), "unchanged": 0, "pieces": len(plan.units), "wrong": [attrs.asdict(each) for each in chain.wrong]}
     return VerifiedGroups(rows=answers, cuts=cuts, keeps=lambda *place: place in chain.sound, counts=counts, frames=frames)

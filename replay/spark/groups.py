@@ -16,8 +16,9 @@ import msgpack
 from equipoise.events.errors import DamagedError, EquipoiseError, InputError
 from equipoise.events.records import Entry
 from equipoise.log.parquet.archive_stores import split_location
-from equipoise.log.parquet.files import COLUMNS, Part, until_day
+from equipoise.log.parquet.files import COLUMNS
 from equipoise.log.parquet.log import ArchiveLog
+from equipoise.log.parquet.manifests import Extent, PartitionFiles, extent_of
 from equipoise.log.parquet.store import ArchivePartition
 from equipoise.log.rows import Order
 from equipoise.replay.spark.pieces import BEFORE, SCHEMA, Begin, PiecePlace, PieceScan, Targets, groups_in, pieces_of
@@ -42,7 +43,8 @@ class Passed:
 
 @attrs.frozen(kw_only=True)
 class Unit:
-    """One group of one archive, or a piece of it. `location` names its partition:
+    """One group of one archive, or a piece of it; without a group, a partition, which has an answer
+    of its own only where something is wrong with it. `location` names its partition:
     ``/data/archive?partition=3``. `records`: its facts and decisions.
     """
 
@@ -50,9 +52,7 @@ class Unit:
     group: str
     records: int
     problem: str = ""
-    """Why the group cannot be read, or ""; `group` is "" when it is unknown whose records these
-    are.
-    """
+    """Why it cannot be read, or ""."""
     last_day: str | None = None
     """The last day of which its files are read, as ``2026-11-23``; None: all."""
     first_row: int = 0
@@ -74,6 +74,8 @@ class Unit:
     """Where a task has its log at hand: the rows that `read` has yielded."""
     saved: bytes | None = attrs.field(default=None, eq=False, repr=False)
     """What an earlier job has left of the group, up to `first_row`; None: nothing."""
+    files: PartitionFiles | None = attrs.field(default=None, eq=False, repr=False)
+    """The files of its partition when the archive was listed; None: not known."""
 
     @property
     def place(self) -> str:
@@ -102,10 +104,9 @@ handle.
 
 
 def units_of(locations: Sequence[str]) -> list[Unit]:
-    """Returns every group of these archives, by archive and name.
-
-    A file that cannot be read is a unit without a group; the groups with records in it report it
-    themselves. Raises InputError when a location is no archive or has no group.
+    """Returns every group of these archives, by archive and name, and before them the partitions
+    with a problem or without a known group. Each archive is listed once: what comes to it later is
+    of the next job. Raises InputError when a location is no archive or has no group.
     """
     found: list[Unit] = []
     for location in locations:
@@ -119,16 +120,27 @@ def units_of(locations: Sequence[str]) -> list[Unit]:
 
 
 def _units_of(location: str) -> list[Unit]:
-    """The groups that the files of an archive say they hold."""
+    """The partitions of an archive, and the groups that its files say they hold."""
     with ArchiveLog(location, "r") as log, ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-        readings = {partition: log.part(partition, parts=parts) for partition, parts in log.files().items()}
-        found = dict(zip(readings, pool.map(ArchivePartition.readable_groups, readings.values()), strict=True))
+        files = log.files()
+        found = list(pool.map(ArchivePartition.readable_groups, [log.part(partition, files=each) for partition, each in files.items()]))
     units = []
-    for partition, (groups, problems) in found.items():
+    for (partition, each), (groups, problems) in zip(files.items(), found, strict=True):
         place = f"{log.absolute_location}?partition={partition}"
-        units += [Unit(location=place, group=group, records=records) for group, records in groups.items()]
-        units += [Unit(location=place, group="", records=0, problem=problem) for problem in problems]
-    return units
+        if problems or not groups:
+            units.append(Unit(location=place, group="", records=0, problem=next(iter(problems), each.doubt), files=each))
+        units += [Unit(location=place, group=group, records=records, files=each) for group, records in groups.items()]
+    return units if any(unit.group or unit.problem for unit in units) else []
+
+
+def extents_of(units: Sequence[Unit]) -> dict[str, Extent]:
+    """Returns archive -> up to where its partitions were listed."""
+    found: dict[str, dict[int, PartitionFiles]] = {}
+    for unit in units:
+        archive, partition = split_location(unit.location)
+        if unit.files is not None and partition is not None:
+            found.setdefault(archive, {})[partition] = unit.files
+    return {archive: extent_of(files, 0) for archive, files in found.items()}
 
 
 def dealt(units: Sequence[T], most: int, size: Callable[[T], int] = attrgetter("records")) -> list[list[T]]:
@@ -146,8 +158,8 @@ def dealt(units: Sequence[T], most: int, size: Callable[[T], int] = attrgetter("
 
 Numbers = Mapping[str, int]
 """Location -> number of the partition."""
-Files = Mapping[str, Sequence[Part]]
-"""Location of a partition -> its files, in order."""
+Files = Mapping[str, PartitionFiles]
+"""Location of a partition -> its files."""
 Before = Callable[[Numbers, Sequence[Targets]], Any]
 """Where rows go -> what stands before them, as a pyarrow.Table of `pieces.SCHEMA`."""
 
@@ -161,8 +173,10 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, file
     fold one group after the other, each as a stream. A task whose worker dies is repeated by Spark.
     """
     most = TASKS_A_CORE * parallelism(spark)
+    files = files_of(units) if files is None else files
+    units = [attrs.evolve(unit, files=None) for unit in units]  # they are sent to each task
     buckets = dealt(units, most)
-    places = _places_of(units, files_of(units) if files is None else files)
+    places = _places_of(units, files)
     numbers, targets = targets_of(buckets, places)
     ends = ends_of(units, numbers, places)
     tasks = dealt(pieces_of(places), most, size=lambda piece: piece.next_row - piece.first_row)
@@ -224,20 +238,16 @@ def targets_of(buckets: Sequence[Sequence[Unit]], places: Sequence[PiecePlace]) 
     return numbers, targets
 
 
-def files_of(units: Sequence[Unit], last_day: str | None = None) -> dict[str, list[Part]]:
-    """Returns the files of the units' partitions, each archive listed once. `last_day`: without
-    those that are entirely later, as ``2026-11-23``; None: all.
+def files_of(units: Sequence[Unit], last_day: str | None = None) -> dict[str, PartitionFiles]:
+    """Returns the files of the units' partitions, as they were listed. `last_day`: without those
+    that are entirely later, as ``2026-11-23``; None: all.
     """
-    there: dict[str, dict[int, list[Part]]] = {}
-    found = {}
-    for location in dict.fromkeys(unit.location for unit in units):
-        archive, partition = split_location(location)
-        assert partition is not None, "a unit names its partition"
-        if archive not in there:
-            with ArchiveLog(archive, "r") as log:
-                there[archive] = log.files()
-        found[location] = until_day(there[archive].get(partition, ()), last_day)
-    return found
+    return {unit.location: unit.files.until_day(last_day) for unit in units if unit.files is not None}
+
+
+def strict_files_of(units: Sequence[Unit]) -> dict[str, PartitionFiles]:
+    """Returns `files_of` for a job that proves something: a doubt is a problem."""
+    return {location: files.strict() for location, files in files_of(units).items()}
 
 
 def _places_of(units: Sequence[Unit], files: Files) -> list[PiecePlace]:
@@ -246,15 +256,16 @@ def _places_of(units: Sequence[Unit], files: Files) -> list[PiecePlace]:
         _, partition = split_location(location)
         assert partition is not None, "a unit names its partition"
         first = min(unit.first_row for unit in units if unit.location == location)
-        found.append(PiecePlace(location=location, partition=partition, parts=tuple(files[location]), first_row=first))
+        found.append(PiecePlace(location=location, partition=partition, files=files[location], first_row=first))
     return found
 
 
 def folded(
     batches: Iterator[Any], buckets: Sequence[Sequence[Unit]], numbers: Numbers, ends: Sequence[PartitionEnd], work: Work
 ) -> Iterator[dict[str, Any]]:
-    """Yields the row of each unit whose bucket is in these sorted rows of `pieces.SCHEMA`. A unit
-    of which nothing could be read has one, too. `ends`: of each partition.
+    """Yields the row of each unit whose bucket is in these sorted rows of `pieces.SCHEMA`. A group
+    of which nothing could be read has one, too, and a partition in which something is wrong.
+    `ends`: of each partition.
     """
     for bucket, in_bucket in groupby(groups_in(batches), key=itemgetter(0)):
         waiting = {(numbers[unit.place], unit.group): unit for unit in buckets[bucket] if unit.group}
@@ -270,7 +281,10 @@ def folded(
                 yield work(_at_hand(waiting.pop((place, group)), begin, rows, ends[place]))
         for (place, _), unit in sorted(waiting.items()):
             yield work(_at_hand(unit, begins.get(place, Begin()), iter(()), ends[place]))
-        yield from (work(unit) for unit in buckets[bucket] if not unit.group)
+        for unit in buckets[bucket]:
+            begin = begins.get(numbers[unit.place], Begin())
+            if not unit.group and (unit.problem or begin.problem is not None):
+                yield work(_at_hand(unit, begin, iter(()), ends[numbers[unit.place]]))
 
 
 def _at_hand(unit: Unit, begin: Begin, rows: Iterator[tuple[Any, ...]], end: PartitionEnd) -> Unit:

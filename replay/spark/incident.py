@@ -25,7 +25,6 @@ _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
 
 TABLES: dict[str, Columns] = {
     "incidents": (
-        ("location", _TEXT),
         ("begin_ms", _WHOLE),
         ("end_ms", _WHOLE),
         ("cause", _TEXT),
@@ -43,7 +42,6 @@ TABLES: dict[str, Columns] = {
         ("advice", _TEXT),
     ),
     "costs": (
-        ("location", _TEXT),
         ("day", _TEXT),
         ("cause", _TEXT),
         ("incidents", _WHOLE),
@@ -53,9 +51,9 @@ TABLES: dict[str, Columns] = {
         ("moves", _WHOLE),
     ),
 }
-"""Table -> its columns after `group`, named as in equipoise/schemas/incident.json. `members`: how
-many the cause is about, `member`: the first of them. `partitions`: those that stood still.
-`period_ms`: of rebalances that came again and again, else null.
+"""Table -> its columns after its key (`taken_apart`), named as in equipoise/schemas/incident.json.
+`members`: how many the cause is about, `member`: the first of them. `partitions`: those that stood
+still. `period_ms`: of rebalances that came again and again, else null.
 """
 
 GROUPS: Columns = (
@@ -111,8 +109,8 @@ def explain_group(recording: HeldRecording, group: str, location: str, span: Spa
     }
     return {
         "groups": nothing["groups"] | head,
-        "incidents": [{"location": location, **_row(each)} for each in found],
-        "costs": [{"location": location, **each} for each in costs_of(found)],
+        "incidents": [_row(each) for each in found],
+        "costs": costs_of(found),
     }
 
 
@@ -182,6 +180,7 @@ def by_cause(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 **{name: sum(row[name] for row in mine) for name in SUMMED},
                 "longest_ms": max(row["longest_ms"] for row in mine),
                 "worst_group": worst["group"],
+                "worst_location": worst["location"],
                 "worst_unavailable_ms": worst["unavailable_ms"],
             }
         )
@@ -189,9 +188,9 @@ def by_cause(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def spark_incident(spark: Any, locations: Sequence[str], patterns: Sequence[str] = (), span: Span = ALWAYS) -> dict[str, Any]:
-    """Returns table -> DataFrame: `groups` and those of TABLES, each with `group` first; `seq`
-    counts a group's rows from 0. `locations`: of recordings, as `recordings.recordings_in` has
-    them. `patterns`: of the groups to explain; (): all.
+    """Returns table -> DataFrame: `groups` and those of TABLES, as `taken_apart` does. `locations`:
+    of recordings, as `recordings.recordings_in` has them. `patterns`: of the groups to explain; ():
+    all.
 
     `groups` has a row without a group for each recording: how many it holds, or its problem.
     """

@@ -14,8 +14,9 @@ from equipoise.events import codec
 from equipoise.events.errors import InputError
 from equipoise.log.parquet.archive_stores import split_location
 from equipoise.log.parquet.files import Part, rows_of_groups
+from equipoise.log.parquet.manifests import PartitionFiles, PartitionState
 from equipoise.log.stored import BrokenStoreError
-from equipoise.replay.spark.groups import Files, Numbers, Unit, files_of, over_groups
+from equipoise.replay.spark.groups import Files, Numbers, Unit, over_groups, strict_files_of
 from equipoise.replay.spark.pieces import Targets
 from equipoise.replay.spark.pieces import schema as of_rows
 from equipoise.replay.spark.results import kept
@@ -36,8 +37,9 @@ class IncrementalPlan:
 
     def counts(self) -> dict[str, int]:
         """Returns how many groups go on, begin at the start, and have nothing new."""
-        going_on = sum(self.former.next_row(unit.location, unit.group) is not None for unit in self.folded)
-        return {"went_on": going_on, "began": len(self.folded) - going_on, "unchanged": len(self.unchanged)}
+        groups = [unit for unit in self.folded if unit.group]
+        going_on = sum(self.former.next_row(unit.location, unit.group) is not None for unit in groups)
+        return {"went_on": going_on, "began": len(groups) - going_on, "unchanged": len(self.unchanged)}
 
     def kept(self) -> set[tuple[str, str]]:
         """(location, group) of those whose former cuts are kept: they were not read again."""
@@ -72,7 +74,7 @@ def plan_of(units: Sequence[Unit], former: Former, cut_every: int = CUT_RECORDS,
     as those of `over_groups`.
     """
     units = [attrs.evolve(unit, cut_every=distance(unit.records, cut_every)) for unit in units]
-    plan = IncrementalPlan(former, files_of(units) if files is None else files, [], [])
+    plan = IncrementalPlan(former, strict_files_of(units) if files is None else files, [], [])
     by_location: dict[str, list[Unit]] = {}
     for unit in units:
         by_location.setdefault(unit.location, []).append(unit)
@@ -81,15 +83,28 @@ def plan_of(units: Sequence[Unit], former: Former, cut_every: int = CUT_RECORDS,
     return plan
 
 
-def _plan_partition(plan: IncrementalPlan, location: str, parts: Sequence[Part], found: Sequence[Unit]) -> None:
+def lost_partitions(units: Sequence[Unit], former: Former) -> list[Unit]:
+    """Returns the partitions of which groups were verified, and of which nothing is there."""
+    archives = {split_location(unit.location)[0] for unit in units}
+    found = []
+    for location in sorted(former.locations() - {unit.location for unit in units}):
+        archive, partition = split_location(location)
+        if archive in archives and partition is not None:
+            problem = f"partition {partition} is not there, and was verified by a former run; restore it from a copy"
+            files = PartitionFiles(partition=partition, state=PartitionState.ABSENT, doubt=problem)
+            found.append(Unit(location=location, group="", records=0, problem=problem, files=files))
+    return found
+
+
+def _plan_partition(plan: IncrementalPlan, location: str, files: PartitionFiles, found: Sequence[Unit]) -> None:
     known = {unit.group: plan.former.next_row(location, unit.group) for unit in found}
     rows = [row for row in known.values() if row is not None]
-    end = parts[-1].next_row if parts else 0
-    if max(rows, default=0) > end:
+    end = files.next_row
+    if max(rows, default=0) > end and not files.problem:
         problem = f"has {end:,} rows, and {max(rows):,} were verified: it is another archive"
         raise InputError(f"{location}: {problem}; name other --states to begin at the start")
     new = _Rows()
-    for part in parts if rows else ():
+    for part in files.parts if rows else ():
         if part.next_row > min(rows):
             new.take(part)
     for unit in found:
@@ -97,7 +112,7 @@ def _plan_partition(plan: IncrementalPlan, location: str, parts: Sequence[Part],
         if row is None:
             began = new.began(unit) if rows else 0
             plan.folded.append(attrs.evolve(unit, first_row=began))
-        elif new.last.get(unit.group, 0) > row or new.unknown > row:
+        elif new.last.get(unit.group, 0) > row or new.unknown > row or files.problem:
             plan.folded.append(attrs.evolve(unit, first_row=row))
         else:
             plan.unchanged.append(attrs.evolve(unit, next_row=end))

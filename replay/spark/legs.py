@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from equipoise.log.parquet.files import Part, rows_of_groups
+from equipoise.log.parquet.manifests import PartitionFiles
 from equipoise.log.stored import BrokenStoreError
-from equipoise.replay.spark.groups import Files, Unit, files_of
+from equipoise.replay.spark.groups import Files, Unit, strict_files_of
 from equipoise.replay.spark.incremental import IncrementalPlan, plan_of
 from equipoise.replay.spark.states import Former
 
@@ -54,13 +55,13 @@ class Legs:
         A group that could not be verified to the end of a leg begins at the start again, so it
         waits for the last one.
         """
-        first, files = self.former, files_of(self.units)
+        first, files = self.former, strict_files_of(self.units)
         self.rows = _rows_of(files)
         for leg in _legs(self.units, files, first, self.most_rows):
             plan = plan_of([unit for unit in leg.units if leg.is_last or not self._waits(unit)], self.former, files=leg.files)
             if not plan.folded and not leg.is_last:
                 continue
-            places = {(unit.location, unit.group) for unit in plan.folded}
+            places = {(unit.location, unit.group) for unit in plan.folded if unit.group}
             self._read |= places
             self._went_on |= {place for place in places if first.next_row(*place) is not None}
             self.is_last, self.rows_read = leg.is_last, _rows_of(leg.files)
@@ -74,7 +75,7 @@ class Legs:
         """Returns what `IncrementalPlan.counts` returns, of all legs so far, and `pieces`: how many
         groups were read.
         """
-        unchanged = len({(unit.location, unit.group) for unit in self.units} - self._read)
+        unchanged = len({(unit.location, unit.group) for unit in self.units if unit.group} - self._read)
         read, went_on = len(self._read), len(self._went_on)
         return {"went_on": went_on, "began": read - went_on, "unchanged": unchanged, "pieces": read}
 
@@ -84,7 +85,7 @@ def _legs(units: Sequence[Unit], files: Files, former: Former, most_rows: int) -
     for all cores.
     """
     begins = former.begins()
-    passed = {location: _Passed(begins.get(location, 0), parts) for location, parts in files.items()}
+    passed = {location: _Passed(begins.get(location, 0), each) for location, each in files.items()}
     count = max(1, -(-sum(each.new_rows for each in passed.values()) // most_rows))
     for number in range(1, count):
         for each in passed.values():
@@ -92,14 +93,16 @@ def _legs(units: Sequence[Unit], files: Files, former: Former, most_rows: int) -
         found = []
         for unit in units:
             rows = passed[unit.location].rows.get(unit.group, 0)
+            if files[unit.location].problem:
+                continue  # what is wrong is of the last leg
             if rows or former.next_row(unit.location, unit.group) is not None:
                 found.append(attrs.evolve(unit, records=rows))
-        yield Leg(found, {location: each.parts for location, each in passed.items()})
+        yield Leg(found, {location: attrs.evolve(each.files, parts=tuple(each.parts), problem="") for location, each in passed.items()})
     yield Leg(list(units), files, is_last=True)
 
 
 def _rows_of(files: Files) -> int:
-    return sum(parts[-1].next_row for parts in files.values() if parts)
+    return sum(each.next_row for each in files.values())
 
 
 @attrs.define
@@ -109,19 +112,19 @@ class _Passed:
     """
 
     begin: int
-    _all: Sequence[Part]
+    files: PartitionFiles
     parts: list[Part] = attrs.field(factory=list, init=False)
     rows: dict[str, int] = attrs.field(factory=dict, init=False)
 
     @property
     def new_rows(self) -> int:
-        return max(0, self._all[-1].next_row - self.begin) if self._all else 0
+        return max(0, self.files.next_row - self.begin)
 
     def go(self, row: int) -> None:
         """Goes on to the last file that ends at or before a row. A file that cannot be read, and
         those behind it, are of the last leg.
         """
-        for part in self._all[len(self.parts) :]:
+        for part in self.files.parts[len(self.parts) :]:
             if part.next_row > max(row, self.begin):
                 return
             try:

@@ -18,8 +18,9 @@ import attrs
 from equipoise.events.errors import DamagedError, GapError, InputError, LogError, RepeatError
 from equipoise.events.records import Entry
 from equipoise.log.parquet.archive_stores import split_location, store_at
-from equipoise.log.parquet.files import COLUMNS, Part, part_of
-from equipoise.log.parquet.store import ArchivePartition, Offsets, entries_of, row_of
+from equipoise.log.parquet.files import COLUMNS, part_of
+from equipoise.log.parquet.manifests import PartitionFiles
+from equipoise.log.parquet.store import Offsets, batches_between, entries_of, problem_of, row_of
 from equipoise.log.rows import Order, Row
 from equipoise.log.stored import BrokenStoreError, MissingRowError, as_damage
 
@@ -40,20 +41,18 @@ _PROBLEMS: Mapping[str, type[Exception]] = {
 
 @attrs.frozen(kw_only=True)
 class PiecePlace:
-    """One partition of one archive. `location`: of the partition, for any process. `parts`: its
-    files, which cover its rows.
-    """
+    """One partition of one archive. `location`: of the partition, for any process."""
 
     location: str
     partition: int
-    parts: tuple[Part, ...]
+    files: PartitionFiles
     first_row: int = 0
     """Rows before are not read."""
 
     @property
     def next_row(self) -> int:
         """The row after its last one."""
-        return self.parts[-1].next_row if self.parts else 0
+        return self.files.next_row
 
 
 @attrs.frozen(kw_only=True)
@@ -70,19 +69,23 @@ class Piece:
     next_row: int
     due: int | None
     ends_offset: int
+    problem: tuple[str, str] | None = None
+    """What is wrong behind the partition's rows, in a piece without rows: kind of error, text."""
 
     def read(self) -> Iterator[tuple[int, Any]]:
         """Yields its rows: place of the first one in the partition, pyarrow.RecordBatch. Raises
         what is wrong with them, behind those that are sound. InputError when a worker of Spark does
         not see the archive, GapError when rows are missing.
         """
+        if self.problem is not None:
+            kind, text = self.problem
+            raise _PROBLEMS[kind](text)
         store = store_at(split_location(self.location)[0])
         part = part_of(store, self.name)
         assert part is not None, "the name is of a file of an archive"
-        reading = ArchivePartition(store, self.partition, "r", self.location, [part])
         row, offsets = self.first_row, Offsets(self.due)
         try:
-            for batch in reading.batches_between(self.first_row, self.next_row):
+            for batch in batches_between([part], self.first_row, self.next_row):
                 sound, problem = offsets.check(batch)
                 yield row, sound
                 row += sound.num_rows
@@ -101,7 +104,7 @@ def pieces_of(places: Sequence[PiecePlace]) -> list[Piece]:
     found = []
     for number, place in enumerate(places):
         row, offset = place.first_row, 0
-        for part in place.parts:
+        for part in place.files.parts:
             if part.next_row <= place.first_row:
                 offset = part.next_offset
                 continue
@@ -119,6 +122,21 @@ def pieces_of(places: Sequence[PiecePlace]) -> list[Piece]:
                 )
             )
             row, offset = part.next_row, part.next_offset
+        if place.files.problem:
+            error = problem_of(place.files)
+            found.append(
+                Piece(
+                    place=number,
+                    location=place.location,
+                    partition=place.partition,
+                    name="",
+                    first_row=max(row, place.next_row),
+                    next_row=max(row, place.next_row),
+                    due=None,
+                    ends_offset=0,
+                    problem=(type(error).__name__, str(error)),
+                )
+            )
     return found
 
 

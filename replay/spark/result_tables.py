@@ -29,32 +29,35 @@ def tables_schema(groups: Columns, tables: Mapping[str, Columns]) -> Any:
 
 
 def taken_apart(rows: Any, tables: Mapping[str, Columns]) -> dict[str, Any]:
-    """Returns table -> DataFrame: `groups` and `tables`, each with `group` first; `seq` counts a
-    group's rows from 0.
+    """Returns table -> DataFrame: `groups` and `tables`, whose key is `group`, `location` and `seq`,
+    which counts a group's rows from 0.
     """
     from pyspark.sql import functions as f
 
     found = {"groups": rows.select("groups.*")}
     for table, columns in tables.items():
-        exploded = rows.select(f.col("groups.group").alias("group"), f.posexplode(table).alias("seq", "row"))
-        found[table] = exploded.select("group", f.col("seq").cast("bigint").alias("seq"), *[f.col(f"row.{name}").alias(name) for name, _ in columns])
+        exploded = rows.select("groups.group", "groups.location", f.posexplode(table).alias("seq", "row"))
+        of_row = [f.col(f"row.{name}").alias(name) for name, _ in columns]
+        found[table] = exploded.select("group", "location", f.col("seq").cast("bigint").alias("seq"), *of_row)
     return found
 
 
-def costs_by_group(tables: Mapping[str, Any], summed: Sequence[str], by: Sequence[str] = ("group",)) -> list[dict[str, Any]]:
-    """Returns the table `costs`, summed over days: a row for each group and cause, by name."""
+def costs_by_group(tables: Mapping[str, Any], summed: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the table `costs`, summed over days: a row for each group, location and cause, in their
+    order.
+    """
+    by = ("group", "location", "cause")
     from pyspark.sql import functions as f
 
     sums = [f.sum(name).cast("bigint").alias(name) for name in summed]
-    rows = tables["costs"].groupBy(*by, "cause").agg(*sums, f.max("longest_ms").alias("longest_ms")).collect()
-    return sorted((row.asDict() for row in rows), key=lambda row: [row[name] for name in (*by, "cause")])
+    rows = tables["costs"].groupBy(*by).agg(*sums, f.max("longest_ms").alias("longest_ms")).collect()
+    return sorted((row.asDict() for row in rows), key=lambda row: [row[name] for name in by])
 
 
 def write_tables(tables: Mapping[str, Any], folder: Path) -> dict[str, int]:
-    """Makes `folder`, and writes ``<table>/rows.parquet`` in it, sorted by group and seq. Returns
-    table -> number of its rows.
+    """Makes `folder`, and writes ``<table>/rows.parquet`` in it, sorted by its key. Returns table ->
+    number of its rows.
     """
     folder.mkdir()
-    return {
-        name: write_table(table, ("group", "location") if name == "groups" else ("group", "seq"), folder / name) for name, table in tables.items()
-    }
+    key = ("group", "location", "seq")
+    return {name: write_table(table, key[:2] if name == "groups" else key, folder / name) for name, table in tables.items()}

@@ -18,10 +18,13 @@ class MissingRowsError(EquipoiseError):
     """Spark has returned fewer rows than there are groups, or more."""
 
 
-def check_complete(rows: int, units: Sequence[Unit]) -> None:
-    """Raises MissingRowsError unless there is a row for each group."""
-    if rows != len(units):
-        raise MissingRowsError(f"Spark has returned {rows:,} rows for {len(units):,} groups, and nothing was written: please report this defect")
+def check_complete(groups: Sequence[str], units: Sequence[Unit]) -> None:
+    """Raises MissingRowsError unless there is a row for each group. `groups`: those of the rows; a
+    row without one says what is wrong with a partition.
+    """
+    rows, expected = sum(map(bool, groups)), sum(bool(unit.group) for unit in units)
+    if rows != expected:
+        raise MissingRowsError(f"Spark has returned {rows:,} rows for {expected:,} groups, and nothing was written: please report this defect")
 
 
 def kept(frame: Any) -> Any:

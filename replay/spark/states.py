@@ -84,6 +84,10 @@ class Former:
                 found[location] = min(row, found.get(location, row))
         return found
 
+    def locations(self) -> set[str]:
+        """Returns the partitions of its groups."""
+        return {location for location, _ in self._places}
+
     def saved(self, location: str, group: str) -> bytes | None:
         found: bytes | None = self._value(location, group, "saved")
         return found

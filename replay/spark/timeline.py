@@ -60,7 +60,8 @@ TABLES: dict[str, Columns] = {
         ("restored_records", _WHOLE),
     ),
 }
-"""Table -> its columns after `group`, named as in equipoise/schemas/timeline.json. Unavailability:
+"""Table -> its columns after its key (`taken_apart`), named as in equipoise/schemas/timeline.json.
+Unavailability:
 times without a running owner. Costs: those of `equipoise.replay.timelines.history_costs.Cost`.
 """
 
@@ -158,8 +159,7 @@ def schema() -> Any:
 
 
 def spark_timeline(spark: Any, units: Sequence[Unit], span: Span = ALWAYS) -> dict[str, Any]:
-    """Returns table -> DataFrame: `groups` and those of TABLES, each with `group` first; `seq`
-    counts a group's rows from 0.
+    """Returns table -> DataFrame: `groups` and those of TABLES, as `taken_apart` does.
 
     The histories are computed once, when the first table is read, and kept on Spark's disks.
     """
@@ -173,5 +173,5 @@ def plain_tables(units: Sequence[Unit], span: Span = ALWAYS) -> dict[str, list[d
         answer = timeline_group(unit, span)
         found["groups"].append(answer["groups"])
         for name in TABLES:
-            found[name] += [{"group": unit.group, "seq": seq, **row} for seq, row in enumerate(answer[name])]
+            found[name] += [{**_head(unit), "seq": seq, **row} for seq, row in enumerate(answer[name])]
     return found

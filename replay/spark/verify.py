@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from equipoise.replay.spark.groups import Unit, over_groups, problem_of
+from equipoise.replay.spark.groups import Unit, over_groups, problem_of, strict_files_of
 from equipoise.replay.verification import Verdict, Verification, verify
 
 COLUMNS = (
@@ -76,4 +76,4 @@ def schema() -> Any:
 
 def spark_verify(spark: Any, units: Sequence[Unit]) -> Any:
     """Returns a DataFrame with one row for each unit."""
-    return over_groups(spark, units, verify_group, schema())
+    return over_groups(spark, units, verify_group, schema(), strict_files_of(units))

@@ -187,12 +187,17 @@ def _rolling(restarts: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
     return found
 
 
+Place = tuple[str, str]
+"""(group, location): archives may have groups of one name."""
+
+
 def by_cause(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the sums of rows of several groups (the fields of `Cost`, and ``group``), one for
-    each cause, the one that cost most first. ``worst_group``: the group that it cost most.
+    """Returns the sums of rows of several groups (the fields of `Cost`, ``group`` and
+    ``location``), one for each cause, the one that cost most first. ``worst_group``: the group that
+    it cost most, in ``worst_location``.
     """
     sums: dict[str, dict[str, Any]] = {}
-    groups: dict[str, dict[str, int]] = {}
+    groups: dict[str, dict[Place, int]] = {}
     for row in rows:
         cause = row["cause"]
         nothing = {"cause": cause, "cause_text": cause_of_cost_text(cause), "groups": 0, **dict.fromkeys(SUMMED, 0), "longest_ms": 0}
@@ -201,17 +206,19 @@ def by_cause(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             of[name] += row[name]
         of["longest_ms"] = max(of["longest_ms"], row["longest_ms"])
         of_groups = groups.setdefault(cause, {})
-        of_groups[row["group"]] = of_groups.get(row["group"], 0) + row["stopped_ms"]
+        place = row["group"], row["location"]
+        of_groups[place] = of_groups.get(place, 0) + row["stopped_ms"]
     for cause, of_groups in groups.items():
-        worst = min(of_groups, key=lambda group: (-of_groups[group], group))
-        sums[cause] |= {"groups": len(of_groups), "worst_group": worst, "worst_stopped_ms": of_groups[worst]}
+        worst = min(of_groups, key=lambda place: (-of_groups[place], place))
+        what = {"worst_group": worst[0], "worst_location": worst[1], "worst_stopped_ms": of_groups[worst]}
+        sums[cause] |= {"groups": len(of_groups), **what}
     return sorted(sums.values(), key=lambda of: (-of["stopped_ms"], -of["moves"], of["cause"]))
 
 
-def by_group(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Returns group -> cause -> `Cost.stopped_ms`, the one that cost most first."""
-    found: dict[str, dict[str, int]] = {}
+def by_group(rows: Iterable[Mapping[str, Any]]) -> dict[Place, dict[str, int]]:
+    """Returns (group, location) -> cause -> `Cost.stopped_ms`, the one that cost most first."""
+    found: dict[Place, dict[str, int]] = {}
     for row in rows:
-        of = found.setdefault(row["group"], {})
+        of = found.setdefault((row["group"], row["location"]), {})
         of[row["cause"]] = of.get(row["cause"], 0) + row["stopped_ms"]
-    return {group: dict(sorted(of.items(), key=lambda each: (-each[1], each[0]))) for group, of in sorted(found.items())}
+    return {place: dict(sorted(of.items(), key=lambda each: (-each[1], each[0]))) for place, of in sorted(found.items())}

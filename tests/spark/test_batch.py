@@ -30,7 +30,7 @@ from equipoise.log import open_log
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.archive_writing import Writer
 from equipoise.log.parquet.files import all_parts
-from equipoise.log.parquet.store import ArchivePartition
+from equipoise.log.parquet.store import ArchivePartition, clear
 from equipoise.log.rows import DecisionRow, FactRow, Row
 from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.incident import history_of, incidents
@@ -65,9 +65,7 @@ def rows_of(archive: Path, partition: int) -> list[Row]:
 
 def put_rows(archive: Path, partition: int, rows: Sequence[Row]) -> None:
     """Replaces the partition's rows, valid or not, in a well-formed file."""
-    for part in all_parts(store_at(archive)):
-        if part.partition == partition:
-            (archive / part.name).unlink()
+    clear(store_at(archive), partition)
     writer = Writer(store_at(archive), partition, 0, 0, 0)
     for row in rows:
         writer.add(row)
@@ -316,7 +314,7 @@ def assert_same_tables(spark: Any, units: Sequence[Unit], span: Span, folder: Pa
     kinds = {"string": pa.string(), "int64": pa.int64()}
     for name in ("groups", *TABLES):
         written = ds.dataset(folder / name).to_table()
-        columns = GROUPS if name == "groups" else (("group", "string"), ("seq", "int64"), *TABLES[name])
+        columns = GROUPS if name == "groups" else (*GROUPS[:2], ("seq", "int64"), *TABLES[name])
         expected = pa.Table.from_pylist(plain[name], schema=pa.schema([(column, kinds[kind]) for column, kind in columns]))
         assert written.column_names == expected.column_names
         assert written.to_pylist() == expected.to_pylist(), name
@@ -346,8 +344,27 @@ def test_spark_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp
     costs = plain_tables(units_of([str(damaged)]))["costs"]
     assert ds.dataset(tmp_path / "history" / "costs").to_table().to_pylist() == costs
     assert document["causes"] == by_cause(costs)
-    assert {row["group"]: row["causes"] for row in document["groups"]} == {"": {}, "g000": {}, **by_group(costs)}
+    of_groups = {group: of for (group, _), of in by_group(costs).items()}
+    assert {row["group"]: row["causes"] for row in document["groups"]} == {"": {}, "g000": {}, **of_groups}
     assert sum(each["stopped_ms"] for each in document["causes"]) == sum(row["stopped_ms"] or 0 for row in document["groups"]) > 0
+
+
+def test_two_archives_with_groups_of_one_name_are_kept_apart(spark: Any, fleet: Path, tmp_path: Path) -> None:
+    """An archive of staging, or that of the log before."""
+    shutil.copytree(fleet, tmp_path / "staging")
+    wanted = ["spark", "timeline", str(fleet), "--group", "g000", "--json", "--to"]
+    one = json.loads(CliRunner().invoke(main, [*wanted, str(tmp_path / "one")]).stdout)
+    result = CliRunner().invoke(main, ["spark", "timeline", str(tmp_path / "staging"), *wanted[2:], str(tmp_path / "two")])
+    assert result.exit_code == 0, result.output
+    two = json.loads(result.stdout)
+    check("spark-timeline", two)
+    assert [row["causes"] for row in two["groups"]] == [one["groups"][0]["causes"]] * 2
+    assert [(each["cause"], each["groups"], each["worst_stopped_ms"]) for each in two["causes"]] == [
+        (each["cause"], 2, each["worst_stopped_ms"]) for each in one["causes"]
+    ]
+    for name in TABLES:
+        rows = ds.dataset(tmp_path / "two" / name).to_table().to_pylist()
+        assert len({(row["group"], row["location"], row["seq"]) for row in rows}) == len(rows) > 0, name
 
 
 # ------------------------------------------------------------------------------------------ what-if

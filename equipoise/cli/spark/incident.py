@@ -71,7 +71,7 @@ def incident(
             kept = {**tables, "groups": tables["groups"].where("`group` <> '' or problem is not null").drop("groups")}
             with new_tables("--to", folder, names) as part:
                 write_tables(kept, part)
-        costs = costs_by_group(tables, SUMMED, by=("group", "location"))
+        costs = costs_by_group(tables, SUMMED)
         tables["groups"].unpersist()
     causes, of_groups = by_cause(costs), _by_group(costs)
     shown: list[Part] = [f"{counted(sum(row['group'] != '' for row in groups), 'group')} of {counted(len(found), 'recording')}"]

@@ -92,13 +92,17 @@ def spark_session(master: str | None, settings: Sequence[str]) -> Iterator[Any]:
 
 
 def units(locations: Sequence[str], patterns: Sequence[str] = ()) -> list[Unit]:
-    """Every group of the archives whose name fits one of the patterns, if there are some. Raises
-    InputError, also for a pattern that no group fits.
+    """Every group of the archives whose name fits one of the patterns, if there are some, and the
+    partitions of these that have a problem. Raises InputError, also for a pattern that no group
+    fits.
     """
     from equipoise.replay.spark.groups import units_of
 
     found = units_of(locations)
+    if not patterns:
+        return found
     for pattern in patterns:
         if not any(fnmatchcase(unit.group, pattern) for unit in found):
             raise InputError(f"--group {pattern}: fits no group; {groups_text({unit.group for unit in found if unit.group})}")
-    return [unit for unit in found if not patterns or any(fnmatchcase(unit.group, pattern) for pattern in patterns)]
+    chosen = {unit.location for unit in found if any(fnmatchcase(unit.group, pattern) for pattern in patterns)}
+    return [unit for unit in found if any(fnmatchcase(unit.group, pattern) for pattern in patterns) or (not unit.group and unit.location in chosen)]

@@ -4,6 +4,7 @@ tables.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,8 @@ def timeline(
 ) -> int:
     """Write the history of every group of the archives, as `equipoise timeline` has it. The tables
     are groups, intervals, unavailability, moves, rounds, imbalance, copies, members and costs. Each
-    is a folder of Parquet files in FOLDER, with the group's name in the first column. Show what
-    cost most, by cause and by group.
+    is a folder of Parquet files in FOLDER, with the group's name and its archive in the first
+    columns. Show what cost most, by cause and by group.
 
     Exit code 0: every group has its history. 2: at least one group has none; its row in `groups`
     says why.
@@ -66,8 +67,8 @@ def timeline(
     found = units(locations, patterns)
     with spark_session(master, settings) as spark:
         tables = spark_timeline(spark, found, span)
-        groups = sorted((row.asDict() for row in tables["groups"].collect()), key=lambda row: row["group"])
-        check_complete(len(groups), found)
+        groups = sorted((row.asDict() for row in tables["groups"].collect()), key=lambda row: (row["group"], row["location"]))
+        check_complete([row["group"] for row in groups], found)
         with new_tables("--to", folder, names) as part:
             counts = write_tables(tables, part)
         costs = costs_by_group(tables, SUMMED)
@@ -75,14 +76,18 @@ def timeline(
     without = [group for group in groups if group["problem"] is not None]
     causes, of_groups = by_cause(costs), by_group(costs)
     said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    parts: list[Part] = [f"{counted(len(groups), 'group')}, rows in {folder}: {said}", _causes_table(causes), *_groups(groups, of_groups, folder)]
+    parts: list[Part] = [
+        f"{counted(len(groups), 'group')}, rows in {folder}: {said}",
+        _causes_table(causes),
+        *_groups(groups, of_groups, folder, several=len(locations) > 1),
+    ]
     write_page(screen, html_path, f"{', '.join(locations)}: what groups cost", parts)
     screen.answer(
         {
             "folder": folder,
             "tables": [{"table": name, "rows": count} for name, count in counts.items()],
             "causes": causes,
-            "groups": [{**row, "causes": of_groups.get(row["group"], {})} for row in groups],
+            "groups": [{**row, "causes": of_groups.get((row["group"], row["location"]), {})} for row in groups],
         },
         *parts,
     )
@@ -107,18 +112,29 @@ def _causes_table(causes: list[dict[str, Any]]) -> Table:
     return Table(columns=columns, rows=cells, title="what it cost, over all groups")
 
 
-def _groups(groups: list[dict[str, Any]], of_groups: dict[str, dict[str, int]], folder: str) -> list[Part]:
-    worst = sorted(groups, key=lambda row: (-(row["stopped_ms"] or 0), row["group"]))[:_MOST_ROWS]
-    columns = ("group", "facts", "rounds", "moves", "task-s without a running owner", "longest s", "mostly by", "problem")
+def _groups(groups: list[dict[str, Any]], of_groups: Mapping[tuple[str, str], dict[str, int]], folder: str, *, several: bool) -> list[Part]:
+    worst = sorted(groups, key=lambda row: (-(row["stopped_ms"] or 0), row["group"], row["location"]))[:_MOST_ROWS]
+    columns = (
+        "group",
+        *(["archive"] if several else []),
+        "facts",
+        "rounds",
+        "moves",
+        "task-s without a running owner",
+        "longest s",
+        "mostly by",
+        "problem",
+    )
     cells = [
         (
             row["group"],
+            *([row["location"]] if several else []),
             row["facts"],
             row["rounds"],
             row["moves"],
             _seconds(row["stopped_ms"]),
             _seconds(row["longest_ms"]),
-            _mostly(of_groups.get(row["group"], {})),
+            _mostly(of_groups.get((row["group"], row["location"]), {})),
             row["problem"],
         )
         for row in worst

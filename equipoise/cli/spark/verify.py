@@ -12,7 +12,7 @@ from equipoise.cli.output_tables import check_tables, new_tables
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.events.errors import InputError
-from equipoise.replay.wording import counted
+from equipoise.replay.wording import counted, extent_text
 
 if TYPE_CHECKING:
     from equipoise.replay.spark.legs import Legs
@@ -62,7 +62,8 @@ def verify(
       equipoise spark verify archive/ --json | jq '.groups[] | select(.verdict != "identical")'
     """
     from equipoise.replay.spark.cuts import spark_verify_again
-    from equipoise.replay.spark.groups import parallelism
+    from equipoise.replay.spark.groups import extents_of, parallelism
+    from equipoise.replay.spark.incremental import lost_partitions
     from equipoise.replay.spark.legs import ROWS_A_CORE, Legs
     from equipoise.replay.spark.results import check_complete, kept, write_table
     from equipoise.replay.spark.states import Former
@@ -80,6 +81,8 @@ def verify(
         raise InputError("--again: needs --states FOLDER; without it, everything is verified from the start anyway")
     found = units(locations, patterns)
     former = None if states is None else Former.read(states)
+    if former is not None and not patterns:
+        found += lost_partitions(found, former)
     done = None
     with spark_session(master, settings) as spark:
         if former is None or states is None:
@@ -94,7 +97,7 @@ def verify(
             rows = done.rows
         shown = (row.asDict() for row in rows.select(*(name for name, _ in COLUMNS if name != "document")).collect())
         answers = sorted(shown, key=lambda row: (row["group"], row["location"]))
-        check_complete(len(answers), found)
+        check_complete([row["group"] for row in answers], found)
         if folder is not None:
             with new_tables("--to", folder) as part:
                 write_table(rows.select(*(name for name, _ in COLUMNS)), _BY, part)
@@ -103,10 +106,13 @@ def verify(
         (rows if done is None else done).unpersist()
     verdicts = [Verdict(row["verdict"]) for row in answers]
     worst = next((each for each in (Verdict.DIVERGENCE, Verdict.CANNOT_VERIFY) if each in verdicts), Verdict.IDENTICAL)
+    extents = extents_of(found)
     parts = _parts(answers, everything)
+    parts += [f"{archive}: {extent_text(extent)}" for archive, extent in extents.items()]
     if done is not None:
         parts += _of_states(done.counts, again=again)
-    screen.answer({"verdict": worst.value, "groups": answers, "states": None if done is None else done.counts}, *parts)
+    listed = [{"location": archive, **extent.document()} for archive, extent in extents.items()]
+    screen.answer({"verdict": worst.value, "archives": listed, "groups": answers, "states": None if done is None else done.counts}, *parts)
     return worst.exit_code
 
 

@@ -78,7 +78,7 @@ def what_if(
         rows = kept(what_if_rows(spark, found, configurations, range(seeds), span))
         costs = by_configuration(rows)
         groups = sorted((row.asDict() for row in rows.drop("outcomes", "document").collect()), key=lambda row: (row["group"], row["location"]))
-        check_complete(len(groups), found)
+        check_complete([row["group"] for row in groups], found)
         ranked = [each.as_json() for each in ranking_of(costs).ranked()]
         if folder is not None:
             with new_tables("--to", folder, _TABLES) as part:

@@ -43,6 +43,8 @@ class Store(Protocol):
     location: str
     """As the user named it, without a ``/`` at its end."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def absolute(self) -> str:
         """The location for other processes, in whatever folder they run."""
@@ -56,8 +58,8 @@ class Store(Protocol):
         """Returns whether anything is there."""
         ...
 
-    def names(self) -> list[str]:
-        """Returns the names of all files, in rising order."""
+    def names(self, folder: str = "") -> list[str]:
+        """Returns the names of all files, in rising order. `folder`: of those in it."""
         ...
 
     def read_text(self, name: str) -> str:
@@ -66,6 +68,12 @@ class Store(Protocol):
 
     def write_text(self, name: str, text: str) -> None:
         """Writes a small file, whole or not at all. Raises OSError, StorageError."""
+        ...
+
+    def create_text(self, name: str, text: str) -> bool:
+        """Writes a small file, whole, unless there is one of that name: then it returns False. Of
+        two processes that call it at once, one gets True. Raises OSError, StorageError.
+        """
         ...
 
     def fetch(self, name: str, crc32: int) -> Any:

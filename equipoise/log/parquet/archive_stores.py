@@ -3,12 +3,14 @@
 
 All keep the same promises, on which everything else in this package rests: a file appears under
 its name when it is complete, and never changes; a list of names shows every file that was published
-before. Names are relative to the archive, with ``/``.
+before; of two processes that create one name at once, one succeeds. Names are relative to the
+archive, with ``/``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import uuid
@@ -43,6 +45,9 @@ _OTHER_STORES = {
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)")
 _QUERY = re.compile(r"(.*)\?partition=(\d{1,5})")
 _MOST_ATTEMPTS = 10
+_FOLDERS = ("date=", "_manifests")
+"""Names of an archive's folders begin so."""
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 
 
 def is_remote_location(location: str) -> bool:
@@ -114,11 +119,13 @@ class FolderStore:
     def exists(self) -> bool:
         return self.root.is_dir()
 
-    def names(self) -> list[str]:
+    def names(self, folder: str = "") -> list[str]:
+        if folder:
+            return sorted(f"{folder}/{each}" for each in _listed(self.root / folder))
         found: list[str] = []
         for name in _listed(self.root):
-            folder = self.root / name
-            found += [f"{name}/{each}" for each in _listed(folder)] if name.startswith("date=") and folder.is_dir() else [name]
+            has_files = name.startswith(_FOLDERS) and (self.root / name).is_dir()
+            found += [f"{name}/{each}" for each in _listed(self.root / name)] if has_files else [name]
         return sorted(found)
 
     def read_text(self, name: str) -> str:
@@ -129,6 +136,25 @@ class FolderStore:
         try:
             part.write_text(text)
             os.replace(part, self.root / name)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def create_text(self, name: str, text: str) -> bool:
+        path = self.root / name
+        path.parent.mkdir(exist_ok=True)
+        part = path.with_name(f".{uuid.uuid4().hex}")
+        try:
+            _write_to_last(part, text)
+            try:
+                os.link(part, path)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                return _created(path, text)
+            _sync(path.parent)
+            return True
         finally:
             part.unlink(missing_ok=True)
 
@@ -193,11 +219,7 @@ class _StagedFile:
         os.replace(self._path, self._root / name)
         self._path = None
         for each in (self._folder, self._root):
-            descriptor = os.open(each, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            _sync(each)
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):
@@ -205,6 +227,34 @@ class _StagedFile:
         if self._path is not None:
             self._path.unlink(missing_ok=True)
             _remove_if_empty(self._folder)
+
+
+def _created(path: Path, text: str) -> bool:
+    """Writes a file in a file system without links, where a writer that is killed meanwhile leaves
+    a part of it, which its checksum tells.
+    """
+    try:
+        _write_to_last(path, text)
+    except FileExistsError:
+        return False
+    _sync(path.parent)
+    return True
+
+
+def _write_to_last(path: Path, text: str) -> None:
+    """Writes a new file to the disk. Raises FileExistsError."""
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _listed(folder: Path) -> list[str]:

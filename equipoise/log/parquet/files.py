@@ -4,13 +4,15 @@
 
     archive/
       _equipoise.json         marks the archive, with its schema version
+      _manifests/             what each partition holds (`equipoise.log.parquet.manifests`)
       date=2026-03-01/
         p00003.r000000000000-000000000200.o000000000000-000000000120.0a1b2c3d.parquet
 
 `p`: the log's partition. `r`: the rows of the partition in the file, from the first up to, but not
-including, the last. Rows are counted from 0 in stored order, so a missing file is detected, and so
-is a file that a larger, merged one covers. `o`: offsets of its facts, in the same way. Then the
-CRC-32 of the whole file, which detects any changed byte before the file is parsed.
+including, the last. Rows are counted from 0 in stored order, so a file that is missing between two
+others is detected, and so is a file that a larger, merged one covers. `o`: offsets of its facts, in
+the same way. Then the CRC-32 of the whole file, which detects any changed byte before the file is
+parsed.
 
 `date`: day (UTC) of the latest append time up to the file's first fact. So the rows of a file are
 of one day, as far as the log's clock moved forward. Readers of Parquet datasets ignore names that
@@ -24,7 +26,7 @@ import contextlib
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -153,7 +155,7 @@ def _is_part_of_it(name: str) -> bool:
     folder, _, file = name.rpartition("/")
     if folder.startswith(_DATE):
         return _NAME.fullmatch(file) is not None or _HIDDEN.match(file) is not None
-    return name == MARK or name.startswith((f".{MARK}.", ".lock-"))
+    return name == MARK or name.startswith((f".{MARK}.", ".lock-", "_manifests/"))
 
 
 def all_parts(store: Store) -> list[Part]:
@@ -181,30 +183,6 @@ def part_of(store: Store, name: str) -> Part | None:
         next_offset=next_offset,
         crc32=int(match[6], 16),
     )
-
-
-def until_day(parts: Sequence[Part], last_day: str | None) -> list[Part]:
-    """Returns the files of a partition up to the last one of that day (``2026-03-01``) or an
-    earlier one; at least the first, which opens the log. None: all.
-    """
-    last = max((at for at, part in enumerate(parts) if last_day is None or part.day <= last_day), default=0)
-    return list(parts[: last + 1])
-
-
-def covering(parts: list[Part]) -> list[Part]:
-    """Returns the files of one partition that hold every row once, in order, without files that
-    others cover. Raises MissingRowError.
-    """
-    chosen: list[Part] = []
-    due = 0
-    for part in parts:
-        if part.next_row <= due:
-            continue
-        if part.first_row > due:
-            raise MissingRowError(f"row {due} of partition {part.partition}; the next file has row {part.first_row}")
-        chosen.append(part)
-        due = part.next_row
-    return chosen
 
 
 def by_partition(parts: list[Part]) -> dict[int, list[Part]]:
@@ -244,11 +222,11 @@ def batches(part: Part, columns: tuple[str, ...] = COLUMNS, batch_rows: int = 2_
     """Yields the rows of a file as pyarrow.RecordBatch, in order. Memory does not grow with the
     file.
 
-    Raises BrokenStoreError; FileNotFoundError, before anything is yielded, when a compaction
-    removed the file meanwhile.
+    Raises BrokenStoreError; MissingRowError, before anything is yielded, when the file is not there
+    any more.
     """
     _, parquet = pyarrow()
-    source = part.store.fetch(part.name, part.crc32)
+    source = _source(part)
     found = 0
     with _as_broken(part), parquet.ParquetFile(source, memory_map=False, pre_buffer=False, read_dictionary=["group"]) as file:
         missing = [name for name in COLUMNS if name not in file.schema_arrow.names]
@@ -259,6 +237,13 @@ def batches(part: Part, columns: tuple[str, ...] = COLUMNS, batch_rows: int = 2_
             yield batch
     if found != part.rows:
         raise BrokenStoreError(f"{part.file_name} has {found} rows; its name says {part.rows}")
+
+
+def _source(part: Part) -> Any:
+    try:
+        return part.store.fetch(part.name, part.crc32)
+    except FileNotFoundError:
+        raise MissingRowError(f"row {part.first_row} of partition {part.partition}: {part.file_name} is not there any more") from None
 
 
 @contextlib.contextmanager
@@ -284,7 +269,7 @@ def last_numbers(part: Part) -> dict[str, int] | None:
     """Returns group -> number of its last decision up to the end of a file; None: the file does not
     say. Raises what `batches` raises.
     """
-    return _saved(part, NUMBERS, part.store.fetch(part.name, part.crc32))
+    return _saved(part, NUMBERS, _source(part))
 
 
 def rows_of_groups(part: Part) -> dict[str, int]:
@@ -292,7 +277,7 @@ def rows_of_groups(part: Part) -> dict[str, int]:
     file says of itself is believed before its bytes are checked: a reading checks them.
     """
     counts = None
-    with contextlib.suppress(BrokenStoreError), part.store.open(part.name) as source:  # broken: said below, with its reason
+    with contextlib.suppress(BrokenStoreError, FileNotFoundError), part.store.open(part.name) as source:  # said below, with its reason
         counts = _saved(part, GROUPS, source)
     return counted(batches(part, ("group",), 65_536)) if counts is None else counts
 

@@ -50,14 +50,14 @@ class HdfsStore(ObjectStore):
             self._client = _client(found[1], os.getpid())
         self._root = found[2]
 
-    def names(self) -> list[str]:
+    def names(self, folder: str = "") -> list[str]:
         # An empty file is none, as in an object store.
-        return sorted(each.path.removeprefix(f"{self._root}/") for each in self._listed() if each.length and not _is_hidden(each.path))
+        return sorted(each.path.removeprefix(f"{self._root}/") for each in self._listed(folder) if each.length and not _is_hidden(each.path))
 
-    def _listed(self) -> list[Any]:
+    def _listed(self, folder: str = "") -> list[Any]:
         with reaching(self.location), _as_os_error():
             try:
-                return [each for each in self._client.list_status(self._root, True) if not each.isdir]
+                return [each for each in self._client.list_status(self._path(folder).rstrip("/"), True) if not each.isdir]
             except FileNotFoundError:
                 return []
 
@@ -81,6 +81,20 @@ class HdfsStore(ObjectStore):
 
     def _upload(self, name: str, data: bytes | mmap.mmap) -> None:
         self._show([(self._uploaded(name, data), name)])
+
+    def create_text(self, name: str, text: str) -> bool:
+        """By a rename that does not overwrite."""
+        with writing(self.location):
+            hidden = self._uploaded(name, text.encode())
+            try:
+                with _as_os_error():
+                    self._client.rename(hidden, self._path(name), overwrite=False)
+            except OSError:
+                self._discard(hidden)
+                if name in self.names(name.rpartition("/")[0]):
+                    return False
+                raise
+        return True
 
     def upload_files(self, folder: Path, names: Sequence[str]) -> None:
         """See there. All files are complete before the first one is renamed."""

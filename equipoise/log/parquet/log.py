@@ -9,29 +9,21 @@ is in one of them. Appends go to the named partition; default: partition 0.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from types import TracebackType
 from typing import Self
 
-from equipoise.events.errors import GapError, InputError, LogError
+from equipoise.events.errors import DamagedError, GapError, InputError, LogError
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
-from equipoise.log.parquet.archive_store import Store
 from equipoise.log.parquet.archive_stores import split_location, store_at
-from equipoise.log.parquet.files import (
-    MOST_PARTITIONS,
-    Part,
-    all_parts,
-    by_partition,
-    check_archive,
-    covering,
-    is_archive,
-    make_archive,
-    pyarrow,
-)
-from equipoise.log.parquet.store import ArchivePartition
+from equipoise.log.parquet.files import MOST_PARTITIONS, check_archive, is_archive, make_archive, pyarrow
+from equipoise.log.parquet.manifests import Appender, Extent, PartitionFiles, PartitionState, extent_of
+from equipoise.log.parquet.snapshot import snapshot
+from equipoise.log.parquet.store import ArchivePartition, clear
 from equipoise.log.rows import Row
-from equipoise.log.stored import MissingRowError, Mode
+from equipoise.log.stored import Mode
 
 
 class ArchiveLog:
@@ -44,7 +36,8 @@ class ArchiveLog:
         self.store = store_at(place)
         self.mode = mode
         self._appended: ArchivePartition | None = None
-        self._groups: dict[str, tuple[int, int]] | None = None
+        self._read: dict[int, PartitionFiles] = {}
+        """What was to be read so far."""
         self._closed = False
         if mode == "r":
             check_archive(self.store)
@@ -57,14 +50,16 @@ class ArchiveLog:
         make_archive(self.store)
         self._appended = self.part(self._named or 0, mode)
 
-    def part(self, partition: int, mode: Mode = "r", parts: Sequence[Part] | None = None, last_day: str | None = None) -> ArchivePartition:
-        """Opens one of its partitions. `parts`, `last_day`: see `ArchivePartition`. Raises
-        InputError for a partition beyond the most that an archive has.
+    def part(self, partition: int, mode: Mode = "r", files: PartitionFiles | None = None, last_day: str | None = None) -> ArchivePartition:
+        """Opens one of its partitions. `files`, `last_day`: see `ArchivePartition`; None: those that
+        are there now. Raises InputError for a partition beyond the most that an archive has.
         """
         if partition >= MOST_PARTITIONS:
             raise InputError(f"{self.location}: partition {partition}; an archive has at most {MOST_PARTITIONS}")
         location = self.location if self._named is not None else f"{self.location}?partition={partition}"
-        return ArchivePartition(self.store, partition, mode, location, parts, last_day)
+        if mode == "r" and files is None:
+            files = self.files().get(partition) or PartitionFiles(partition=partition, state=PartitionState.EMPTY)
+        return ArchivePartition(self.store, partition, mode, location, files, last_day)
 
     @property
     def absolute_location(self) -> str:
@@ -72,40 +67,51 @@ class ArchiveLog:
         return self.store.absolute
 
     def partitions(self) -> list[int]:
-        """Returns the partitions to read, in rising order."""
-        self._must_be_open()
-        there = sorted(by_partition(all_parts(self.store)))
-        return [each for each in there if self._named in (None, each)]
-
-    def files(self) -> dict[int, list[Part]]:
-        """Returns partition -> the files that hold each of its rows once, in order. Lists the
-        archive once. Raises GapError when one is missing.
+        """Returns the partitions to read, in rising order: those that are there, and those of which
+        nothing is there though the log has them.
         """
+        return sorted(self.files())
+
+    def files(self) -> dict[int, PartitionFiles]:
+        """Returns partition -> its files as they are now. Lists the archive once."""
         self._must_be_open()
-        parts = by_partition(all_parts(self.store))
-        try:
-            return {partition: covering(each) for partition, each in sorted(parts.items()) if self._named in (None, partition)}
-        except MissingRowError as error:
-            raise GapError(-1, f"{self.location}: {error}; restore the archive from a copy") from None
+        there = snapshot(self.store).partitions
+        return {partition: files for partition, files in there.items() if self._named in (None, partition)}
+
+    def extent(self) -> Extent:
+        """Returns up to where the readings of this log went, in how many of the partitions that they
+        asked for.
+        """
+        return extent_of(self._read, 0)
 
     def _partition_of_one(self) -> None:
-        if self._named is not None and self.partitions() != [self._named]:
+        if self._named is not None and not any(files.parts for files in self.files().values()):
             raise InputError(f"{self.location}: has no partition {self._named}; name another one, or none to read all")
 
     def groups(self) -> dict[str, tuple[int, int]]:
         """Returns group -> (its partition, its number of records), in the order of names. Raises
-        LogError for a group in two partitions.
+        DamagedError, LogError for a group in two partitions.
         """
-        self._must_be_open()
-        if self._groups is None:
-            found = [(group, partition, count) for partition in self.partitions() for group, count in self.part(partition).groups().items()]
-            self._groups = {}
-            for group, partition, count in sorted(found):
-                if group in self._groups:
-                    where = f"partitions {self._groups[group][0]} and {partition}"
-                    raise LogError(-1, f"{self.location}: group {group!r} is in {where}; a group has one, so make the archive again")
-                self._groups[group] = partition, count
-        return self._groups
+        groups, problems = self._readable_groups(self.files())
+        if problems:
+            raise DamagedError(-1, f"{self.location} cannot be read: {problems[0]}; restore the log from a copy")
+        return groups
+
+    def _readable_groups(self, files: Mapping[int, PartitionFiles]) -> tuple[dict[str, tuple[int, int]], list[str]]:
+        """`groups` of the files that can be read, and the problems of the others."""
+        found: list[tuple[str, int, int]] = []
+        problems: list[str] = []
+        for partition, each in files.items():
+            counts, its_problems = self.part(partition, files=each).readable_groups()
+            found += [(group, partition, count) for group, count in counts.items()]
+            problems += its_problems
+        groups: dict[str, tuple[int, int]] = {}
+        for group, partition, count in sorted(found):
+            if group in groups:
+                where = f"partitions {groups[group][0]} and {partition}"
+                raise LogError(-1, f"{self.location}: group {group!r} is in {where}; a group has one, so make the archive again")
+            groups[group] = partition, count
+        return groups, problems
 
     # -------------------------------------------------------------------------------------- reading
 
@@ -117,50 +123,64 @@ class ArchiveLog:
         self._must_be_open()
         if self._appended is not None:
             return self._appended.read(from_offset, group)
-        partitions = self.partitions() if group is None else self._of_group(group)
-        if len(partitions) == 1:
-            return self.part(partitions[0]).read(from_offset, group)
+        files = self.files() if group is None else self._of_group(group)
+        self._read |= files
+        if len(files) == 1:
+            return next(iter(self._parts(files))).read(from_offset, group)
         if from_offset:
-            raise InputError(f"{self.location}: offsets count in each of its {len(partitions)} partitions; name one with ?partition=N, or a group")
-        return self._read_all(partitions, group)
+            raise InputError(f"{self.location}: offsets count in each of its {len(files)} partitions; name one with ?partition=N, or a group")
+        return chain.from_iterable(self._readings(files, group))
 
-    def _read_all(self, partitions: list[int], group: str | None) -> Iterator[Entry]:
-        """Yields LogOpened once, although every partition begins with it."""
+    def readings(self, group: str | None = None) -> Iterator[Iterator[Entry]]:
+        """See `equipoise.log.Archive.readings`."""
+        files = self.files() if group is None else self._of_group(group)
+        self._read |= files
+        return self._readings({partition: each.strict() for partition, each in files.items()}, group)
+
+    def _parts(self, files: Mapping[int, PartitionFiles]) -> Iterator[ArchivePartition]:
+        return (self.part(partition, files=each) for partition, each in files.items())
+
+    def _readings(self, files: Mapping[int, PartitionFiles], group: str | None) -> Iterator[Iterator[Entry]]:
+        """LogOpened is yielded once, although every partition begins with it."""
         log_id = ""
-        for partition in partitions:
-            for record in self.part(partition).read(0, group):
+
+        def checked(part: ArchivePartition) -> Iterator[Entry]:
+            nonlocal log_id
+            for record in part.read(0, group):
                 if isinstance(record, FactRecord) and isinstance(record.event, LogOpened):
                     if log_id and record.event.log_id != log_id:
-                        raise LogError(0, f"{self.location}: partition {partition} is of log {record.event.log_id!r}, others are of {log_id!r}")
+                        raise LogError(0, f"{self.location}: partition {part.partition} is of log {record.event.log_id!r}, others are of {log_id!r}")
                     if log_id:
                         continue
                     log_id = record.event.log_id
                 yield record
+
+        return map(checked, self._parts(files))
 
     def read_beside(self, group: str) -> Iterator[Entry]:
         """Yields every record of the partition that holds `group`, so that offsets are those of one
         partition.
         """
         self._must_be_open()
-        partitions = self._of_group(group)
-        return self.part(partitions[0]).read() if len(partitions) == 1 else self._read_all(partitions, None)
+        files = self._of_group(group)
+        return next(iter(self._parts(files))).read() if len(files) == 1 else chain.from_iterable(self._readings(files, None))
 
-    def _of_group(self, group: str) -> list[int]:
+    def _of_group(self, group: str) -> dict[int, PartitionFiles]:
         """The partition of a group; for an unknown group all partitions, so that a reader can name
         the groups that exist.
         """
-        partitions = self.partitions()
-        if len(partitions) == 1:
-            return partitions
-        found = self.groups().get(group)
-        return partitions if found is None else [found[0]]
+        files = self.files()
+        if len(files) == 1:
+            return files
+        found = self._readable_groups(files)[0].get(group)
+        return files if found is None else {found[0]: files[found[0]]}
 
     def count(self) -> int:
         """Returns the number of records, facts and decisions, without decoding them."""
         self._must_be_open()
         if self._appended is not None:
             return self._appended.count()
-        return sum(self.part(partition).count() for partition in self.partitions())
+        return sum(files.next_row for files in self.files().values())
 
     def group_names(self) -> set[str]:
         """Returns the names of all groups that have records."""
@@ -173,11 +193,11 @@ class ArchiveLog:
         self._must_be_open()
         if self._appended is not None:
             return self._appended.position()
-        partitions = self.partitions()
-        if len(partitions) > 1:
-            has = f"{self.location}: each of its {len(partitions)} partitions has its own offsets"
+        files = self.files()
+        if len(files) > 1:
+            has = f"{self.location}: each of its {len(files)} partitions has its own offsets"
             raise InputError(f"{has}; name one with ?partition=N, or an archive (a folder, as archive/) as the target, which takes all")
-        return self.part(partitions[0] if partitions else 0).position()
+        return next(iter(files.values())).next_offset if files else 0
 
     # ------------------------------------------------------------------------------------ appending
 
@@ -196,6 +216,10 @@ class ArchiveLog:
     def append_row(self, row: Row) -> bool:
         """See `equipoise.log.Log.append_row`."""
         return self._to_append().append_row(row)
+
+    def of_log(self, partitions: int, end_offset: int) -> None:
+        """See `ArchivePartition.of_log`."""
+        self._to_append().of_log(partitions, end_offset)
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
         """See `equipoise.log.Log.transaction`. Each transaction makes one file, so append
@@ -229,16 +253,9 @@ class ArchiveLog:
             raise InputError(f"{self.location}: is closed; open it again")
 
 
-def clear(store: Store) -> None:
-    """Removes every row of an archive and folders that become empty; leaves other files alone."""
-    for part in all_parts(store):
-        store.remove(part.name)
-    store.remove_empty_folders()
-
-
 def next_offsets(location: str) -> dict[int, int]:
     """Returns partition -> offset of the next fact to archive: everything before it is stored, and
-    will stay. Reads names only. An archive that is not there yet has nothing.
+    will stay. Reads names and manifests only. An archive that is not there yet has nothing.
 
     Raises InputError when another thing is there, GapError when a file is missing.
     """
@@ -246,7 +263,8 @@ def next_offsets(location: str) -> dict[int, int]:
     if not store.exists():
         return {}
     check_archive(store)
-    try:
-        return {partition: covering(parts)[-1].next_offset for partition, parts in sorted(by_partition(all_parts(store)).items())}
-    except MissingRowError as error:
-        raise GapError(-1, f"{location}: {error}; restore the archive from a copy") from None
+    files = snapshot(store).partitions
+    problem = next((each.problem for each in files.values() if each.appender is Appender.REFUSE), "")
+    if problem:
+        raise GapError(-1, f"{location}: {problem}; restore the archive from a copy")
+    return {partition: each.next_offset for partition, each in files.items() if each.parts}

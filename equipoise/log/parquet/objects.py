@@ -3,10 +3,10 @@
 Credentials and endpoints come from the environment (docs/spark.md).
 
 No file is ever renamed. An object appears when its upload is complete, and what is uploaded is a
-whole file, so a killed writer leaves nothing that can be seen. There are no locks: file names say
-which rows they hold, a row of a log has one content, and readers take each row once. So two
-processes that archive the same log at once write the same rows twice, and do no harm. A program of
-its own that appends facts must be the only one.
+whole file, so a killed writer leaves nothing that can be seen. There are no locks: a manifest is
+written only if its number is free (`create_text`), so of two processes that append at once each
+keeps its files. A row of a log has one content, so those that archive the same log do no harm; one
+that has appended other rows is refused.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ class ObjectStore:
     def exists(self) -> bool:
         return bool(self.names())
 
-    def names(self) -> list[str]:
+    def names(self, folder: str = "") -> list[str]:
         from pyarrow.fs import FileSelector, FileType
 
+        root = f"{self._root}/{folder}".rstrip("/")
         with reaching(self.location):
-            found = self._files.get_file_info(FileSelector(self._root, allow_not_found=True, recursive=True))
+            found = self._files.get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
         # An empty object is none: Azure shows one while it is written, and an interrupt before the
         # first byte leaves one.
         return sorted(each.path.removeprefix(f"{self._root}/") for each in found if each.type == FileType.File and each.size)
@@ -74,6 +75,11 @@ class ObjectStore:
     def write_text(self, name: str, text: str) -> None:
         with reaching(self.location):
             self._upload(name, text.encode())
+
+    def create_text(self, name: str, text: str) -> bool:
+        """By a conditional put, which pyarrow does not have."""
+        with writing(self.location):
+            return _put_new(self.location, name, text.encode())
 
     def fetch(self, name: str, crc32: int) -> Any:
         """Downloads the file once. See `_Cache`."""
@@ -208,6 +214,46 @@ def _file_system(location: str, process_id: int) -> tuple[Any, str]:
         raise InputError(MISSING) from None
     files, path = FileSystem.from_uri(location + (_S3_OPTIONS if location.startswith("s3://") else ""))
     return files, path.rstrip("/")
+
+
+def _put_new(location: str, name: str, data: bytes) -> bool:
+    """Writes an object if there is none of that name. Raises OSError."""
+    try:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, BaseError
+    except ImportError:
+        raise InputError(MISSING) from None
+    try:
+        obstore.put(_conditional_store(location, os.getpid()), name, data, mode="create", use_multipart=False)
+    except AlreadyExistsError:
+        return False
+    except BaseError as error:
+        raise OSError(str(error)) from None
+    return True
+
+
+@lru_cache(16)
+def _conditional_store(location: str, process_id: int) -> Any:
+    """The same place for obstore, with the same environment. `process_id`: as of `_file_system`."""
+    from obstore.store import from_url
+
+    options: Any = {"client_options": {"allow_http": True}}
+    if location.startswith("s3://") and "AWS_PROFILE" in os.environ:
+        options["credential_provider"] = _of_profile()
+    if location.startswith("gs://anonymous@"):
+        location, options["skip_signature"] = location.replace("anonymous@", "", 1), True
+    if location.startswith(("gs://", "gcs://")) and "CLOUD_STORAGE_EMULATOR_ENDPOINT" in os.environ:
+        options["base_url"] = os.environ["CLOUD_STORAGE_EMULATOR_ENDPOINT"]
+    return from_url(location.replace("gcs://", "gs://", 1), **options)
+
+
+def _of_profile() -> Any:
+    """The credentials of ``AWS_PROFILE``, which obstore reads through boto3. Raises InputError."""
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        raise InputError("AWS_PROFILE: writing an archive with a profile needs boto3: pip install boto3") from None
+    return Boto3CredentialProvider()
 
 
 @contextlib.contextmanager

@@ -2,117 +2,92 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any
+
+import attrs
 
 from equipoise.events.errors import DamagedError, GapError, InputError, RepeatError
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.records import Entry
 from equipoise.log.parquet.archive_store import Lock, Store
 from equipoise.log.parquet.archive_writing import Writer, appender
-from equipoise.log.parquet.files import (
-    COLUMNS,
-    Part,
-    all_parts,
-    batches,
-    by_partition,
-    counted,
-    covering,
-    from_row,
-    last_numbers,
-    rows_of_groups,
-    until_day,
-)
+from equipoise.log.parquet.files import COLUMNS, Part, all_parts, batches, counted, from_row, last_numbers, part_of, rows_of_groups
+from equipoise.log.parquet.manifests import FOLDER, Appender, Manifest, PartitionFiles, PartitionState, look, place_of
+from equipoise.log.parquet.snapshot import commit, look_at, opened_of
 from equipoise.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Order, Row
-from equipoise.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
-
-T = TypeVar("T")
-_MOST_LISTINGS = 1_000
-"""Most times that a reader lists the files again because a compaction removed one."""
+from equipoise.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog, failed_write
 
 
 class ArchivePartition(StoredLog):
     """One partition of an archive. `equipoise.log.parquet.files` describes its files.
 
     A reading of one group checks only the offsets of other groups' rows, so damage to one group's
-    rows does not keep others from being read. `parts`: its files, if they are known. `last_day`:
+    rows does not keep others from being read. `files`: its files, if they are known. `last_day`:
     files that are entirely after it are not read; None: all are.
     """
 
     def __init__(
-        self, store: Store, partition: int, mode: Mode, location: str, parts: Sequence[Part] | None = None, last_day: str | None = None
+        self, store: Store, partition: int, mode: Mode, location: str, files: PartitionFiles | None = None, last_day: str | None = None
     ) -> None:
         super().__init__(location, mode)
         self._last_day = last_day
+        self._looks = files is None
+        """Each reading looks again at what is there."""
         self.store = store
         self.partition: int = partition
         self._lock: Lock | None = None
         self._writer: Writer | None = None
         self._known_rows = 0
         """Rows after which `_order` is the order."""
+        self._log: tuple[int, int | None] = 0, None
+        """How many partitions the log has, and the offset of its next fact here; 0, None: unknown."""
         try:
             if mode != "r":
                 refusal = f"{location}: another process appends to it; a log has one writer, so close the other one"
                 self._lock = store.lock(appender(partition), refusal)
-                self._sweep(everything=mode == "w")
-            self._parts: list[Part] = list(parts or ())
+                store.sweep(appender(partition))
+            if mode == "w":
+                clear(store, partition)
             with self._as_damage():
-                if parts is None:
-                    self._parts = self._list()
+                self._files = self._look() if files is None else files.until_day(last_day)
                 if mode != "r":
                     self._order = self._last_order()
         except BaseException:
             self._close()
             raise
 
-    def _list(self) -> list[Part]:
-        return until_day(covering(by_partition(all_parts(self.store)).get(self.partition, [])), self._last_day)
-
-    def _sweep(self, *, everything: bool) -> None:
-        """Removes unfinished files of a killed writer; with `everything`, also all rows, for a new
-        log.
+    def _look(self) -> PartitionFiles:
+        """Returns what the partition holds now. Raises BrokenStoreError when it cannot be appended
+        to.
         """
-        self.store.sweep(appender(self.partition))
-        if everything:
-            for part in by_partition(all_parts(self.store)).get(self.partition, []):
-                self.store.remove(part.name)
+        files = look_at(self.store, self.partition)
+        if self.mode != "r":
+            if files.appender is Appender.REFUSE:
+                raise problem_of(files)
+            if files.appender is Appender.ADOPT:
+                ahead = files.ahead
+                manifest = self._committed(files, lambda newest: newest.adopted(ahead))
+                files = look(self.partition, manifest.files, manifest)
+            files = attrs.evolve(files, problem="")
+        return files.until_day(self._last_day)
 
     # -------------------------------------------------------------------------------------- reading
 
     def _first_row(self, from_offset: int) -> int:
         """A row at or before the fact at `from_offset`, at the beginning of a file."""
-        return max((part.first_row for part in self._parts if part.first_offset <= from_offset and part.next_offset > part.first_offset), default=0)
+        parts = self._files.parts
+        return max((part.first_row for part in parts if part.first_offset <= from_offset and part.next_offset > part.first_offset), default=0)
 
     def _batches(self, from_offset: int) -> Iterator[Any]:
-        """Batches of all rows from `_first_row` on."""
-        if self.mode == "r":
-            self._parts = self._list()
-        return self.batches_between(self._first_row(from_offset), self._parts[-1].next_row if self._parts else 0)
-
-    def batches_between(self, row: int, last: int) -> Iterator[Any]:
-        """Yields batches of the rows from `row` up to, but not including, `last`. Raises
-        BrokenStoreError. Raises MissingRowError for rows that no file has.
-        """
-        listings = 0
-        while row < last:
-            part = next((part for part in self._parts if part.first_row <= row < part.next_row), None)
-            if part is None:
-                raise MissingRowError(f"row {row} of partition {self.partition}")
-            skip = row - part.first_row
-            try:
-                for batch in batches(part):
-                    taken = batch.slice(skip, max(0, last - row))
-                    skip = max(0, skip - batch.num_rows)
-                    row += taken.num_rows
-                    if taken.num_rows:
-                        yield taken
-            except FileNotFoundError:
-                listings += 1
-                if listings > _MOST_LISTINGS:
-                    raise BrokenStoreError(f"its files change faster than they can be read, {part.file_name} among them") from None
-                self._parts = self._list()
+        """Batches of all rows from `_first_row` on. Raises what is wrong behind them."""
+        if self.mode == "r" and self._looks:
+            self._files = self._look()
+        files = self._files
+        yield from batches_between(files.parts, self._first_row(from_offset), files.next_row)
+        if files.problem:
+            raise problem_of(files)
 
     def _rows(self, from_offset: int) -> Iterator[Row]:
         reached = from_offset == 0
@@ -162,8 +137,8 @@ class ArchivePartition(StoredLog):
         counts: dict[str, int] = {}
         problems: list[str] = []
         row = 0
-        for part in self._parts:
-            skip, row = row - part.first_row, part.next_row
+        for part in (*self._files.parts, *self._files.behind):
+            skip, row = max(0, row - part.first_row), part.next_row
             try:
                 found = rows_of_groups(part) if not skip else counted(from_row(batches(part, ("group",), 65_536), skip))
             except BrokenStoreError as error:
@@ -171,14 +146,11 @@ class ArchivePartition(StoredLog):
             else:
                 for group, rows in found.items():
                     counts[group] = counts.get(group, 0) + rows
-        return dict(sorted(counts.items())), problems
+        return dict(sorted(counts.items())), problems + [self._files.problem] * bool(self._files.problem)
 
     def _last_order(self) -> Order:
-        while True:
-            self._known_rows = self._count()
-            order = self._order = self._order_after(self._stored_position())
-            if self._count() == self._known_rows:  # else files were listed again meanwhile, and another process has appended
-                return order
+        self._known_rows = self._count()
+        return self._order_after(self._stored_position())
 
     def _order_after(self, position: int) -> Order:
         if not position:
@@ -190,7 +162,7 @@ class ArchivePartition(StoredLog):
         for row in self._rows(position - 1):
             order.take(row)
         order.begins_offset, order.bases = begun.begins_offset, begun.bases
-        order.numbers = {**begun.numbers, **self._of_files(_numbers)}
+        order.numbers = {**begun.numbers, **_numbers(self._files.parts)}
         order.from_the_middle = False
         return order
 
@@ -203,33 +175,29 @@ class ArchivePartition(StoredLog):
             order.take(row)
         return order
 
-    def _of_files(self, read: Callable[[list[Part]], T]) -> T:
-        """Returns what `read` finds in the files, and lists them again when a compaction removes
-        one.
-        """
-        for _ in range(_MOST_LISTINGS):
-            with contextlib.suppress(FileNotFoundError):
-                return read(self._parts)
-            self._parts = self._list()
-        raise BrokenStoreError("its files change faster than they can be read")
-
     def _stored_position(self) -> int:
         if self._writer is not None:
             return self._writer.next_offset
-        return self._parts[-1].next_offset if self._parts else 0
+        return self._files.next_offset
 
     def _count(self) -> int:
         if self._writer is not None:
             return self._writer.next_row
-        return self._parts[-1].next_row if self._parts else 0
+        return self._files.next_row
 
     # ------------------------------------------------------------------------------------ appending
 
+    def of_log(self, partitions: int, end_offset: int) -> None:
+        """Notes, for the next commit, how many partitions the log has that is copied, and the
+        offset of its next fact in this one.
+        """
+        self._log = partitions, end_offset
+
     def _begin(self) -> None:
-        self._parts = self._list()
+        self._files = self._look()
         if self._count() != self._known_rows:  # in a store without locks another process archives the same log
             self._order = self._last_order()
-        latest_ms = self._of_files(_latest_ms)
+        latest_ms = _latest_ms(self._files.parts)
         self._writer = Writer(self.store, self.partition, self._count(), self._stored_position(), latest_ms, numbers=self._order.numbers)
 
     def _store(self, row: Row) -> None:
@@ -238,16 +206,48 @@ class ArchivePartition(StoredLog):
 
     def _commit(self) -> None:
         assert self._writer is not None, "a transaction has begun"
-        self._writer.publish()
+        names = self._writer.publish()
         self._known_rows = self._writer.next_row
         self._writer = None
-        self._parts = self._list()
+        if names:
+            new = [part for name in names if (part := part_of(self.store, name)) is not None]
+            manifest = self._committed(self._files, lambda newest: self._appended(newest, new))
+            self._files = look(self.partition, manifest.files, manifest)
+
+    def _committed(self, files: PartitionFiles, change: Callable[[Manifest], Manifest | None]) -> Manifest:
+        try:
+            return commit(self.store, files, change)
+        except OSError as error:
+            raise failed_write(error) from None
+
+    def _appended(self, newest: Manifest, new: Sequence[Part]) -> Manifest | None:
+        """Returns the next manifest, with these files; None: another process has stored their rows
+        meanwhile. Raises BrokenStoreError when it has stored others.
+        """
+        first, last = new[0].first_row, min(new[-1].next_row, newest.next_row)
+        if first < last and list(_checksums(newest.files, first, last)) != list(_checksums(new, first, last)):
+            named = {part.name for part in newest.files}
+            for part in new:
+                if part.name not in named:
+                    self.store.remove(part.name)
+            raise BrokenStoreError("another process has appended other records meanwhile; a log has one writer")
+        if new[-1].next_row <= newest.next_row:
+            return None
+        changed = newest.appended(new)
+        opened = opened_of(changed.files[0]) if not newest.partitions else None
+        partitions, end_offset = self._log
+        return attrs.evolve(
+            changed,
+            log_id=self._order.log_id,
+            partitions=max(newest.partitions, partitions, 0 if opened is None else opened.partitions),
+            end_offset=newest.end_offset if end_offset is None else end_offset,
+        )
 
     def _roll_back(self) -> None:
         if self._writer is not None:
             self._writer.discard()
             self._writer = None
-        self._parts = self._list()
+        self._files = self._look()
 
     def _close(self) -> None:
         if self._writer is not None:
@@ -256,7 +256,51 @@ class ArchivePartition(StoredLog):
             self._lock.release()
 
 
-def _latest_ms(parts: list[Part]) -> int:
+def problem_of(files: PartitionFiles) -> BrokenStoreError:
+    """Returns the error for what is wrong with the files of a partition."""
+    kind = MissingRowError if files.state in (PartitionState.HOLED, PartitionState.LACKING, PartitionState.ABSENT) else BrokenStoreError
+    return kind(files.problem)
+
+
+def batches_between(parts: Sequence[Part], row: int, last: int) -> Iterator[Any]:
+    """Yields batches of the rows from `row` up to, but not including, `last`. Raises
+    BrokenStoreError. Raises MissingRowError for rows that no file has.
+    """
+    for part in parts:
+        if not part.first_row <= row < min(part.next_row, last):
+            continue
+        skip = row - part.first_row
+        for batch in batches(part):
+            taken = batch.slice(skip, max(0, last - row))
+            skip = max(0, skip - batch.num_rows)
+            row += taken.num_rows
+            if taken.num_rows:
+                yield taken
+    if row < last:
+        raise MissingRowError(f"row {row} of partition {parts[0].partition}" if parts else f"row {row}")
+
+
+def _checksums(parts: Sequence[Part], row: int, last: int) -> Iterator[int]:
+    """The checksums of these rows, which cover all that is in them."""
+    for batch in batches_between(parts, row, last):
+        yield from batch.column("checksum").to_pylist()
+
+
+def clear(store: Store, partition: int | None = None) -> None:
+    """Removes every row of an archive, or of a partition, and folders that become empty; leaves
+    other files alone.
+    """
+    for part in all_parts(store):
+        if partition in (None, part.partition):
+            store.remove(part.name)
+    for name in store.names(FOLDER):  # last: until then they tell that files are missing
+        place = place_of(name)
+        if place is not None and partition in (None, place[0]):
+            store.remove(name)
+    store.remove_empty_folders()
+
+
+def _latest_ms(parts: Sequence[Part]) -> int:
     """The latest append time, or a later time of the last file's day."""
     latest = 0
     for part in parts[-1:]:
@@ -265,7 +309,7 @@ def _latest_ms(parts: list[Part]) -> int:
     return latest
 
 
-def _numbers(parts: list[Part]) -> dict[str, int]:
+def _numbers(parts: Sequence[Part]) -> dict[str, int]:
     """Group -> number of its last decision: as the last file says, or the last one that says it and
     the rows behind that.
     """

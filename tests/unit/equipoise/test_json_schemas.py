@@ -92,7 +92,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             printed("what-if", two_groups(folder / "two.db"), "--seeds", "1", code=1),
             printed("what-if", folder / "two.db", "--change", "join=1", "--runs", "8", code=1),
         ],
-        "verify": [printed("verify", path, code=code) for path, code in ((log, 0), (wrong, 1), (torn, 1), (strange, 2))],
+        "verify": [printed("verify", path, code=code) for path, code in ((log, 0), (wrong, 1), (torn, 1), (strange, 2), (archived, 0))],
         "status": [
             printed("status", log),
             printed("status", wrong, *OF_ORDERS),

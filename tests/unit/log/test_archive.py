@@ -4,7 +4,6 @@ confined to its partition.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +21,11 @@ from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.log import open_log
 from equipoise.log.copying import copy_log
 from equipoise.log.jsonl import JsonLinesLog
-from equipoise.log.parquet.archive_stores import store_at
+from equipoise.log.parquet.archive_stores import FolderStore, store_at
 from equipoise.log.parquet.compact import compact
-from equipoise.log.parquet.files import COLUMNS, all_parts, covering, part_name
+from equipoise.log.parquet.files import COLUMNS, all_parts, part_name
 from equipoise.log.parquet.log import ArchiveLog
+from equipoise.log.parquet.snapshot import look_at
 from equipoise.log.rows import BaseRow, FactRow
 from equipoise.log.sqlite import SqliteLog
 from tests.unit.log.logs_under_test import fill, put, read_all, rows_of
@@ -251,7 +251,7 @@ def test_compact_merges_small_files_by_day(path: Path) -> None:
     before = read_all(path)
     done = compact(store_at(path))
     assert (done.before, done.after, done.merged_rows) == (6, 3, 5)
-    assert [(part.day, part.first_row, part.next_row) for part in all_parts(store_at(path))] == [
+    assert [(part.day, part.first_row, part.next_row) for part in look_at(store_at(path), 0).parts] == [
         ("1970-01-01", 0, 3),
         ("1970-01-02", 3, 5),
         ("1970-01-04", 5, 6),
@@ -267,22 +267,37 @@ def test_compact_merges_small_files_by_day(path: Path) -> None:
 def test_compact_files_keep_the_requested_size(path: Path) -> None:
     ticks(str(path), *range(1, 8))
     compact(store_at(path), most_rows=3)
-    assert [part.rows for part in all_parts(store_at(path))] == [3, 3, 2]
+    assert [part.rows for part in look_at(store_at(path), 0).parts] == [3, 3, 2]
 
 
-def test_compaction_killed_before_removal_duplicates_nothing(path: Path, tmp_path: Path) -> None:
+def test_compaction_that_fails_before_its_commit_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks(str(path), 1, 2, 3)
     before = read_all(path)
-    copy = tmp_path / "copy"
-    shutil.copytree(path, copy)
-    compact(store_at(path))
-    for name in names(path):
-        shutil.copy(path / name, copy / name)
-    assert len(all_parts(store_at(copy))) == 5
-    assert read_all(copy) == before
-    assert len(covering(all_parts(store_at(copy)))) == 1
-    assert compact(store_at(copy)).before == 5
-    assert names(copy) == names(path)
+    store = FolderStore(path)
+    with monkeypatch.context() as patched:
+        patched.setattr("equipoise.log.parquet.compact.commit", failing)
+        with pytest.raises(OSError, match="killed"):
+            compact(store, now_ms=5)
+    assert (len(all_parts(store)), read_all(path)) == (5, before)
+    done = compact(store, now_ms=5)
+    assert (done.before, done.after, done.merged_rows) == (4, 1, 4)
+    assert (len(all_parts(store)), read_all(path)) == (5, before)
+
+
+def failing(*_: object) -> None:
+    raise OSError("killed")
+
+
+def test_compaction_keeps_former_files_for_a_day(path: Path) -> None:
+    ticks(str(path), 1, 2, 3)
+    before = read_all(path)
+    compact(store_at(path), now_ms=DAY_MS)
+    with open_log(path) as log:
+        reading = log.read()
+        assert next(reading) == before[0]
+        for now_ms, files in ((DAY_MS, 5), (2 * DAY_MS - 1, 5), (2 * DAY_MS, 1)):
+            assert (compact(store_at(path), now_ms=now_ms).after, len(names(path))) == (1, files)
+        assert [before[0], *reading] == read_all(path) == before
 
 
 def test_archive_read_during_compaction_continues(path: Path) -> None:

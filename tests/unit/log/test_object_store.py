@@ -28,8 +28,9 @@ from equipoise.log.copying import copy_log
 from equipoise.log.parquet import objects
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.log.parquet.compact import compact
-from equipoise.log.parquet.files import all_parts, covering
+from equipoise.log.parquet.files import all_parts
 from equipoise.log.parquet.log import ArchiveLog, next_offsets
+from equipoise.log.parquet.snapshot import look_at
 from equipoise.log.sqlite import SqliteLog
 from tests.object_store import BUCKET, ObjectStoreServer, serving
 from tests.unit.log.logs_under_test import fill
@@ -268,9 +269,10 @@ def test_two_writers_of_one_log_leave_each_record_once(location: str, tmp_path: 
     assert read_all(location) == written
     with ArchiveLog(location, "r") as log:
         assert {group: count for group, (_, count) in log.groups().items()} == {"orders": 7, "clicks": 2}
-    compact(ours)
-    assert len(covering(all_parts(ours))) == len(all_parts(ours)) == 1
-    assert read_all(location) == written
+    compact(ours, now_ms=5)
+    assert (len(look_at(ours, 0).parts), read_all(location)) == (1, written)
+    compact(ours, now_ms=5 + 86_400_000)
+    assert (len(all_parts(ours)), read_all(location)) == (1, written)
 
 
 COPIER = """

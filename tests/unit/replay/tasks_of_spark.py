@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from equipoise.replay.spark.groups import Before, Files, Unit, Work, _places_of, dealt, ends_of, files_of, folded, targets_of
+from equipoise.replay.spark.groups import Before, Files, Unit, Work, _places_of, dealt, ends_of, folded, strict_files_of, targets_of
 from equipoise.replay.spark.pieces import PieceScan, pieces_of
 
 
 def on_tasks(units: Sequence[Unit], work: Work, *, tasks: int = 3, begun: Before | None = None, files: Files | None = None) -> list[dict[str, Any]]:
     """What `over_groups` returns with so many tasks. A sort stands for Spark's shuffle."""
-    places = _places_of(units, files_of(units) if files is None else files)
+    places = _places_of(units, strict_files_of(units) if files is None else files)
     buckets = dealt(units, tasks)
     numbers, targets = targets_of(buckets, places)
     reading = dealt(pieces_of(places), tasks, size=lambda piece: piece.next_row - piece.first_row)

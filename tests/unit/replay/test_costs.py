@@ -166,9 +166,9 @@ def test_cost_counts_in_full_on_the_day_of_its_middle() -> None:
         assert costs_of(moved, midnight_ms) == ([cost] if day == 1 else [])
 
 
-def row(group: str, cause: str, stopped_ms: int, moves: int = 0) -> dict[str, object]:
+def row(group: str, cause: str, stopped_ms: int, moves: int = 0, location: str = "prod") -> dict[str, object]:
     cost = Cost(day="2026-11-23", cause=cause, stretches=1, tasks=1, stopped_ms=stopped_ms, longest_ms=stopped_ms, moves=moves, restored_records=5)
-    return {"group": group, **attrs.asdict(cost)}
+    return {"group": group, "location": location, **attrs.asdict(cost)}
 
 
 def test_costs_of_groups_are_ranked() -> None:
@@ -182,9 +182,17 @@ def test_costs_of_groups_are_ranked() -> None:
     assert [(each["worst_group"], each["worst_stopped_ms"], each["longest_ms"]) for each in causes] == [("a", 90, 70), ("a", 10, 10), ("c", 0, 0)]
     assert causes[0]["cause_text"] == cause_of_cost_text("expiry") == COST_CAUSES["expiry"]
     assert cause_of_cost_text("join") == CAUSES["join"]
-    assert [(group, list(of.items())) for group, of in by_group(rows).items()] == [
+    assert [(group, list(of.items())) for (group, _), of in by_group(rows).items()] == [
         ("a", [("expiry", 90), ("join", 10)]),
         ("b", [("expiry", 70)]),
         ("c", [("probing", 0)]),
     ]
     assert by_cause(reversed(rows)) == causes
+
+
+def test_groups_of_one_name_in_two_archives_are_two_groups() -> None:
+    rows = [row("a", "expiry", 10), row("a", "expiry", 30, location="staging"), row("b", "expiry", 20)]
+    (cause,) = by_cause(rows)
+    assert (cause["groups"], cause["stopped_ms"]) == (3, 60)
+    assert (cause["worst_group"], cause["worst_location"], cause["worst_stopped_ms"]) == ("a", "staging", 30)
+    assert by_group(rows) == {("a", "prod"): {"expiry": 10}, ("a", "staging"): {"expiry": 30}, ("b", "prod"): {"expiry": 20}}

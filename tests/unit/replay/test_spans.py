@@ -115,11 +115,11 @@ def test_files_after_the_end_are_not_read(tmp_path: Path) -> None:
     with open_log(f"{archive}/", "w") as log:
         write(log, decided((START_MS, configured()), (START_MS + DAY_MS, ProbingTick()), (START_MS + 9 * DAY_MS, ProbingTick())))
     (one,) = units_of([str(archive)])
-    days = [part.day for part in files_of([one])[one.location]]
+    days = [part.day for part in files_of([one])[one.location].parts]
     assert len(days) == 3
     span = Span(None, START_MS + 2 * DAY_MS)
-    assert [part.day for part in files_of([one], span.last_day)[one.location]] == days[:2]
-    assert [part.day for part in files_of([one], "1999-01-01")[one.location]] == days[:1]
+    assert [part.day for part in files_of([one], span.last_day)[one.location].parts] == days[:2]
+    assert [part.day for part in files_of([one], "1999-01-01")[one.location].parts] == days[:1]
     (file,) = archive.glob(f"date={days[2]}/*.parquet")
     file.write_bytes(file.read_bytes()[:-200])
     assert timeline_group(one, span)["groups"]["problem"] is None
