@@ -355,7 +355,7 @@ class _Explaining:
             return f"the group is new and waits another {span_text(left_ms)} for more members {wait}"
         if not state.members:
             return "the group has no members"
-        if state.phase is GroupPhase.SHADOWING:
+        if state.is_watched:
             return f"its own leader gave it to nobody in generation {state.generation}"
         lost = state.lost.get(self.task)
         if lost is not None and lost.until_ms is not None:
@@ -377,7 +377,7 @@ class _Explaining:
         movement = self._movement()
         if movement is None:
             sentences += self._why_it_stays()
-        elif self.state.phase is GroupPhase.SHADOWING:
+        elif self.state.is_watched:
             sentences.append(self._would_move(movement))
         elif movement.state is MovementState.WAITING:
             sentences += self._waits_for_slot(movement)
@@ -510,7 +510,7 @@ class _Explaining:
                 f"{len(member.active)} tasks, and the load is its measure{self._load_now(owner)}",
                 f"the group is {self._load_balance(plan.load)}",
             )
-        would = "equipoise would leave it there" if self.state.phase is GroupPhase.SHADOWING else "It stays where it is: the target has it there"
+        would = "equipoise would leave it there" if self.state.is_watched else "It stays where it is: the target has it there"
         return [f"{would}. {owner} has {share}; {balance}."]
 
     def _balanced(self) -> str:

@@ -166,7 +166,7 @@ def of_decision(decision: Decision, fact: Fact) -> Iterator[Sentence]:
             part = f" (part {decision.part} of {decision.parts})" if decision.parts > 1 else ""
             values = {"generation": decision.generation}
             then = "" if decision.follow_up_ms is None else f"; the next one is wanted after {span_text(decision.follow_up_ms)}"
-            yield Sentence(f"round {decision.generation}{part}, asked for by the application{then}", values)
+            yield Sentence(f"round {decision.generation}{part}, which the group carries out{then}", values)
             yield from _of_moves(f"round {decision.generation}", decision.moves, values)
         case MemberAssigned(released=True):
             end = "what it still runs waits for it" if decision.active else "it runs nothing any more"

@@ -554,6 +554,13 @@ class GroupState:
         return GroupPhase.LEADING if self.gathering_until_ms is None else GroupPhase.GATHERING
 
     @property
+    def is_watched(self) -> bool:
+        """Returns whether its own leader decides. One that asks for rounds has them evaluated here
+        (docs/protocol.md#d12).
+        """
+        return self.phase is GroupPhase.SHADOWING and self.verdict is None
+
+    @property
     def topology(self) -> TopologyDeclared | None:
         """The newest topology; None: none was declared."""
         return self.topologies[max(self.topologies)] if self.topologies else None

@@ -403,6 +403,57 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             queries={_quantile(0.5, "equipoise_round_seconds"): "median", _quantile(0.99, "equipoise_round_seconds"): "99 %"},
         ),
     ),
+    "Groups of others that are led": (
+        Panel(
+            title="Seats", unit="suffix: seats", stacked=True,
+            description="Seats of equipoise by state. refused: the group cannot be led, and the log says why. docs/seat.md#watch-it",
+            queries={"sum by (state) (equipoise_lead_seat)": "{{state}}"},
+        ),
+        Panel(
+            title="Members beside the seats", unit="suffix: members",
+            description="Clients in each group, and seats. A group without clients is read by nobody.",
+            queries={
+                "max by (group) (equipoise_lead_members)": "{{group}}",
+                "max by (group) (equipoise_lead_seats)": "{{group}} seats",
+            },
+        ),
+        Panel(
+            title="Lag of led groups", unit="short",
+            description="Records behind each group's commits, and partitions without a commit, whose lag is not known.",
+            queries={
+                "max by (group) (equipoise_lead_lag_records)": "{{group}}",
+                "max by (group) (equipoise_lead_uncommitted_partitions)": "{{group}} partitions without a commit",
+            },
+        ),
+        Panel(
+            title="Not where it was decided", unit="suffix: moves",
+            description="Partitions or tasks that members do not have yet as equipoise decided last.",
+            queries={"max by (group) (equipoise_lead_pending_moves)": "{{group}}"},
+        ),
+        Panel(
+            title="Waits of rebalances", unit="s",
+            description="How long the seats have waited for the members of a rebalance that is under way: for the slowest to poll.",
+            queries={"max by (group) (equipoise_lead_rebalance_wait_seconds)": "{{group}}"},
+        ),
+        Panel(
+            title="Silent seats", unit="suffix: per hour",
+            description="Seats that did not answer for their session: rebalances of classic groups wait for them.",
+            queries={"sum by (group) (increase(equipoise_lead_silent_seats_total[1h]))": "{{group}}"},
+        ),
+        Panel(
+            title="As of", unit="s",
+            description="How old the coordinators' last answers are, from which the other panels of this row are.",
+            queries={"min by (group) (equipoise_lead_answer_age_seconds)": "{{group}}"},
+        ),
+        Panel(
+            title="Last decision, and in this state", unit="s",
+            description="Time since a seat's last decision, and since it leads, stands by or joins.",
+            queries={
+                "min by (group) (equipoise_lead_decision_age_seconds)": "{{group}} decided",
+                "min by (group, instance) (equipoise_lead_state_seconds)": "{{group}} on {{instance}}, in its state",
+            },
+        ),
+    ),
     "Verification on Spark": (
         Panel(
             title="Records verified", unit="suffix: records/s",

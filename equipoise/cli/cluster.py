@@ -16,6 +16,7 @@ from equipoise.cli.command import command
 from equipoise.cli.params import brokers_argument, brokers_of, check_recording
 from equipoise.cli.screen import Line, Screen, Table, bold
 from equipoise.events.errors import InputError
+from equipoise.replay.importers.groups.observed import ALONE, SEAT
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _DESCRIBED = (
     " are silent, and share groups are not known"
 )
 _WAYS = {"seat": "from a seat (docs/seat.md)", "brokers": "from inside the brokers (docs/seat.md)", "rounds": "by rounds (docs/streams.md)"}
+_ORPHAN = "by equipoise's assignor; no process of equipoise lead is there: nothing is balanced"
 _WITHOUT_WORK = ("share", "other", "offsets only")
 """Kinds of groups whose work is not read."""
 
@@ -40,14 +42,15 @@ _WITHOUT_WORK = ("share", "other", "offsets only")
 @click.option("--group", metavar="GROUP", help="Show one group: its members, and each partition with its lag and how long it is silent.")
 def cluster(screen: Screen, place: str, group: str | None) -> None:
     """List the groups of PLACE, a broker (kafka://host:port) or a recording (`equipoise record`).
-    Groups on the move come first. It knows consumers (classic and KIP-848), Kafka Streams (classic
-    and KIP-1071), Kafka Connect and share groups.
+    Groups that nobody reads, because only equipoise's seat is in them, come first, then groups on
+    the move. It knows consumers (classic and KIP-848), Kafka Streams (classic and KIP-1071), Kafka
+    Connect and share groups.
 
-    `work` counts partitions, tasks or connectors that a member has, `revoking` those that it still
-    has to give up. `lag` counts the records behind the group's commits. `epoch` is the generation
-    of a classic group, else the group epoch. Of a classic group that is `rebalancing`, --group
-    shows the members that it may be waiting for, and how equipoise could lead it. Share groups are
-    only named.
+    `members` counts those that read; a seat of equipoise reads nothing. `work` counts partitions,
+    tasks or connectors that a member has, `revoking` those that it still has to give up. `lag`
+    counts the records behind the group's commits. `epoch` is the generation of a classic group,
+    else the group epoch. Of a classic group that is `rebalancing`, --group shows the members that
+    it may be waiting for, and how equipoise could lead it. Share groups are only named.
 
     The command reads `__consumer_offsets`, and asks the coordinators which groups rebalance now; it
     joins no group and commits nothing. Where `__consumer_offsets` may not be read, it describes the
@@ -66,7 +69,7 @@ def cluster(screen: Screen, place: str, group: str | None) -> None:
             raise InputError(f"--group: {place} has no group {group!r}; without --group all are listed")
         _show(screen, observed.groups[group], seen)
         return
-    found = sorted(observed.groups.values(), key=lambda group: (group.state in _AT_REST, group.state == "empty", group.name))
+    found = sorted(seen.groups(), key=lambda group: (group.state != ALONE, group.state in _AT_REST, group.state == "empty", group.name))
     rows = [_row(each, seen) for each in found]
     columns = ("group", "kind", "state", "members", "work", "revoking", "lag", "epoch", "protocol", "led_by")
     table = Table(columns=(*columns[:-1], "led by"), rows=[[row[column] for column in columns] for row in rows])
@@ -81,6 +84,16 @@ class _Seen:
     observed: ObservedGroups
     ends: Mapping[str, list[int]]
     now_ms: int
+    orphans: frozenset[str] = frozenset()
+    """Groups of Kafka Streams whose settings name equipoise's assignor, while no process of
+    `equipoise lead` is there.
+    """
+
+    def groups(self) -> list[ObservedGroup]:
+        """Every group but those that only have the processes that lead another one."""
+        from equipoise.replay.importers.groups.leading import is_beside
+
+        return [group for group in self.observed.groups.values() if not is_beside(group, self.observed.groups)]
 
 
 def _show(screen: Screen, group: ObservedGroup, seen: _Seen) -> None:
@@ -95,10 +108,10 @@ def _show(screen: Screen, group: ObservedGroup, seen: _Seen) -> None:
     who = Table(
         columns=("member", "host", "state", "active", "standby", "warm-up", "revoking"),
         rows=[
-            (names[name], member.host, member.state, *map(len, (member.active, member.standby, member.warmup, member.revoking)))
+            (names[name], member.host, _state(member), *map(len, (member.active, member.standby, member.warmup, member.revoking)))
             for name, member in sorted(group.members.items())
         ],
-        title=counted(len(members), "member"),
+        title=counted(row["members"], "member"),
     )
     what = Table(
         columns=("partition", "member", "committed", "end", "lag", "silent"),
@@ -116,9 +129,15 @@ def _show(screen: Screen, group: ObservedGroup, seen: _Seen) -> None:
         title=counted(len(lags), "partition"),
     )
     unread = [f"not read: {each}" for each in seen.observed.unread]
-    said = [*unread, _led(row), *_unknown(group), *_waiting(group, names), *_uneven(group, names)]
+    said = [*unread, *_unread(row), _led(row), *_unknown(group), *_waiting(group, names), *_uneven(group, names)]
     document = {"groups": [row], "unread": seen.observed.unread, "members": members, "partitions": partitions}
     screen.answer(document, head, *said, "", who, "", what)
+
+
+def _unread(row: Mapping[str, Any]) -> list[str]:
+    if row["state"] != ALONE:
+        return []
+    return [f"nobody reads: the group has {counted(row['seats'], 'seat')} of equipoise, and no other member; start its clients"]
 
 
 def _led(row: Mapping[str, Any]) -> str:
@@ -149,36 +168,44 @@ def _uneven(group: ObservedGroup, names: Mapping[str, str]) -> list[str]:
     """Members with nothing, in a group that has work for them or not."""
     if group.under_way or group.state != "stable" or group.kind.value in _WITHOUT_WORK:
         return []
-    idle = sorted(names[name] for name, member in group.members.items() if not (member.active or member.standby or member.problem))
+    readers = group.readers
+    idle = sorted(names[name] for name, member in readers.items() if not (member.active or member.standby or member.problem))
     if not idle:
         return []
-    what = f"{counted(len(idle), 'member')} of {len(group.members)} {'has' if len(idle) == 1 else 'have'} no work"
+    what = f"{counted(len(idle), 'member')} of {len(readers)} {'has' if len(idle) == 1 else 'have'} no work"
     who = ", ".join(idle[:_MOST_NAMED]) + (" and others" if len(idle) > _MOST_NAMED else "")
-    why = f": the group has {counted(len(group.owners), 'piece')} of it" if len(group.owners) < len(group.members) else ""
+    why = f": the group has {counted(len(group.owners), 'piece')} of it" if len(group.owners) < len(readers) else ""
     return [f"{what} ({who}){why}"]
+
+
+def _state(member: ClusterMember) -> str:
+    return "seat" if member.client_id == SEAT else member.state
 
 
 def _member(member: ClusterMember) -> dict[str, Any]:
     work = {what: sorted(getattr(member, what)) for what in ("active", "standby", "warmup", "revoking")}
-    return {"member": member.member_id, "client": member.client_id, "host": member.host, "state": member.state, **work}
+    return {"member": member.member_id, "client": member.client_id, "host": member.host, "state": _state(member), **work}
 
 
 def _row(group: ObservedGroup, seen: _Seen) -> dict[str, Any]:
     from equipoise.replay.importers.groups.lag import lags_of
-    from equipoise.replay.importers.groups.leading import could_be_led, led_by
+    from equipoise.replay.importers.groups.leading import could_be_led, led_by, seats_of, stands_by
 
+    groups, is_orphan = seen.observed.groups, group.name in seen.orphans
+    leader = led_by(group, groups)
     return {
         "group": group.name,
         "kind": group.kind.value,
         "state": group.state,
-        "members": len(group.members),
+        "members": len(group.readers),
+        "seats": seats_of(group, groups),
         "work": len(group.owners),
         "revoking": sum(len(member.revoking) for member in group.members.values()),
         "lag": sum(each.lag for each in lags_of(group, seen.observed.commits, seen.ends, seen.now_ms)),
         "epoch": group.epoch,
         "protocol": group.protocol,
-        "led_by": led_by(group),
-        "could_be_led": list(could_be_led(group)),
+        "led_by": f"{leader}; equipoise stands by" if stands_by(group) else f"{leader}, {_ORPHAN}" if is_orphan else leader,
+        "could_be_led": list(could_be_led(group, groups)),
         "unread_members": [f"{name}: {member.problem}" for name, member in sorted(group.members.items()) if member.problem],
     }
 
@@ -201,7 +228,36 @@ async def _read_cluster(place: str, remark: Callable[[str], None]) -> _Seen:
             observed.read(record)
         await _note_under_way(observed, connection)
         ends = await reader.ends({topic for _, topic, _ in observed.commits})
-    return _Seen(observed, ends, time.time_ns() // 1_000_000)
+        orphans = await _orphans(observed, connection)
+    return _Seen(observed, ends, time.time_ns() // 1_000_000, orphans)
+
+
+async def _orphans(observed: ObservedGroups, connection: Connection) -> frozenset[str]:
+    """Groups of Kafka Streams that equipoise's settings are in, and nobody of equipoise. Where the
+    user may not read the settings of a group, that is said.
+    """
+    from aiokafka.errors import KafkaError
+
+    from equipoise.kafka.group_requests import own_group_settings
+    from equipoise.kafka.started_clients import admin_client, reaching
+    from equipoise.lead.broker_seat.extra_member import ASSIGNOR
+    from equipoise.lead.broker_seat.streams_seat import NAME
+    from equipoise.replay.importers.groups.leading import seats_of
+    from equipoise.replay.importers.groups.observed import GroupKind
+
+    asked = [each for each in observed.groups.values() if each.kind is GroupKind.STREAMS and not seats_of(each, observed.groups)]
+    found: set[str] = set()
+    if asked:
+        async with admin_client(connection) as admin:
+            for group in asked:
+                try:
+                    with reaching(connection):
+                        settings = await own_group_settings(admin, group.name)
+                except (KafkaError, InputError) as error:
+                    observed.unread.append(f"whether settings of equipoise are in group {group.name}: {error}")
+                else:
+                    found |= {group.name} if settings.get(NAME) == ASSIGNOR else set()
+    return frozenset(found)
 
 
 async def _note_under_way(observed: ObservedGroups, connection: Connection) -> None:
@@ -232,7 +288,7 @@ async def _described_cluster(connection: Connection, reader: ClusterReader, rema
         observed.groups = with_under_way(observed.groups, polled.under_way.values())
         observed.unread.append(_DESCRIBED)
         ends = await polled.ends({topic for _, topic, _ in observed.commits})
-    return _Seen(observed, ends, 0)
+    return _Seen(observed, ends, 0, await _orphans(observed, connection))
 
 
 def _read_recording(place: str) -> _Seen:

@@ -27,8 +27,8 @@ def view_parts(view: GroupView) -> list[Part]:
 
 def group_lines(view: GroupView) -> Iterable[str | Line]:
     name = bold(shortened(view.group) or "(no group)")
-    external = "led by its own leader; equipoise decides the rounds that it is asked for"
-    leader = external if view.led_by == "external" else f"led by {view.led_by}"
+    asked = "equipoise decides, and the group carries it out"
+    leader = f"led by {view.led_by}" if view.led_by != "external" else "led by its own leader" if view.verdict is None else asked
     at = f"offset {view.offset}, {day_text(view.append_ms)}, generation {view.generation}"
     yield Line(name, f"  {at}, {counted(view.decisions, 'decision')}")
     deadline = "no timer runs" if view.next_deadline_ms is None else f"next deadline in {span_text(max(0, view.next_deadline_ms - view.now_ms))}"

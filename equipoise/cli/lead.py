@@ -21,13 +21,16 @@ from equipoise.cli.visible import VisibleFormatter
 from equipoise.events.errors import FieldError, InputError
 from equipoise.hosting.changed_settings import capacity_of, scalar, setting_value
 from equipoise.hosting.json_logging import JsonFormatter
-from equipoise.kafka.connection import MISSING, Connection
+from equipoise.kafka.connection import MISSING
 from equipoise.kafka.started_clients import admin_client, reaching
+from equipoise.lead.settings import LeadSettings
 
 if TYPE_CHECKING:
     from equipoise.events.facts import GroupConfigured
-    from equipoise.lead.broker_seat.led_groups import HowToLead
+    from equipoise.kafka.connection import Connection
+    from equipoise.lead.broker_seat.led_groups import HowToLead, LedGroup, LedGroups
 
+_LOG = logging.getLogger(__name__)
 REVOCATION_TIMEOUT_MS = 86_400_000
 """The broker removes a member that does not rejoin, after its max.poll.interval.ms."""
 MAX_STEP_MS = 60_000
@@ -54,10 +57,10 @@ are handed over, so near ones are worth the wait.
 @click.option("--dry-run", is_flag=True, help="Change nothing: say how the group would be led, and what would move first.")
 @click.option("--set", "settings_given", multiple=True, metavar="NAME=VALUE", help="A setting of the group, as assignor=lag_aware.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="What it logs: text, or a JSON document a line.")
-@settings_options(Connection)
+@settings_options(LeadSettings, table="lead")
 def lead(
     screen: Screen,
-    settings: Connection,
+    settings: LeadSettings,
     group: str,
     place: Path | None,
     hold_s: float,
@@ -83,6 +86,9 @@ def lead(
 
     With a pattern the command leads each group that fits it in its own way, also groups that come
     later. A worker does so, too (its settings lead_groups and lead_folder).
+
+    It serves HTTP: /health /ready /metrics. Where no broker answers it says so and ends, with exit
+    code 2.
 
     \b
     Examples:
@@ -117,7 +123,7 @@ def lead(
     if dry_run:
         asyncio.run(_say_each(screen, how, group) if several else _say(screen, how, group))
     elif place is not None:
-        asyncio.run(_lead(how, group, place, several=several))
+        asyncio.run(_lead(how, settings, group, place, several=several))
 
 
 async def _say_each(screen: Screen, how: HowToLead, pattern: str) -> None:
@@ -158,17 +164,39 @@ async def _say(screen: Screen, how: HowToLead, group: str) -> None:
     expected = () if first is None or first.is_led else first.expected(way, evicts=how.evict)
     if expected:
         screen.line(f"expected: {costs_text(expected)}")
+    for line in [] if first is None or first.is_led else first.warnings(way, evicts=how.evict):
+        screen.line(line)
 
 
-async def _lead(how: HowToLead, group: str, place: Path, *, several: bool) -> None:
-    from equipoise.lead.broker_seat.led_groups import LedGroups, lead_group
+async def _lead(how: HowToLead, settings: LeadSettings, group: str, place: Path, *, several: bool) -> None:
+    from equipoise.lead.broker_seat.led_groups import LedGroup, LedGroups
+    from equipoise.lead.metrics import lead_server
 
     async with admin_client(how.connection):  # later it waits for brokers that are away
         pass
     stopped = asyncio.Event()
     for which in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(which, stopped.set)
-    await (LedGroups(how, (group,), place).run(stopped) if several else lead_group(how, group, place, stopped))
+    led = LedGroups(how, (group,), place) if several else LedGroup(how, group, place)
+    server = lead_server(group, led.statuses, led.unready, settings.http_host, settings.http_port)
+    port = await server.start()
+    _LOG.info("health and metrics: http://%s:%d", settings.http_host, port)
+    try:
+        await lead_watched(led, settings, stopped)
+    finally:
+        await server.stop()
+
+
+async def lead_watched(led: LedGroup | LedGroups, connection: Connection, stopped: asyncio.Event) -> None:
+    """Leads until `stopped` is set, and keeps the lags of the groups known. Raises as `led.run`."""
+    from equipoise.kafka.client import ENDS_S, call_off
+    from equipoise.lead.lag_watch import LagWatch
+
+    lags = asyncio.create_task(LagWatch(connection, led.statuses).run())
+    try:
+        await led.run(stopped)
+    finally:
+        await call_off(lags, again_s=ENDS_S)
 
 
 def configuration(given: tuple[str, ...], *, streams: bool = False) -> GroupConfigured:

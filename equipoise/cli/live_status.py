@@ -173,9 +173,11 @@ def _calm(group: Seen) -> Styled:
     view = group.view
     owned = sum(task.owner is not None for task in view.tasks)
     if view.phase == GroupPhase.SHADOWING.value:
-        return Styled(f"its own leader decides; {owned} of {counted(len(view.tasks), 'task')} have an owner")
+        of = f"{owned} of {counted(len(view.tasks), 'task')} have an owner"
+        asked = f"equipoise decides, and the group carries it out; {of} by the last round"
+        return Styled(f"its own leader decides; {of}" if view.verdict is None else asked)
     if not view.members:
-        return Styled("no member is in this log")
+        return Styled("no member is in this log; a seat that stands by writes none")
     return Styled(group.grounds.says(AllClear.RUNS), colour="green" if group.grounds.is_known else None)
 
 

@@ -82,8 +82,7 @@ def timeline(
 
 def head_line(built: Timeline) -> Line:
     span = f"{day_text(built.from_ms)}, {span_text(built.length_ms)}"
-    leader = "led by its own leader" if built.led_by == "external" else f"led by {built.led_by or 'nobody'}"
-    return Line(bold(built.group), f"  {span}, {leader}, {counted(len(built.tasks), 'task')}, {counted(built.facts, 'fact')}")
+    return Line(bold(built.group), f"  {span}, {built.leader}, {counted(len(built.tasks), 'task')}, {counted(built.facts, 'fact')}")
 
 
 def timeline_parts(built: Timeline, most_rows: int | None) -> list[Part]:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
@@ -18,6 +19,9 @@ from equipoise.hosting.json_logging import JsonFormatter
 from equipoise.hosting.runtime import collect_seldom
 from equipoise.kafka.connection import MISSING
 from equipoise.worker.settings import RELOADED, WorkerSettings
+
+if TYPE_CHECKING:
+    from equipoise.worker.app import Worker
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,17 +85,22 @@ async def _lead(screen: Screen, settings: WorkerSettings, read_again: Callable[[
         collect_seldom()
         if is_text and not _LOG.isEnabledFor(logging.INFO):  # else the log says it
             screen.remark(f"leading log {running.log_id}; {running.url}")
-        await (_lead_beside(settings, stop) if settings.lead_groups else stop.wait())
+        await (_lead_beside(running, stop) if settings.lead_groups else stop.wait())
         if is_text:
             screen.remark("stopping")
 
 
-async def _lead_beside(settings: WorkerSettings, stop: asyncio.Event) -> None:
-    from equipoise.cli.lead import configuration
+async def _lead_beside(running: Worker, stop: asyncio.Event) -> None:
+    from equipoise.cli.lead import configuration, lead_watched
     from equipoise.lead.broker_seat.led_groups import HowToLead, LedGroups
+    from equipoise.lead.metrics import LeadCollector
     from equipoise.lead.seat.generation import SeatSettings
 
+    settings = running.settings
     chosen = SeatSettings(hold_ms=settings.lead_hold_ms, capacities=settings.lead_capacities)
     how = HowToLead(connection=settings, settings=chosen, config=configuration(()), streams_config=configuration((), streams=True))
     patterns = [each.strip() for each in settings.lead_groups.split(",")]
-    await LedGroups(how, [each for each in patterns if each], Path(settings.lead_folder)).run(stop)
+    led = LedGroups(how, [each for each in patterns if each], Path(settings.lead_folder))
+    running.metrics.registry.register(LeadCollector(led.statuses))
+    running.unready_beside = led.unready
+    await lead_watched(led, settings, stop)

@@ -224,6 +224,30 @@ class HttpServer(abc.ABC):
         return response
 
 
+class MetricsServer(HttpServer):
+    """Serves a process that has no pages but these. `what`: the process. `why_unready`: why it is
+    not ready; "": it is. `ready`: what that means.
+    """
+
+    def __init__(
+        self, what: str, registry: CollectorRegistry, host: str, port: int, why_unready: Callable[[], str] = lambda: "", ready: str = "the same"
+    ) -> None:
+        super().__init__(registry, host, port, {})
+        self._what, self._why_unready, self._ready_means = what, why_unready, ready
+
+    def about(self) -> str:
+        return self._what
+
+    def links(self) -> Mapping[str, str]:
+        return {"/health": "whether this process runs", "/ready": self._ready_means, "/metrics": "metrics for Prometheus"}
+
+    def unhealthy(self) -> str:
+        return ""
+
+    def unready(self) -> str:
+        return self._why_unready()
+
+
 def _answer(name: str, problem: str) -> web.Response:
     return web.json_response({name: not problem, "problem": problem or None}, status=503 if problem else 200)
 

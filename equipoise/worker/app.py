@@ -17,7 +17,7 @@ import contextlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -85,6 +85,8 @@ class Worker:
         self._tracing: Tracing | None = None
         self._folder = ""
         self._problem = ""
+        self.unready_beside: Callable[[], str] = lambda: ""
+        """Why what this process does beside is not ready; "": it is, or there is nothing."""
         self.metrics.observe(self._measured, self._positions, lambda: self.settings.metrics_groups, runtime.monotonic_s)
 
     # Start and stop
@@ -173,12 +175,15 @@ class Worker:
         return self._problem
 
     def unready(self) -> str:
-        """Returns why not every assigned partition is led; "" when each is."""
+        """Returns why not every assigned partition is led, or what is done beside is not ready; ""
+        when all is.
+        """
         if self._problem or not self._partitions.is_assigned:
             return self._problem or "no partitions were assigned yet"
         if silence := self._silence():
             return silence
-        return ", ".join(filter(None, (_not_led(host) for _, host in sorted(self._partitions.hosts.items()))))
+        waiting = ", ".join(filter(None, (_not_led(host) for _, host in sorted(self._partitions.hosts.items()))))
+        return waiting or self.unready_beside()
 
     def grounds(self, partition: int, lead: GroupLead) -> Grounds:
         """Returns the evidence of statements about a group that is led here."""

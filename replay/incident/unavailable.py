@@ -20,8 +20,9 @@ _TIMES_USUAL, _TIMES_SELDOM = 2.0, 8.0
 class Gap:
     """A span without a commit of `partition`, although it had records. `from_ms`: its last commit;
     `until_ms`: the next one, or the last moment that was recorded. `unavailable_ms`: the span less
-    the usual time between two of its commits. `came`: records that were unread in the span.
-    `behind`: those that were not read by its end.
+    the usual time between two of its commits, or less the time in which its reader worked, where
+    that is longer: a client that polls seldom commits all of a long batch at once. `came`: records
+    that were unread in the span. `behind`: those that were not read by its end.
     """
 
     partition: str
@@ -47,11 +48,13 @@ def gaps(history: GroupHistory) -> list[Gap]:
     spans = [after - before for commits in history.commits.values() for (before, _), (after, _) in itertools.pairwise(commits)]
     adopted = [state.at_ms for state in history.states if state.group.is_adopted]  # its members commit elsewhere from then on
     usual_of_all = statistics.median(spans) if spans else 0.0
+    paces = _Paces(history)
     for partition, commits in history.commits.items():
         usual = min(usual_of_all, history.usual_ms(partition) or usual_of_all)
         for (before_ms, committed), (next_ms, then) in zip(commits, [*commits[1:], (last_ms, commits[-1][1])], strict=True):
             after_ms = min((adopted_ms for adopted_ms in adopted if before_ms <= adopted_ms < next_ms), default=next_ms)
-            unavailable_ms = round(after_ms - before_ms - usual)
+            worked_ms = paces.worked_ms(partition, (before_ms, committed), (next_ms, then))
+            unavailable_ms = round(after_ms - before_ms - max(usual, worked_ms))
             if unavailable_ms < LEAST_MS or after_ms - before_ms < _TIMES_USUAL * usual:
                 continue
             if (before_ms, committed) == commits[-1] and unavailable_ms < LEAST_LAST_MS:
@@ -65,3 +68,32 @@ def gaps(history: GroupHistory) -> list[Gap]:
     stops = [stop for stop in history.stops if stop.until_ms - stop.from_ms >= LEAST_MS]
     found += [Gap(each.partition, each.from_ms, each.until_ms, each.until_ms - each.from_ms, came=0, behind=0, is_long=False) for each in stops]
     return sorted(found, key=lambda gap: (gap.from_ms, gap.partition))
+
+
+class _Paces:
+    """Measures how fast readers are that have more to read than they can: between two commits a
+    batch was read whose records were all there at the first of them.
+    """
+
+    def __init__(self, history: GroupHistory) -> None:
+        self._history = history
+        self._paces: dict[str, dict[int, float]] = {}
+        """Partition -> time of the first commit -> records per ms."""
+        for partition, commits in history.commits.items():
+            for before, after in itertools.pairwise(commits):
+                if after[0] - before[0] >= LEAST_MS and self._was_there(partition, before[0], after[1]):
+                    self._paces.setdefault(partition, {})[before[0]] = (after[1] - before[1]) / (after[0] - before[0])
+
+    def _was_there(self, partition: str, at_ms: int, offset: int) -> bool:
+        end = self._history.end_of(partition, at_ms)
+        return end is not None and end >= offset
+
+    def worked_ms(self, partition: str, before: tuple[int, int], after: tuple[int, int]) -> float:
+        """Returns how long the reader needs for what it has read between two commits, at the fastest
+        that it was ever seen between two others; 0: not known.
+        """
+        if not self._was_there(partition, before[0], after[1]):
+            return 0.0
+        mine = {each: pace for each, pace in self._paces.get(partition, {}).items() if each != before[0]}
+        fastest = max(mine.values(), default=0.0)
+        return min((after[1] - before[1]) / fastest, after[0] - before[0]) if fastest > 0 else 0.0

@@ -72,7 +72,7 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
     totals = timeline.totals()
     marked = timeline.window_totals()
     left_out = len(timeline.tasks) - len(tasks)
-    leader = "led by its own leader" if timeline.led_by == "external" else f"led by {timeline.led_by or 'nobody'} ({timeline.assignor})"
+    leader = timeline.leader if timeline.led_by == "external" else f"{timeline.leader} ({timeline.assignor})"
     return {
         "title": f"{timeline.group}: who owned what when",
         "subtitle": f"{day_text(start_ms)}, {span_text(timeline.length_ms)}, {leader}; "

@@ -58,7 +58,7 @@ def render_picture(timeline: Timeline, *, title: str | None = None, to_ms: int |
     `title` None: the group and its leader. `to_ms`: wall time at the right edge, so that two
     pictures can have one scale; None, or before the log's end: that end.
     """
-    leader = "led by its own leader" if timeline.led_by == "external" else f"led by {timeline.led_by or 'nobody'} ({timeline.assignor})"
+    leader = timeline.leader if timeline.led_by == "external" else f"{timeline.leader} ({timeline.assignor})"
     totals = timeline.totals()
     summary = f"{counted(totals.moves, 'change')} of owner"
     until_ms = max(timeline.to_ms, to_ms or 0) - timeline.from_ms

@@ -119,6 +119,13 @@ class Timeline:
         return max([self.to_ms, *(window.end_ms for window in self.windows)]) - self.from_ms
 
     @property
+    def leader(self) -> str:
+        """Returns who leads, for people."""
+        if self.led_by != "external":
+            return f"led by {self.led_by or 'nobody'}"
+        return "equipoise decides, and the group carries it out" if self.verdicts else "led by its own leader"
+
+    @property
     def caption(self) -> str:
         """Returns the definition of "without a running owner" for this log, which differs from that
         of a measurement in the cluster itself.

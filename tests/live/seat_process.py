@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 from equipoise.log import open_log
 from equipoise.replay.known_changes import KnownChange, known_changes
 from equipoise.replay.verification import Verdict, verify
 from tests.live.group_clients import ROOT
+
+
+def answer_of(url: str) -> tuple[int, str]:
+    """Status and body; 0: nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def metric_in(text: str, name: str, **labels: str) -> float | None:
+    """The value of the first series of a metric with these labels; None: there is none."""
+    for line in text.splitlines():
+        series, _, value = line.rpartition(" ")
+        if series.partition("{")[0] == name and all(f'{label}="{wanted}"' in series for label, wanted in labels.items()):
+            return float(value)
+    return None
 
 
 class SeatProcess:
@@ -31,6 +54,15 @@ class SeatProcess:
     @property
     def leads(self) -> bool:
         return ", assigned in" in self.said
+
+    def asked(self, path: str) -> tuple[int, str]:
+        """Status and body of a page that it serves; 0: it does not serve yet."""
+        found = re.search(r"health and metrics: (http://\S+)", self.said)
+        return (0, "") if found is None else answer_of(f"{found[1]}{path}")
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """The value of a metric of its group; None: there is none."""
+        return metric_in(self.asked("/metrics")[1], name, **labels)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         if self.process.poll() is None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from equipoise.replay.verification import Verdict, verify
 from tests.live.broker_assignor import assignor_jar_classes
 from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command
 from tests.live.kafka import admin_client
-from tests.live.seat_process import SeatProcess
+from tests.live.seat_process import SeatProcess, answer_of, metric_in
 from tests.live.secured import secured_broker
 from tests.live.test_restorer import until
 from tools.brokers import Brokers
@@ -111,6 +112,9 @@ async def test_seat_leads_members_of_the_new_protocol_and_leaves_no_trace(broker
     await until(lambda: "0 of 12 partitions move" in seat.said)
     assert [each.assigned for each in clients] == had, f"nothing moves because equipoise leads\n{seat.said}"
     assert await assignor_of(broker, prefix) == "equipoise"
+    seen = {name: seat.metric(f"equipoise_lead_{name}") for name in ("members", "seats", "pending_moves")}
+    assert (seat.metric("equipoise_lead_seat", state="leads"), seen) == (1, {"members": 3, "seats": 1, "pending_moves": 0})
+    assert seat.asked("/ready")[0] == 200
     fourth = start("fourth")
     await until(lambda: "3 of 12 partitions move" in seat.said)
     decided_s = time.monotonic()
@@ -223,6 +227,11 @@ class WorkerThatLeads:
     def said(self) -> str:
         return self._errors.read_text()
 
+    def asked(self, path: str) -> tuple[int, str]:
+        """Status and body of a page that it serves; 0: it does not serve yet."""
+        found = re.search(r"leading log \S+ of \S+; (http://\S+)", self.said)
+        return (0, "") if found is None else answer_of(f"{found[1]}{path}")
+
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(how)
@@ -253,6 +262,10 @@ async def test_every_group_that_fits_is_led_in_its_own_way(by: str, broker: Brok
         again = start("again", aiokafka_command, group_id=classic, **CLASSIC)
         await until(lambda: f"group {classic}: generation" in leading.said and again.assigned == ALL)
         assert f"group {other}:" not in leading.said
+        for each in (new, classic):
+            assert metric_in(leading.asked("/metrics")[1], "equipoise_lead_seat", group=each, state="leads") == 1
+        assert metric_in(leading.asked("/metrics")[1], "equipoise_lead_members", group=new) == 2
+        assert leading.asked("/ready")[0] == 200, leading.asked("/ready")
         assert alone.assigned == ALL
         assert leading.end() == 0, leading.said
     finally:

@@ -5,6 +5,7 @@ assignor inside a real broker: state first, work second.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -70,6 +71,16 @@ async def running(broker: Brokers, group: str) -> dict[str, set[int]]:
     for each in found.members if settled else ():
         tasks.setdefault(each.process_id, set()).update(number for part in each.assignment.active_tasks for number in part.partitions)
     return tasks
+
+
+async def led_by(broker: Brokers, group: str) -> tuple[str, int, list[str]]:
+    """What `equipoise cluster` says of the group: its leader, seats, and how it could be led. The
+    group in which the seats are is not listed.
+    """
+    said = await asyncio.to_thread(answered, "cluster", f"kafka://{broker.bootstrap}", "--json")
+    found = {each["group"]: each for each in json.loads(said)["groups"]}
+    assert f"{PREFIX}{group}" not in found
+    return found[group]["led_by"], found[group]["seats"], found[group]["could_be_led"]
 
 
 async def until_running(broker: Brokers, group: str, processes: int, seat: SeatProcess | None = None) -> dict[str, set[int]]:
@@ -143,6 +154,8 @@ async def test_streams_group_is_led_state_first_and_given_back(broker: Brokers, 
             own = await own_settings(broker, prefix)
             assert (own[NAME], own[TAGS].split(",")[0]) == ("equipoise", "zone"), "what the group had is kept"
             assert await until_running(broker, prefix, 2) == before, "nothing moves because equipoise leads"
+            assert (seat.metric("equipoise_lead_seat", state="leads"), seat.metric("equipoise_lead_members")) == (1, 2)
+            assert await led_by(broker, prefix) == ("equipoise, in the broker", 1, [])
             assert [(each.kind, each.verdict) for each in seat.changes()] == [("lead", "under way")]
             with application("i3") as third:
                 await until(lambda: "1 copies begin" in seat.said)
@@ -160,8 +173,11 @@ async def test_streams_group_is_led_state_first_and_given_back(broker: Brokers, 
             assert seat.end() == 0, seat.said
             assert "left; nothing of equipoise is in it any more" in seat.said
             assert seat.verified()
+            shown = await asyncio.to_thread(answered, "status", str(seat.log))
+            assert "equipoise decides, and the group carries it out; 4 of 4 tasks have an owner by the last round" in shown
         finally:
             seat.end(signal.SIGKILL)
+        assert await led_by(broker, prefix) == ("the broker", 0, ["brokers"])
         assert await own_settings(broker, prefix) == {TAGS: "zone,cluster"}, "what others have set meanwhile is kept"
         assert await until_running(broker, prefix, 2) == after
 
@@ -233,10 +249,19 @@ async def test_group_goes_on_without_its_seat_and_the_next_one_leads(broker: Bro
             (known,) = seat.changes()
             assert known.judged is not None
             assert (known.judged.outcome, known.judged.moves, known.judged.unavailable_task_ms) == ("at_rest", 0, 0)
+            rounds = seat.said.count(" processes, assigned in ")
+            await asyncio.sleep(8)
+            assert seat.said.count(" processes, assigned in ") == rounds, "a round in which nothing happens is not logged"
             seat.end(signal.SIGKILL)
             second.end("leave")
             alone = await until_running(broker, prefix, 1)
             assert [sorted(of) for of in alone.values()] == [list(range(TASKS))], "the jar alone gives away what nobody runs"
+            for _ in range(8 * SESSION_S):  # the broker ends the session of the process that was killed
+                said = await led_by(broker, prefix)
+                if not said[1]:
+                    break
+                await asyncio.sleep(0.5)
+            assert said[0] == "the broker, by equipoise's assignor; no process of equipoise lead is there: nothing is balanced"
             seat = SeatProcess(broker.bootstrap, prefix, tmp_path / "first.db")
             await until(lambda: "1 processes" in seat.said)
             later = SeatProcess(broker.bootstrap, prefix, tmp_path / "second.db")

@@ -108,6 +108,19 @@ CAUSES: dict[str, Cause] = {
     "EquipoiseChangeCostsTooMuch": Cause({'equipoise_changes_judged_total{verdict="above"}': ("+0", "+1")}, 1, {"verdict": "above"}),
     "EquipoiseVerificationFailed": Cause({"equipoise_stream_alerts": ("0", "1")}, 0),
     "EquipoiseVerificationDown": Cause({'up{job="equipoise-stream",instance="s1"}': ("1", "0")}, 5, {"job": "equipoise-stream", "instance": "s1"}),
+    "EquipoiseLeadDown": Cause({'up{job="equipoise-lead",instance="l1"}': ("1", "0")}, 1, {"job": "equipoise-lead", "instance": "l1"}),
+    "EquipoiseGroupNotLed": Cause({'equipoise_lead_seat{group="g",state="leads"}': ("1", "0")}, 10, G),
+    "EquipoiseGroupCannotBeLed": Cause({'equipoise_lead_seat{group="g",state="refused"}': ("0", "1")}, 5, G),
+    "EquipoiseLedGroupUnread": Cause(
+        {'equipoise_lead_members{group="g"}': ("3", "0"), 'equipoise_lead_lag_records{group="g"}': ("50", "2869")}, 2, G
+    ),
+    "EquipoiseLedMovesHang": Cause({'equipoise_lead_pending_moves{group="g"}': ("0", "2")}, 15, G),
+    "EquipoiseLedRebalanceWaits": Cause({'equipoise_lead_rebalance_wait_seconds{group="g"}': ("0", "90")}, 0, G),
+    "EquipoiseLeadUnanswered": Cause(
+        {'equipoise_lead_answer_age_seconds{group="g"}': ("0", "300"), 'equipoise_lead_rebalance_wait_seconds{group="g"}': ("0", "0")}, 1, G
+    ),
+    "EquipoiseSeatSilent": Cause({'equipoise_lead_silent_seats_total{group="g"}': ("+0", "+1")}, 1, G),
+    "EquipoiseLedLagGrows": Cause({'equipoise_lead_lag_records{group="g"}': ("0", "+200")}, 81, G),
 }
 OTHERWISE: dict[str, tuple[str, Cause]] = {
     "no worker is up": ("EquipoiseNoWorker", Cause({'up{job="equipoise-worker",instance="w1"}': ("1", "0")}, 2)),
@@ -121,6 +134,7 @@ OTHERWISE: dict[str, tuple[str, Cause]] = {
         ),
     ),
     "a worker that was never ready": ("EquipoiseNotReady", Cause({'equipoise_ready{job="equipoise-worker",instance="w1"}': ("_", "0")}, 10, W1)),
+    "a group that no seat ever led": ("EquipoiseGroupNotLed", Cause({'equipoise_lead_seat{group="g",state="leads"}': ("_", "0")}, 10, G)),
     "a partition that nobody ever led": ("EquipoisePartitionNotLed", Cause({'equipoise_partition_leading{partition="0"}': ("_", "0")}, 1, P)),
 }
 """Further causes of the same alerts."""

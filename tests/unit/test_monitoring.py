@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from equipoise.lead.metrics import LeadCollector
 from equipoise.member.http.metrics import MemberCollector
 from equipoise.worker.metrics import WorkerMetrics
 from tests.prometheus import DEPLOY, RULES, dashboard, metrics_in, promtool, queries, rules, yaml
@@ -28,8 +29,9 @@ PANELS = dashboard()
 
 
 def exported() -> str:
-    """The metrics of a worker without groups and of a member that has just begun."""
+    """The metrics of a worker without groups, of a member that has just begun, and of no seat."""
     metrics, registry = WorkerMetrics(), CollectorRegistry()
+    registry.register(LeadCollector(list))
     metrics.observe(list, list, lambda: 1, lambda: 0.0)
     registry.register(MemberCollector("g", "m1", lambda: None))
     return metrics.text().decode() + generate_latest(registry).decode()

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 
 from equipoise.hosting.runtime import LoopThread
-from equipoise.hosting.serving import HttpServer
+from equipoise.hosting.serving import MetricsServer
 
 
-class StreamExporter(HttpServer):
+class StreamExporter(MetricsServer):
     """Serves on every address of the machine while it is entered. Raises InputError when it cannot
     listen on `port`.
     """
 
     def __init__(self, registry: CollectorRegistry, port: int) -> None:
-        super().__init__(registry, "0.0.0.0", port, {})
+        super().__init__("equipoise spark stream", registry, "0.0.0.0", port)
 
     def __enter__(self) -> Self:
         self._thread = LoopThread("equipoise-metrics")
@@ -38,15 +38,3 @@ class StreamExporter(HttpServer):
 
     def _end(self) -> None:
         asyncio.run(self._thread.stop())
-
-    def about(self) -> str:
-        return "equipoise spark stream"
-
-    def links(self) -> Mapping[str, str]:
-        return {"/metrics": "metrics for Prometheus"}
-
-    def unhealthy(self) -> str:
-        return ""
-
-    def unready(self) -> str:
-        return ""

@@ -14,24 +14,22 @@ from collections.abc import Mapping
 import attrs
 from aiokafka import errors
 
-from equipoise.hosting.lag_fetching import LagFetcher
 from equipoise.hosting.runtime import DEPLOYED, Runtime
-from equipoise.kafka.broker_watch import BrokerWatch
-from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.embedded_protocol import TopicPartition
+from equipoise.lead.any_seat import AnySeat, unless_stopped
 from equipoise.lead.broker_seat.broker_plan import MARK, MOST_FOLLOWED, newest, write_plan
 from equipoise.lead.broker_seat.described_group import DescribedConsumers, joined_clients, plan_for, subscriptions
 from equipoise.lead.broker_seat.extra_member import CLIENT_ID, ExtraMember, NoBrokerSeatError, OutOfGroupError, TopicsAsked, id_behind
 from equipoise.lead.seat.generation import JoinedClient, SeatSettings, answer
 from equipoise.lead.seat.log import SeatLog, assigned_changes
+from equipoise.lead.seat_status import SeatState, SeatStatus
 
 _LOG = logging.getLogger(__name__)
 
 LOOK_S = 0.25
 METADATA_S = 10.0
 RETRY_S = 0.5
-LAGS_WITHIN_S = 1.0
 MOST_TRIES = 5
 """Plans in a row for the same members that had no effect, until a line says so."""
 CONSUMER, TOGETHER = "consumer", "range"
@@ -72,20 +70,23 @@ def decide(
     return Decided(wanted=wanted, moves=moves, waiting=decided.waiting)
 
 
-class BrokerSeat:
+class BrokerSeat(AnySeat):
     """The seat in one group. `together`: the group's topics are dealt together, as `range` does."""
 
     def __init__(
-        self, connection: Connection, group: str, seat_log: SeatLog, settings: SeatSettings, *, together: bool = False, runtime: Runtime = DEPLOYED
+        self,
+        connection: Connection,
+        group: str,
+        seat_log: SeatLog,
+        settings: SeatSettings,
+        *,
+        together: bool = False,
+        runtime: Runtime = DEPLOYED,
+        status: SeatStatus | None = None,
     ) -> None:
-        self.group = group
-        self._runtime = runtime
-        self._log, self._settings, self._together = seat_log, settings, together
+        super().__init__(connection, group, seat_log, runtime, status)
+        self._settings, self._together = settings, together
         self._member = ExtraMember(connection, group, "")
-        self._brokers = BrokerWatch(f"group {group}", runtime.monotonic_s)
-        self._lags = LagFetcher(group_id=group, connection=connection, auto_offset_reset="earliest", timeout_s=LAGS_WITHIN_S)
-        self._stopped = asyncio.Event()
-        self._leads = False
         self._wanted: Mapping[TopicPartition, str] | None = None
         """Partition -> member id, as decided last; None: nothing is decided for these members."""
         self._led: object = None
@@ -99,31 +100,23 @@ class BrokerSeat:
         self._known: frozenset[str] = frozenset()
         self._known_s = -METADATA_S
 
-    def stop(self) -> None:
-        """Has `run` leave the group and return."""
-        self._stopped.set()
-
     @property
     def is_settled(self) -> bool:
         """Returns whether it stands by, or has decided for the members that there are."""
-        return self._led is not None and (not self._leads or self._wanted is not None)
+        return self._led is not None and (not self.status.leads or self._wanted is not None)
 
     async def run(self) -> None:
         """Takes part until `stop`. Raises NoBrokerSeatError, and EquipoiseError when the log fails;
         the seat has left the group then.
         """
         async with self._member:
-            part = asyncio.create_task(self._take_part())
-            stopped = asyncio.create_task(self._stopped.wait())
             try:
-                await asyncio.wait([part, stopped], return_when=asyncio.FIRST_COMPLETED)
-                if part.done():
-                    part.result()
+                await unless_stopped(self._take_part(), self._stopped)
             finally:
-                await call_off(part, stopped, again_s=ENDS_S)
                 await self._leave()
 
     async def _leave(self) -> None:
+        self.status.become(SeatState.JOINS)
         try:
             await self._member.leave()
             _LOG.info("group %s: left; nothing of equipoise is in it any more; another assignor goes on", self.group)
@@ -138,6 +131,7 @@ class BrokerSeat:
                     await self._look()
                     await asyncio.sleep(LOOK_S)
             except OutOfGroupError as error:
+                self.status.become(SeatState.JOINS)
                 _LOG.info("group %s: joins again: %s", self.group, error)
                 if error.is_removed:
                     self._member.member_id = ""  # another one behind the seat that leads since
@@ -167,29 +161,32 @@ class BrokerSeat:
         """Looks at the group, and does what it needs."""
         asked_s = self._runtime.monotonic_s()
         group = await self._member.describe()
-        self._brokers.answered(asked_s)
+        self._answered(asked_s)
         if self._runtime.monotonic_s() - self._beaten_s >= self._member.heartbeat_interval_ms / 2_000:
             await self._beat()
         if group is None:
             return
+        self.status.sees(len(group.consumers), len(group.carriers))
         carried = newest(each.rack for each in group.carriers)
         if carried is not None and carried.number < MOST_FOLLOWED:
             self._number, self._together = max(self._number, carried.number), self._together or carried.together
         topics = subscriptions(group.consumers, await self._cluster_topics(group))
         names = frozenset(topic for of in topics.values() for topic in of)
+        self.status.topics = names
         asked = await self._topics(names)
         if any(number >= asked.metadata.counts.get(topic, number + 1) for topic, number in group.targets()):
             self._asked = None  # the brokers have assigned partitions that are new
             asked = await self._topics(names)
-        if min((each.member_id for each in group.carriers), default="") != self._member.member_id:
-            self._stand_by(group, topics)
+        first = min((each.member_id for each in group.carriers), default="")
+        if first != self._member.member_id:
+            self._stand_by(group, topics, first)
         elif group.assigned_epoch >= group.epoch:
             await self._lead(group, topics, asked)
 
-    def _stand_by(self, group: DescribedConsumers, topics: Mapping[str, tuple[str, ...]]) -> None:
-        if self._leads or self._led is None:
+    def _stand_by(self, group: DescribedConsumers, topics: Mapping[str, tuple[str, ...]], first: str) -> None:
+        if self.status.become(SeatState.STANDS_BY, leader=first):
             _LOG.info("group %s: another process leads it: standing by", self.group)
-        self._leads, self._led, self._wanted = False, "standing by", None
+        self._led, self._wanted = "standing by", None
         self._before = joined_clients(group.consumers, topics)
 
     async def _cluster_topics(self, group: DescribedConsumers) -> frozenset[str]:
@@ -203,10 +200,14 @@ class BrokerSeat:
         return self._asked
 
     async def _lead(self, group: DescribedConsumers, topics: Mapping[str, tuple[str, ...]], asked: TopicsAsked) -> None:
-        self._leads = True
+        if self.status.become(SeatState.LEADS):
+            _LOG.info("group %s: equipoise leads it", self.group)
+        if self._wanted is not None:
+            has = {place: each.member_id for each in group.consumers for place in each.has}
+            self.status.pending = sum(has.get(place) != to for place, to in self._wanted.items())
         led = (sorted(topics.items()), asked.metadata.counts)
         if self._wanted is not None and self._led == led:
-            if self._log.is_due() and assigned_changes(self._log.tick(await self._source_lags(asked))):
+            if self._log.is_due() and assigned_changes(self._log.tick(await self._source_lags(asked.metadata.counts))):
                 _LOG.info("group %s: a wait is over, or a movement is due", self.group)
             elif group.targets() == self._wanted:
                 self._tries = 0
@@ -226,10 +227,11 @@ class BrokerSeat:
             asked,
             topics,
             protocol=TOGETHER if self._together else CONSUMER,
-            lags=await self._source_lags(asked),
+            lags=await self._source_lags(asked.metadata.counts),
             before=self._before,
         )
         self._before, self._wanted, self._led = [], decided.wanted, led
+        self.status.decided(decided.moves)
         await self._carry(group, topics, asked, decided)
 
     async def _carry(self, group: DescribedConsumers, topics: Mapping[str, tuple[str, ...]], asked: TopicsAsked, decided: Decided) -> None:
@@ -252,12 +254,3 @@ class BrokerSeat:
             len(decided.wanted),
             waits,
         )
-
-    async def _source_lags(self, asked: TopicsAsked) -> Mapping[TopicPartition, int]:
-        if not self._log.deals_by_lag:
-            return {}
-        try:
-            return await self._lags.fetch((topic, number) for topic, count in asked.metadata.counts.items() for number in range(count))
-        except (errors.KafkaError, OSError, TimeoutError) as error:
-            _LOG.warning("group %s: cannot fetch lags (%s); dealing by those known before", self.group, type(error).__name__)
-            return {}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from equipoise.bridge.question import AskedPartition, AskedProcess, AskedTask, Question
 from equipoise.events.decisions import RoundPlanned
@@ -23,6 +24,11 @@ def topics_of_streams(group: DescribedStreamsGroup) -> set[str]:
     """Topics that decide how many tasks there are, and changelogs."""
     parts = () if group.topology is None else group.topology.subtopologies
     return {topic for each in parts for topic in (*_sources(each), *(one.name for one in each.state_changelog_topics))}
+
+
+def sources_of_streams(group: DescribedStreamsGroup) -> frozenset[str]:
+    """Topics whose records the application has to read."""
+    return frozenset(topic for each in (() if group.topology is None else group.topology.subtopologies) for topic in _sources(each))
 
 
 def _sources(part: DescribedSubtopology) -> tuple[str, ...]:
@@ -104,6 +110,15 @@ def ended_members(group: DescribedStreamsGroup) -> frozenset[str]:
 def active_tasks(group: DescribedStreamsGroup) -> dict[str, str]:
     """Task -> the process that says that it runs it."""
     return {str(task): each.process_id for each in group.members for task in _tasks(each.assignment.active_tasks)}
+
+
+def pending_tasks(group: DescribedStreamsGroup) -> int:
+    """Returns how many tasks are to be run by members that do not say yet that they run them."""
+
+    def tasks(of: Iterable[Any]) -> set[tuple[str, int]]:
+        return {(each.subtopology_id, number) for each in of for number in each.partitions}
+
+    return sum(len(tasks(each.target_assignment.active_tasks) - tasks(each.assignment.active_tasks)) for each in group.members)
 
 
 def is_at_rest(group: DescribedStreamsGroup) -> bool:

@@ -35,6 +35,12 @@ CLASSIC_HEARTBEAT_MS, BROKER_HEARTBEAT_MS = 3_000, 5_000
 """Defaults of clients, and of brokers."""
 
 
+_SLOW_POLL = (
+    "warning: a rebalance waits for the slowest member to poll, up to its max.poll.interval.ms (5 min by default). Members that work on a batch"
+    " for longer than a heartbeat make it cost more than expected"
+)
+
+
 @attrs.frozen(kw_only=True)
 class FirstPlan:
     """`has`, `wanted`: partition or task -> its member or process. `idle`: those that have nothing.
@@ -61,6 +67,13 @@ class FirstPlan:
         moved = [(place, self.has.get(place), to) for place, to in self.wanted.items() if self.has.get(place) != to]
         lines = [f"{place}: {self.names[had] if had else 'nobody'} -> {self.names[to]}" for place, had, to in moved[:MOST_MOVES_SAID]]
         return [*lines, *([f"and {len(moved) - MOST_MOVES_SAID} more"] if len(moved) > MOST_MOVES_SAID else []), *self.copies]
+
+    def warnings(self, way: Way, *, evicts: bool) -> list[str]:
+        """Says what the expected costs leave out, and when it leads."""
+        if way.name != "seat" or not self.has:
+            return []
+        when = [] if evicts else ["the seat joins with one rebalance, and leads when the present leader ends; --evict does not wait for that"]
+        return [*when, _SLOW_POLL]
 
     def expected(self, way: Way, *, evicts: bool) -> tuple[ExpectedCost, ...]:
         """Returns what it costs that the group is led so; (): that is not known."""

@@ -1,5 +1,6 @@
-"""That equipoise begins to lead a group is a change, too: it is planned in the group's log, with
-what it is expected to cost, and measured by what the coordinator describes while it happens.
+"""That equipoise begins to lead a group, or joins it to stand by, is a change, too: it is planned in
+the group's log, with what it is expected to cost, and measured by what the coordinator describes
+while it happens.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from aiokafka import errors
 
 from equipoise.events.decisions import ChangeJudged
 from equipoise.events.errors import EquipoiseError
-from equipoise.events.facts import ChangePlanned
+from equipoise.events.facts import ChangeMeasured, ChangePlanned
 from equipoise.hosting.runtime import Runtime
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup
@@ -29,10 +30,11 @@ from equipoise.lead.broker_seat.extra_member import CLIENT_ID, ExtraMember
 from equipoise.lead.broker_seat.first_plan import FirstPlan, classic_consumers, has_of
 from equipoise.lead.broker_seat.ways import Way
 from equipoise.lead.seat.log import SeatLog
+from equipoise.lead.seat_status import SeatStatus
 from equipoise.replay.prediction.change_wish import ChangeWish
 from equipoise.replay.prediction.described_cost import DescribedCost
 from equipoise.replay.wording import judged_text, planned_text
-from equipoise.statemachine.watched_change import measured
+from equipoise.statemachine.watched_change import measured, verdict_on
 
 _LOG = logging.getLogger(__name__)
 LOOK_S = 0.25
@@ -47,23 +49,30 @@ Described = tuple[Mapping[str, str], bool]
 
 class LedSeat(Protocol):
     @property
+    def status(self) -> SeatStatus:
+        """Returns what it knows of its group."""
+
+    @property
     def is_settled(self) -> bool:
         """Returns whether it has begun to lead, or to stand by, and changes nothing more."""
 
 
 @attrs.frozen(kw_only=True)
 class PlannedLead:
-    """`first`: what the group had, and was to have, when the change was planned."""
+    """`first`: what the group had, and was to have, when the change was planned. `leads`: the change
+    is that equipoise leads; else it joins a classic group that has a leader, and stands by.
+    """
 
     change: ChangePlanned
     first: FirstPlan
+    leads: bool
 
 
 async def planned_lead(
     group: str, log: SeatLog, way: Way, plan: Callable[[], Awaitable[FirstPlan | None]], runtime: Runtime, *, evicts: bool
 ) -> PlannedLead | None:
-    """Appends that the group is going to be led, and what that is expected to cost. None: nobody is
-    in the group, equipoise is in it already, or it cannot be asked.
+    """Appends that equipoise is going to lead the group, or to join it, and what that is expected to
+    cost. None: nobody is in the group, equipoise is in it already, or it cannot be asked.
     """
     number = log.state.config_number
     try:
@@ -75,10 +84,13 @@ async def planned_lead(
     if first is None or first.is_led or not first.has:
         return None
     expected = await runtime.run_blocking(partial(first.expected, way, evicts=evicts))
-    planned = attrs.evolve(ChangeWish().planned("lead", way.what, log.state.last_offset, None, number), expected=expected)
+    leads = way.name != "seat" or evicts
+    planned = attrs.evolve(ChangeWish().planned("lead", way.what(leads=leads), log.state.last_offset, None, number), expected=expected)
     log.append(planned)
     _LOG.info("group %s: %s: %s", group, planned.change_id, planned_text(planned))
-    return PlannedLead(change=planned, first=first)
+    for line in first.warnings(way, evicts=evicts):
+        _LOG.info("group %s: %s", group, line)
+    return PlannedLead(change=planned, first=first, leads=leads)
 
 
 class LeadMeasuring:
@@ -86,7 +98,7 @@ class LeadMeasuring:
 
     def __init__(self, connection: Connection, group: str, log: SeatLog, way: Way, planned: PlannedLead, runtime: Runtime) -> None:
         self._connection, self._group, self._log, self._way, self._runtime = connection, group, log, way, runtime
-        self._planned, self._first = planned.change, planned.first
+        self._planned, self._first, self._leads = planned.change, planned.first, planned.leads
         self._began_s = runtime.monotonic_s()
         self._cost = DescribedCost[str](0)
         self._has: Mapping[str, str] = {}
@@ -95,11 +107,16 @@ class LeadMeasuring:
         """Clients that are known by their names: their member ids change when they join again."""
 
     async def run(self, seat: LedSeat) -> None:
-        """Returns when it is over. Raises EquipoiseError when the log fails."""
+        """Returns when it is over. A seat that was to lead, and stands by, has not made the change:
+        another process leads. Raises EquipoiseError when the log fails.
+        """
         self._look(self._first.described(self._named), is_at_rest=False)
         async with self._describing() as describe:
             while self._cost.rested_ms(self._now_ms()) < self._planned.quiet_ms and self._now_ms() < WITHIN_S * 1_000:
                 await asyncio.sleep(LOOK_S)
+                if self._leads and seat.status.stands_by and seat.is_settled:
+                    self._append(verdict_on(self._planned, "replaced"))
+                    return
                 try:
                     described = await describe()
                 except (errors.KafkaError, OSError, EquipoiseError):
@@ -109,11 +126,15 @@ class LeadMeasuring:
         self._end()
 
     def _end(self) -> None:
-        change, now_ms = self._log.state.change, self._now_ms()
+        now_ms = self._now_ms()
+        is_over = self._cost.rested_ms(now_ms) >= self._planned.quiet_ms
+        self._append(measured(self._planned, self._cost.costs(now_ms), is_over=is_over))
+
+    def _append(self, verdict: ChangeMeasured) -> None:
+        change = self._log.state.change
         if change is None or change.planned.change_id != self._planned.change_id:
             return  # other settings are in force
-        is_over = self._cost.rested_ms(now_ms) >= self._planned.quiet_ms
-        for each in self._log.append(measured(self._planned, self._cost.costs(now_ms), is_over=is_over)):
+        for each in self._log.append(verdict):
             if isinstance(each.decision, ChangeJudged):
                 level = logging.WARNING if each.decision.outcome != "at_rest" or each.decision.above else logging.INFO
                 _LOG.log(level, "group %s: %s %s", self._group, self._planned.change_id, judged_text(each.decision))

@@ -22,6 +22,10 @@ class SeatQueue:
         self._runtime = runtime
         self._member = ExtraMember(connection, f"{PREFIX}{group}", "", assignor=None)
         self._beaten_s = 0.0
+        self.seats = 0
+        """How many processes are in the queue, by the last look."""
+        self.first = ""
+        """Member id of the one that leads."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -47,7 +51,9 @@ class SeatQueue:
                 self._member.member_id = ""  # another one behind the process that leads since
             return False
         found = await self._member.describe()
-        return found is not None and min((each.member_id for each in found.carriers), default="") == self._member.member_id
+        ids = [] if found is None else [each.member_id for each in found.carriers]
+        self.seats, self.first = len(ids), min(ids, default="")
+        return bool(ids) and self.first == self._member.member_id
 
     async def leave(self) -> None:
         """Raises KafkaError, OSError."""

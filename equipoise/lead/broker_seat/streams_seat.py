@@ -22,23 +22,35 @@ from equipoise.events.facts import PartitionsObserved
 from equipoise.events.parts import whole
 from equipoise.events.tasks import TaskId
 from equipoise.hosting.runtime import DEPLOYED, Runtime
-from equipoise.kafka.broker_watch import BrokerWatch
-from equipoise.kafka.client import ENDS_S, Admin, TopicPartition, call_off
+from equipoise.kafka.client import Admin, TopicPartition
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup
 from equipoise.kafka.described_groups import DescribedStreamsGroup, read_streams_groups
 from equipoise.kafka.group_requests import StreamsGroupDescribe, own_group_settings, set_group_settings
 from equipoise.kafka.started_clients import reader
+from equipoise.lead.any_seat import AnySeat, unless_stopped
 from equipoise.lead.broker_seat.broker_plan import MARK, MOST_FOLLOWED, BrokerPlan, newest, write_plan
-from equipoise.lead.broker_seat.described_streams import caught_up_copies, is_at_rest, processes_of, question_of, streams_plan, topics_of_streams
+from equipoise.lead.broker_seat.described_streams import (
+    caught_up_copies,
+    is_at_rest,
+    pending_tasks,
+    processes_of,
+    question_of,
+    sources_of_streams,
+    streams_plan,
+    topics_of_streams,
+)
 from equipoise.lead.broker_seat.extra_member import ASSIGNOR, CLIENT_ID, REQUEST_TIMEOUT_MS, ExtraMember, NoBrokerSeatError
 from equipoise.lead.broker_seat.seat_queue import PREFIX, SeatQueue
 from equipoise.lead.seat.log import SeatLog
+from equipoise.lead.seat_status import SeatState, SeatStatus
 from equipoise.statemachine.rejections import rejection_text
 
 _LOG = logging.getLogger(__name__)
 
 LOOK_S, RETRY_S = 0.5, 1.0
+STANDBY_LOOK_S = 10.0
+"""Between two looks at a group that another process leads."""
 TAGS, NAME = "streams.rack.aware.assignment.tags", "streams.assignor.name"
 
 
@@ -51,21 +63,19 @@ class FirstRound:
     is_led: bool
 
 
-class StreamsSeat:
+class StreamsSeat(AnySeat):
     """The seat in one group. Of several processes the one that began first leads."""
 
-    def __init__(self, connection: Connection, group: str, seat_log: SeatLog, runtime: Runtime = DEPLOYED) -> None:
-        self.group = group
-        self._connection, self._log, self._runtime = connection, seat_log, runtime
+    def __init__(self, connection: Connection, group: str, seat_log: SeatLog, runtime: Runtime = DEPLOYED, status: SeatStatus | None = None) -> None:
+        super().__init__(connection, group, seat_log, runtime, status)
+        self._connection = connection
         self._described = ConsumerGroup(connection, group, request_timeout_ms=REQUEST_TIMEOUT_MS, client_id=CLIENT_ID)
         self._topics = ExtraMember(connection, group, "")
         self._queue = SeatQueue(connection, group, runtime)
-        self._brokers = BrokerWatch(f"group {group}", runtime.monotonic_s)
-        self._stopped = asyncio.Event()
         self._number = runtime.wall_us() // 1_000
         self._others: list[str] = []
         """Tags of the group that are no plans."""
-        self._is_in = self._stands_by = False
+        self._is_in = False
         self._has_settings = False
         """Whether the group may have settings of this process."""
         self._led: object = None
@@ -76,19 +86,18 @@ class StreamsSeat:
         """Whether the last round moved tasks, which their members have not all handed over."""
         self._caught_up: Set[tuple[str, TaskId]] = frozenset()
         """Copies that had caught up in the last round: member, task."""
+        self._said_of: list[str] = []
+        """Members of the last round that was logged."""
         self._left_because = ""
         """Why the group is left as it is, as it was said; empty: it is not."""
+        self._noted_s = -STANDBY_LOOK_S
         self._due_s: float | None = None
         self._asked_s: float | None = None
-
-    def stop(self) -> None:
-        """Has `run` give the group back and return."""
-        self._stopped.set()
 
     @property
     def is_settled(self) -> bool:
         """Returns whether it stands by, or the group has what was decided and waits for nothing."""
-        return self._stands_by or (self._is_in and not self._hands_over and self._due_s is None)
+        return self.status.stands_by or (self._is_in and not self._hands_over and self._due_s is None)
 
     async def run(self) -> None:
         """Leads until `stop`. Raises NoBrokerSeatError, and EquipoiseError when the log fails; the
@@ -96,14 +105,10 @@ class StreamsSeat:
         """
         try:
             async with self._topics, self._queue:
-                part = asyncio.create_task(self._take_part())
-                stopped = asyncio.create_task(self._stopped.wait())
                 try:
-                    await asyncio.wait([part, stopped], return_when=asyncio.FIRST_COMPLETED)
-                    if part.done():
-                        part.result()
+                    await unless_stopped(self._take_part(), self._stopped)
                 finally:
-                    await call_off(part, stopped, again_s=ENDS_S)
+                    self.status.become(SeatState.JOINS)
                     if self._has_settings:
                         await self._give_back()
                     with contextlib.suppress(errors.KafkaError, OSError):  # else the broker ends the session
@@ -144,12 +149,16 @@ class StreamsSeat:
     async def _look(self, admin: Admin) -> None:
         asked_s = self._runtime.monotonic_s()
         is_first = await self._queue.is_first()
-        self._brokers.answered(asked_s)
+        self._answered(asked_s)
         if not is_first:
             self._stand_by()
+            if asked_s - self._noted_s >= STANDBY_LOOK_S:
+                self._note(await self._describe(), asked_s)
             return
-        self._stands_by = False
         group = await self._describe()
+        self._note(group, asked_s)
+        if self.status.become(SeatState.LEADS):
+            _LOG.info("group %s: equipoise leads it", self.group)
         if not group.members or group.topology is None or group.assignment_epoch < group.group_epoch:
             return
         led = (sorted((each.member_id, each.process_id) for each in group.members), group.topology)
@@ -176,6 +185,13 @@ class StreamsSeat:
         await self._carry(admin, group, plan)
         self._led, self._caught_up, self._hands_over = led, caught_up, any(each.kind == "move" for each in plan.entries)
 
+    def _note(self, group: DescribedStreamsGroup, asked_s: float) -> None:
+        """Notes what is seen of the group, whoever leads it."""
+        self._noted_s = asked_s
+        self.status.sees(len(processes_of(group)), self._queue.seats)
+        self.status.topics = sources_of_streams(group)
+        self.status.pending = pending_tasks(group) if self.status.leads else 0
+
     def _is_due(self, group: DescribedStreamsGroup, caught_up: Set[tuple[str, TaskId]]) -> bool:
         """Returns whether there may be something to decide, though nothing of the group is new: all
         that moved is handed over, a copy that is waited for has caught up, or the time has come.
@@ -185,9 +201,9 @@ class StreamsSeat:
         return self._due_s is not None and (self._runtime.monotonic_s() >= self._due_s or not caught_up <= self._caught_up)
 
     def _stand_by(self) -> None:
-        if not self._stands_by:
+        if self.status.become(SeatState.STANDS_BY, leader=self._queue.first):
             _LOG.info("group %s: another process leads it: standing by", self.group)
-        self._stands_by, self._is_in, self._has_settings, self._led = True, False, False, None
+        self._is_in, self._has_settings, self._led = False, False, None
 
     async def _describe(self) -> DescribedStreamsGroup:
         answer = await self._described.send(StreamsGroupDescribe(self.group))
@@ -237,13 +253,19 @@ class StreamsSeat:
 
     async def _carry(self, admin: Admin, group: DescribedStreamsGroup, plan: BrokerPlan) -> None:
         began_s, self._epoch = self._runtime.monotonic_s(), group.group_epoch
-        if plan.entries or not self._is_in:
+        is_first = not self._is_in
+        if plan.entries or is_first:
             settings: dict[str, str | None] = {TAGS: ",".join([*self._others, write_plan(plan)])}
             self._has_settings = True
-            await set_group_settings(admin, self.group, settings | ({} if self._is_in else {NAME: ASSIGNOR}))
+            await set_group_settings(admin, self.group, settings | ({NAME: ASSIGNOR} if is_first else {}))
             self._is_in, self._epoch = True, self._epoch + 1
         counts = {kind: sum(each.last - each.first + 1 for each in plan.entries if each.kind == kind) for kind in ("move", "copy", "drop")}
-        _LOG.info(
+        self.status.decided(counts["move"])
+        members = sorted({each.member_id for each in group.members})
+        is_news = bool(plan.entries) or is_first or members != self._said_of
+        self._said_of = members
+        _LOG.log(
+            logging.INFO if is_news else logging.DEBUG,
             "group %s: epoch %d, %d processes, assigned in %.0f ms: %d tasks move, %d copies begin, %d end",
             self.group,
             group.group_epoch,

@@ -46,21 +46,24 @@ class Way:
     without_jar: tuple[int, ...] | None = ()
     heartbeat_ms: int | None = None
 
-    @property
-    def what(self) -> str:
-        """Returns the change that it is for the group."""
+    def what(self, *, leads: bool) -> str:
+        """Returns the change that it is for the group. `leads`: at once; else the seat joins, and
+        its time comes.
+        """
+        if not leads:
+            return "equipoise joins the group, and stands by until its leader ends"
         where = {"seat": "from the seat of its leader", "streams": "from inside the brokers, by its settings", "brokers": "from inside the brokers"}
         return f"equipoise leads the group {where[self.name]}"
 
     def said(self, group: str) -> str:
-        """Says it to an operator."""
+        """Says to an operator how equipoise is going to lead the group."""
         if self.name == "seat":
-            return f"group {group}: led from the seat of its leader, a member of the classic protocol"
+            return f"group {group}: to be led from the seat of its leader, a member of the classic protocol"
         unknown = "; whether brokers have the assignor is not known: the user may not read their settings" if self.without_jar is None else ""
         if self.name == "streams":
-            return f"group {group}: led from inside the brokers (KIP-1071), by settings of the group{unknown}"
+            return f"group {group}: to be led from inside the brokers (KIP-1071), by settings of the group{unknown}"
         taken = "; it is a classic group, and the broker takes it over to the new protocol until equipoise leaves" if self.converts else ""
-        return f"group {group}: led from inside the brokers (KIP-848), by an extra member{taken}{unknown}"
+        return f"group {group}: to be led from inside the brokers (KIP-848), by an extra member{taken}{unknown}"
 
 
 async def way_of(connection: Connection, group: str, *, convert: bool) -> Way:

@@ -14,6 +14,7 @@ import attrs
 
 from equipoise.events.facts import GroupRejoined
 from equipoise.events.fields import MOST_NAME_BYTES, is_hidden
+from equipoise.kafka.group_client import CLIENT_ID
 
 _GIVEN_ID = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 """What brokers append to the client.id to make a member id."""
@@ -38,6 +39,11 @@ class SeatClient:
 def client_of(member_id: str, instance_id: str | None) -> SeatClient:
     """The client behind a member id that the broker gave."""
     return SeatClient(_key(instance_id or member_id), readable(instance_id or _GIVEN_ID.sub("", member_id)) or "client")
+
+
+def is_seat_id(member_id: str) -> bool:
+    """Returns whether a broker has given the id to a seat."""
+    return _GIVEN_ID.sub("", member_id) == CLIENT_ID
 
 
 def clients_of(members: Iterable[tuple[str, str | None]]) -> dict[str, SeatClient]:

@@ -16,18 +16,18 @@ import attrs
 from aiokafka import errors
 
 from equipoise.events.errors import InputError
-from equipoise.hosting.lag_fetching import LagFetcher
 from equipoise.hosting.runtime import DEPLOYED, Runtime
-from equipoise.kafka.broker_watch import BrokerWatch
-from equipoise.kafka.client import ENDS_S, call_off
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import GroupMember
 from equipoise.kafka.embedded_protocol import TopicPartition, read_assignment, read_subscription, write_assignment
 from equipoise.kafka.group_client import COOPERATIVE, COUNTING_PROTOCOLS, PROTOCOLS, Generation, GroupClient, ahead, seat_bucket
+from equipoise.lead.any_seat import AnySeat, unless_stopped
 from equipoise.lead.seat.generation import JoinedClient, SeatSettings, answer, read_members
 from equipoise.lead.seat.log import SeatLog, assigned_changes
 from equipoise.lead.seat.metadata import MetadataClient
 from equipoise.lead.seat.names import SeatClient, client_of, clients_of, is_static, readable
+from equipoise.lead.seat.rebalance_watch import RebalanceWatch
+from equipoise.lead.seat_status import SeatState, SeatStatus
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -37,7 +37,6 @@ HEARTBEAT_S = 0.3
 METADATA_S = 10.0
 LOOK_S = 0.25
 RETRY_S = 0.5
-LAGS_WITHIN_S = 1.0
 EVICTED_HOLD_MS = 10_000
 """An evicted member learns it with its next heartbeat, and joins again."""
 
@@ -54,30 +53,25 @@ class NoSeatError(InputError):
     """The group is none that the seat can lead; the text says why."""
 
 
-@attrs.define
-class SeatStatus:
-    """What the seat does now, for its log lines and tests."""
-
-    leads: bool = False
-    generation: int = -1
-    protocol: str = ""
-    rounds: int = 0
-
-
-class Seat:
+class Seat(AnySeat):
     """The seat in one group. `evict`: takes the present leader out, once, if the group has one."""
 
     def __init__(
-        self, connection: Connection, group: str, seat_log: SeatLog, settings: SeatSettings, *, evict: bool = False, runtime: Runtime = DEPLOYED
+        self,
+        connection: Connection,
+        group: str,
+        seat_log: SeatLog,
+        settings: SeatSettings,
+        *,
+        evict: bool = False,
+        runtime: Runtime = DEPLOYED,
+        status: SeatStatus | None = None,
     ) -> None:
-        self.group = group
+        super().__init__(connection, group, seat_log, runtime, status)
         self._monotonic_s = runtime.monotonic_s
-        self.status = SeatStatus()
-        self._log, self._settings, self._evict = seat_log, settings, evict
+        self._settings, self._evict = settings, evict
         self._client = GroupClient(connection, group)
         self._metadata = MetadataClient(connection, runtime.monotonic_s)
-        self._brokers = BrokerWatch(f"group {group}", runtime.monotonic_s)
-        self._lags = LagFetcher(group_id=group, connection=connection, auto_offset_reset="earliest", timeout_s=LAGS_WITHIN_S)
         self._assigned: dict[str, frozenset[TopicPartition]] = {}
         """Client's key -> what it was assigned last, by whoever led."""
         self._before: list[JoinedClient] = []
@@ -89,37 +83,29 @@ class Seat:
         self._topics: frozenset[str] = frozenset()
         self._counts: Mapping[str, int] = {}
         self._protocols: tuple[str, ...] = PROTOCOLS
-        self._stopped = asyncio.Event()
         self._evicted = False
         self._was_counted = False
         """A leader has assigned partitions to the seat."""
-
-    def stop(self) -> None:
-        """Has `run` leave the group and return."""
-        self._stopped.set()
+        self._rebalances = RebalanceWatch(self.status)
 
     @property
     def is_settled(self) -> bool:
         """Returns whether it leads, or stands by and takes nobody out of the group."""
-        return self.status.leads or (self.status.generation >= 0 and not self._evict and not self._evicted)
+        return self.status.leads or (self.status.stands_by and not self._evict and not self._evicted)
 
     async def run(self) -> None:
         """Takes part until `stop`. Raises NoSeatError, and EquipoiseError when the log fails; the
         seat has left the group then.
         """
-        part = asyncio.create_task(self._take_part())
-        stopped = asyncio.create_task(self._stopped.wait())
         try:
-            await asyncio.wait([part, stopped], return_when=asyncio.FIRST_COMPLETED)
-            if part.done():
-                part.result()
+            await unless_stopped(self._take_part(), self._stopped)
         finally:
-            await call_off(part, stopped, again_s=ENDS_S)
             await self._leave()
             await asyncio.gather(self._client.close(), self._metadata.close())
 
     async def _leave(self) -> None:
-        led, self.status.leads = self.status.leads, False
+        led = self.status.leads
+        self.status.become(SeatState.JOINS)
         try:
             await self._client.leave()
             _LOG.info("group %s: left%s", self.group, "; a member leads it now, if there is one" if led else "")
@@ -137,12 +123,15 @@ class Seat:
             except MEMBERSHIP_ERRORS as error:
                 if isinstance(error, errors.UnknownMemberIdError):
                     self._client.member_id = ""
+                    self._rebalances.out_of_group(is_away=self._brokers.is_away)
                 _LOG.info("group %s: joins again: %s", self.group, type(error).__name__)
+                if isinstance(error, errors.RebalanceInProgressError):
+                    continue  # it is in the group, and others lead as before
             except (errors.KafkaError, OSError) as error:
                 if not self._brokers.noted("joining", error):
                     _LOG.warning("group %s: %s: %s; trying again", self.group, type(error).__name__, error)
                 await asyncio.sleep(RETRY_S)
-            self.status.leads = False
+            self.status.become(SeatState.JOINS)
 
     async def _asked(self, what: str, request: Callable[[], Awaitable[T]]) -> T:
         """The answer to a request that changes nothing, of whichever broker is the coordinator: it
@@ -160,7 +149,7 @@ class Seat:
                     raise
                 await asyncio.sleep(RETRY_S)
             else:
-                self._brokers.answered(asked_s)
+                self._answered(asked_s)
                 return answer
 
     async def _heartbeat(self) -> None:
@@ -168,10 +157,10 @@ class Seat:
 
     async def _generations(self) -> None:
         while True:
-            generation = await self._enter() if not self._client.member_id else await self._client.join(self._protocols)
+            with self._rebalances.joining():
+                generation = await self._enter() if not self._client.member_id else await self._client.join(self._protocols)
             if not generation.leader:
                 raise NotClassicError(f"--group {self.group}: the broker assigns its partitions itself (KIP-848), so it has no leader's seat")
-            self.status.generation, self.status.protocol = generation.number, generation.protocol
             self._protocols = (generation.protocol, *(each for each in PROTOCOLS if each != generation.protocol))
             if generation.leader == self._client.member_id:
                 await self._lead(generation)
@@ -227,7 +216,7 @@ class Seat:
         """Another member leads: takes nothing, and remembers what the others have. Returns when the
         leader assigns partitions to the seat, which has left the group then.
         """
-        self.status.leads = False
+        self.status.become(SeatState.STANDS_BY, leader=readable(generation.leader))
         _LOG.info("group %s: generation %d, led by %s: standing by", self.group, generation.number, readable(generation.leader))
         assigned = await self._client.sync([])
         try:
@@ -254,6 +243,8 @@ class Seat:
                 continue
             await self._heartbeat()  # still the same generation
             self._remember(description.members)
+            self._rebalances.over(each.member_id for each in description.members)
+            self.status.topics = frozenset(topic for each in self._before for topic in each.subscription.topics)
             remembered = True
             if self._evict:
                 self._evict = False
@@ -291,10 +282,13 @@ class Seat:
         if generation.protocol not in PROTOCOLS:
             raise NoSeatError(_unknown_protocol(self.group, generation.protocol))
         began_s = self._monotonic_s()
-        self.status.leads = True
+        self._rebalances.over(member_id for member_id, _, _ in generation.members)
         assignments, waiting = await self._assign(generation)
         await self._client.sync([(member_id, write_assignment(assigned)) for member_id, assigned in assignments.items()])
-        self.status.rounds += 1
+        if self.status.become(SeatState.LEADS):
+            _LOG.info("group %s: equipoise leads it, from generation %d on", self.group, generation.number)
+        self.status.decided(sum(len(each.revoking) for each in self._log.state.members.values()))
+        self.status.topics = self._topics
         clients = clients_of((member_id, instance_id) for member_id, instance_id, _ in generation.members)
         self._assigned = {
             clients[member_id].key: frozenset((topic, number) for topic, of in assigned.items() for number in of)
@@ -346,15 +340,6 @@ class Seat:
             before=before,
         )
         return {member_id: decided.assigned.get(client.key, {}) for member_id, client in read.clients.items()}, decided.waiting
-
-    async def _source_lags(self, counts: Mapping[str, int]) -> Mapping[TopicPartition, int]:
-        if not self._log.deals_by_lag:
-            return {}
-        try:
-            return await self._lags.fetch((topic, number) for topic, count in counts.items() for number in range(count))
-        except (errors.KafkaError, OSError, TimeoutError) as error:
-            _LOG.warning("group %s: cannot fetch lags (%s); dealing by those known before", self.group, type(error).__name__)
-            return {}
 
     async def _stay(self, generation: Generation) -> None:
         """Leads until the next generation is to begin: because the group rebalances, or because

@@ -75,6 +75,10 @@ class ClusterMember:
 
 _ADOPTING = "equipoise-member"
 """What ids of members that hold an adopted group begin with (`equipoise.kafka.held_group`)."""
+SEAT = "equipoise-lead"
+"""Client id of the members by which equipoise leads groups of others."""
+ALONE = "nobody reads"
+"""State of a group that has seats of equipoise, and nobody who reads."""
 
 
 @attrs.frozen(kw_only=True)
@@ -109,16 +113,26 @@ class ObservedGroup:
         return self.kind is GroupKind.OTHER and any(name.startswith(_ADOPTING) for name in self.members)
 
     @property
+    def seats(self) -> dict[str, ClusterMember]:
+        """The members by which equipoise leads the group, or stands by; they read nothing."""
+        return {name: member for name, member in self.members.items() if member.client_id == SEAT}
+
+    @property
+    def readers(self) -> dict[str, ClusterMember]:
+        """The members that are no seats."""
+        return {name: member for name, member in self.members.items() if member.client_id != SEAT}
+
+    @property
     def state(self) -> str:
-        """``empty``; ``assigning``: the target is still to be computed; ``reconciling``: some
+        """``empty``; `ALONE`; ``assigning``: the target is still to be computed; ``reconciling``: some
         member does not have its target yet; ``rebalancing``: a classic group, whose coordinator was
         asked; ``stable``. A classic group stores generations when they are complete, so of its
         stored state only ``empty`` and ``stable`` are seen.
         """
         if self.under_way:
             return "rebalancing"
-        if not self.members:
-            return "empty"
+        if not self.readers:
+            return ALONE if self.members else "empty"
         if kind_is_classic(self.kind):
             return "stable"
         if self.assignment_epoch < self.epoch:

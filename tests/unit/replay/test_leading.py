@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
-from equipoise.replay.importers.groups.leading import could_be_led, led_by
-from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
+from equipoise.replay.importers.groups.leading import could_be_led, is_beside, led_by, seats_of, stands_by
+from equipoise.replay.importers.groups.observed import ALONE, ClusterMember, GroupKind, ObservedGroup
 
 
 def group(kind: GroupKind, *members: ClusterMember, **changed: Any) -> ObservedGroup:
@@ -21,11 +22,12 @@ ONE, SEAT = ClusterMember(member_id="a-1", client_id="a"), ClusterMember(member_
     ("found", "leads", "ways"),
     [
         (group(GroupKind.CLASSIC_CONSUMER, ONE, leader="a-1", protocol="range"), "a", ("seat", "brokers")),
-        (group(GroupKind.CLASSIC_CONSUMER, ONE, SEAT, leader="s-1", protocol="sticky"), "equipoise", ("seat", "brokers")),
+        (group(GroupKind.CLASSIC_CONSUMER, ONE, SEAT, leader="s-1", protocol="sticky"), "equipoise", ()),
+        (group(GroupKind.CLASSIC_CONSUMER, ONE, SEAT, leader="a-1", protocol="sticky"), "a", ()),
         (group(GroupKind.CLASSIC_CONSUMER, ONE, leader="a-1", protocol="mine"), "a", ()),
         (group(GroupKind.CLASSIC_CONSUMER), "", ("seat", "brokers")),
         (group(GroupKind.CONSUMER, ONE), "the broker", ("brokers",)),
-        (group(GroupKind.CONSUMER, ONE, SEAT), "equipoise, in the broker", ("brokers",)),
+        (group(GroupKind.CONSUMER, ONE, SEAT), "equipoise, in the broker", ()),
         (group(GroupKind.CLASSIC_STREAMS, ONE, leader="a-1"), "a", ("rounds",)),
         (group(GroupKind.STREAMS, ONE), "the broker", ("brokers",)),
         (group(GroupKind.CONNECT, ONE, leader="a-1"), "a", ()),
@@ -34,4 +36,22 @@ ONE, SEAT = ClusterMember(member_id="a-1", client_id="a"), ClusterMember(member_
     ],
 )
 def test_leader_and_ways_are_told_by_what_the_coordinator_stored(found: ObservedGroup, leads: str, ways: tuple[str, ...]) -> None:
-    assert (led_by(found), could_be_led(found)) == (leads, ways)
+    assert (led_by(found, {}), could_be_led(found, {})) == (leads, ways)
+
+
+def test_group_of_kafka_streams_is_led_by_the_processes_in_the_group_beside_it() -> None:
+    led, beside = group(GroupKind.STREAMS, ONE), attrs.evolve(group(GroupKind.CONSUMER, SEAT), name="equipoise-lead.g")
+    groups = {each.name: each for each in (led, beside)}
+    assert (led_by(led, groups), could_be_led(led, groups), seats_of(led, groups)) == ("equipoise, in the broker", (), 1)
+    assert [is_beside(each, groups) for each in (led, beside)] == [False, True]
+    assert led_by(led, {**groups, beside.name: attrs.evolve(beside, members={})}) == "the broker", "no process is there any more"
+
+
+def test_seat_is_no_reader() -> None:
+    waiting = group(GroupKind.CLASSIC_CONSUMER, ONE, SEAT, leader="a-1")
+    assert (stands_by(waiting), [*waiting.readers], [*waiting.seats], waiting.state) == (True, ["a-1"], ["s-1"], "stable")
+    assert not stands_by(attrs.evolve(waiting, leader="s-1"))
+    assert not stands_by(group(GroupKind.CONSUMER, ONE, SEAT))
+    assert group(GroupKind.CLASSIC_CONSUMER, SEAT, leader="s-1").state == ALONE
+    assert group(GroupKind.CONSUMER, SEAT).state == ALONE
+    assert group(GroupKind.CONSUMER).state == "empty"
