@@ -416,10 +416,9 @@ def test_spark_what_if_ranks_as_the_plain_function_does(spark: Any, damaged: Pat
 
 
 def test_spark_what_if_says_what_it_needs(fleet: Path) -> None:
-    for options, told in (([], "name what to try"), (["--sweep", "max_warmups=1", "--seeds", "0"], "--seeds 0: simulates nothing")):
-        refused = CliRunner().invoke(main, ["spark", "what-if", str(fleet), *options])
-        assert refused.exit_code == 2
-        assert told in refused.stderr
+    refused = CliRunner().invoke(main, ["spark", "what-if", str(fleet)])
+    assert refused.exit_code == 2
+    assert "name what to try" in refused.stderr
 
 
 # ----------------------------------------------------------------------------------------- recorded
