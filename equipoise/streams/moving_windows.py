@@ -120,19 +120,8 @@ class SessionWindows(AnyWindows[V, A, R]):
         return key_of(place[len(self._by_key) :]), self.query_value(raw)
 
 
-def sessions(
-    name: str,
-    aggregate: Aggregate[V, A, R],
-    *,
-    gap_ms: int,
-    grace_ms: int = 0,
-    emit: str = "update",
-    on_late: OnLate | None = None,
-    state: str | None = None,
-    serde: Serde | None = None,
-) -> SessionWindows[V, A, R]:
-    """Sessions, which a gap of more than `gap_ms` ends. See `SessionWindows`."""
-    return SessionWindows(name, aggregate, gap_ms=gap_ms, grace_ms=grace_ms, emit=emit, on_late=on_late, state=state, serde=serde)
+sessions = SessionWindows
+"""Makes sessions, which a gap of more than `gap_ms` ends."""
 
 
 class SlidingWindows(AnyWindows[V, A, R]):
@@ -254,16 +243,5 @@ class SlidingWindows(AnyWindows[V, A, R]):
         return WindowResult(key_of(place[at:-TIME_BYTES]), max(0, end - self._size_ms), end, self.query_value(raw))
 
 
-def sliding(
-    name: str,
-    aggregate: Aggregate[V, A, R],
-    *,
-    size_ms: int,
-    grace_ms: int = 0,
-    emit: str = "update",
-    on_late: OnLate | None = None,
-    state: str | None = None,
-    serde: Serde | None = None,
-) -> SlidingWindows[V, A, R]:
-    """The last `size_ms` at each record. See `SlidingWindows`."""
-    return SlidingWindows(name, aggregate, size_ms=size_ms, grace_ms=grace_ms, emit=emit, on_late=on_late, state=state, serde=serde)
+sliding = SlidingWindows
+"""Makes windows of the last `size_ms` at each record."""
