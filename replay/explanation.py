@@ -19,7 +19,9 @@ from equipoise.events.records import BaseState, Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.all_clear import AllClear, Grounds, HowComplete, grounds_of
 from equipoise.replay.group_view import TaskRow, preparing_row, task_rows
-from equipoise.replay.history import Candidate, Condition, History, Interval, MoveStory, candidates
+from equipoise.replay.history import Candidate, History, MoveStory, candidates
+from equipoise.replay.numbers import WITHOUT_OWNER, WITHOUT_RUNNER
+from equipoise.replay.owners import Condition, Interval
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.trouble import UNCONFIGURED, parked_text, wrong
 from equipoise.replay.wording import cause_text, clock_text, counted, lag_form, lag_text, preparing_text, reason_text, share_text, span_text
@@ -75,6 +77,8 @@ class Explanation:
     max_warmups: int
     stopped: tuple[Interval, ...]
     """Intervals in which no member ran it."""
+    without: str
+    """What that time is called (`equipoise.replay.numbers`)."""
     first_divergence: int | None
     grounds: Grounds
     """Who decides and reports, and how far the log was read."""
@@ -247,6 +251,7 @@ class _Explaining:
             slots=self.slots,
             max_warmups=self.state.settings.max_warmups,
             stopped=tuple(interval for interval in self.history.intervals if interval.condition is not Condition.RUNNING),
+            without=WITHOUT_OWNER if self.state.phase is GroupPhase.SHADOWING else WITHOUT_RUNNER,
             first_divergence=self.replayer.first_divergence,
             grounds=self.grounds,
         )
@@ -327,9 +332,10 @@ class _Explaining:
         side = "within" if step.lag_records <= acceptable else "over"
         in_time = side == "over" and any(each.member_id == owner and each.caught_up for each in move.candidates)
         and_time = f", but to be restored within {self._acceptable_time()}" if in_time else ""
+        when = "then" if len(move.steps) == 1 else f"when {owner} got it"
         if had_none:
             return f"It had no copy then, and {counted(step.lag_records, 'record')} to restore, {side} {limit}{and_time}."
-        return f"Its copy was {counted(step.lag_records, 'record')} behind then, {side} {limit}{and_time}."
+        return f"Its copy was {counted(step.lag_records, 'record')} behind {when}, {side} {limit}{and_time}."
 
     def _limit(self, member: MemberState | None) -> tuple[int, str]:
         """Acceptable lag of the member's copies in records, apart from speeds, and the setting it

@@ -407,7 +407,7 @@ class Drain:
     def text(self) -> str:
         """``about 40.0 s to go, 10 min 00 s at most``."""
         if self.expected_ms == 0:
-            return f"at once: nothing is to be restored, {span_text(self.left_ms)} at most"
+            return f"at once: no task waits for a restore, {span_text(self.left_ms)} at most"
         about = "time to go not known" if self.expected_ms is None else f"about {span_text(self.expected_ms)} to go"
         late = self.expected_ms is not None and self.expected_ms > self.left_ms
         return f"{about}, {span_text(self.left_ms)} at most{': the rest will stand still while it is restored' if late else ''}"

@@ -3,19 +3,11 @@ shows one task, `timeline` all tasks.
 
 `History` observes a `Replayer` step by step. It keeps changes only, so its size grows with the
 changes of the group and not with the records of its log.
-
-::
-
-    running   the owner was granted the task, and no record shows that it does not run it
-    starting  granted, but the owner waits for a hold or restores state first
-    silent    the owner was silent for longer than its lease, until the leader noticed
-    nobody    no owner
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 import attrs
 
@@ -26,58 +18,13 @@ from equipoise.assignors.lag_aware.options import LagAwareOptions
 from equipoise.assignors.lag_aware.uneven import UNEVEN_SINCE
 from equipoise.assignors.load_balanced.weights import weights
 from equipoise.events.decisions import AssignmentIssued, Move, RoundPlanned
-from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, RoundAsked, Subtopology, TaskReady, TopologyDeclared
+from equipoise.events.facts import AssignmentObserved, LagReported, TaskReady
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.replay.owners import Owners, part_of
 from equipoise.replay.replayer import AssignorCall, ReplayStep
-from equipoise.replay.silence import SilenceFinder, SilentPeriod
+from equipoise.replay.silence import SilenceFinder
 from equipoise.statemachine.state import GroupPhase, GroupState
-
-FAR_BEHIND = 10_000
-"""Lag in records above which a copy takes a while to restore, whatever lag the group accepts."""
-
-
-class Condition(enum.Enum):
-    """The condition of a task during one interval."""
-
-    RUNNING = "running"
-    STARTING = "starting"
-    SILENT = "silent"
-    NOBODY = "nobody"
-
-
-@attrs.frozen(kw_only=True)
-class Interval:
-    """One condition of one task over [`from_ms`, `to_ms`), in wall time of the log. `member_id`
-    None: no owner.
-    """
-
-    task: TaskId
-    member_id: str | None
-    condition: Condition
-    from_ms: int
-    to_ms: int
-    offset: int
-    """Offset of the fact that began it."""
-    generation: int
-
-
-def joined_stretches(intervals: Iterable[Interval]) -> dict[TaskId, list[tuple[int, int]]]:
-    """Returns task -> stretches (from ms, to ms) without a running owner, joined where they touch.
-    `intervals`: by task and time. Tasks without a stretch are absent.
-
-    A member counts as silent from its last fact on, which is up to a heartbeat before a kill.
-    """
-    found: dict[TaskId, list[tuple[int, int]]] = {}
-    for interval in intervals:
-        if interval.condition is Condition.RUNNING:
-            continue
-        so_far = found.setdefault(interval.task, [])
-        if so_far and so_far[-1][1] == interval.from_ms:
-            so_far[-1] = (so_far[-1][0], interval.to_ms)
-        else:
-            so_far.append((interval.from_ms, interval.to_ms))
-    return found
 
 
 @attrs.frozen(kw_only=True)
@@ -197,50 +144,28 @@ class MoveStory:
         return positions[-1] - positions[0] if len(positions) > 1 else None
 
 
-@attrs.define(kw_only=True)
-class _Begun:
-    """The current interval of a task."""
-
-    member_id: str | None
-    condition: Condition
-    from_ms: int
-    offset: int
-    generation: int
-
-
-class History:
+class History(Owners):
     """The history of a group while its log is replayed.
 
     `only`: follow this task and note the candidates of its movements; None: follow all tasks.
-    `silences`: finds silent members; None: by the times of their facts, all of which are observed.
-    `intervals` and `moves` grow with the log. First placements are moves with source None. `finish`
-    closes the open intervals.
+    `silences`: see `Owners`. `intervals` and `moves` grow with the log. First placements are moves
+    with source None. `finish` closes the open intervals.
     """
 
     def __init__(self, only: TaskId | None = None, silences: SilenceFinder | None = None) -> None:
-        self._only = only
-        self.intervals: list[Interval] = []
+        super().__init__(only, silences)
         self.moves: list[MoveStory] = []
         self.waiting: dict[TaskId, MoveStory] = {}
         """Movements that are wanted but have not begun; no decision names them yet."""
         self.under_way: dict[TaskId, MoveStory] = {}
         self._learned: dict[TaskId, MoveStory] = {}
         """Movements that continue while the owner gives the task up and takes it again."""
-        self._open: dict[TaskId, _Begun] = {}
-        self._topology: TopologyDeclared | None = None
-        self._tasks: dict[TaskId, None] = {}
-        """The followed tasks of the current topology."""
-        self._last_owner: dict[TaskId, str] = {}
-        self._silences = SilenceFinder() if silences is None else silences
-        self._starting: dict[str, set[TaskId]] = {}
 
     def observe(self, step: ReplayStep, state: GroupState) -> None:
         """Takes one step. `state`: after the step."""
         record = step.record
-        event = record.event
         if step.base is not None:
-            self._silences.begin(state, record.append_ms)
-            self._note_owners(step, state, {})
+            self.begin(record, state)
             return
         self._note_waiting(step, state)
         self._note_declared(record, state)
@@ -249,18 +174,16 @@ class History:
                 for move in decision.decision.moves:
                     if self._only in (None, move.task):
                         self._note_move(step, state, decision, decision.decision, move)
-        silences = self._silences.note(record, step.decisions, state)
-        self._cut({silence.member_id: silence for silence in silences if not silence.ended})
-        # In a group that something else leads, owners are known from its rounds only.
-        shadowing = state.phase is GroupPhase.SHADOWING
-        by_rounds = isinstance(event, AssignmentObserved | RoundAsked)
-        if by_rounds if shadowing else step.decisions or isinstance(event, MemberLeft | MemberJoined | TopologyDeclared):
-            self._note_owners(step, state, {silence.member_id: silence.from_ms for silence in silences if silence.ended})
-        member_id = getattr(event, "member_id", None)
-        member = None if member_id is None else state.members.get(member_id)
-        is_current = member is not None and member.incarnation == getattr(event, "incarnation", None)
-        if is_current and isinstance(event, LagReported) and self._starting.get(event.member_id):
-            self._note_started(record, state, event.member_id)
+        changed = self.see(record, step.decisions, state)
+        if isinstance(record.event, AssignmentObserved) and state.phase is GroupPhase.SHADOWING:
+            for task, source, owner in changed:
+                if source != owner:
+                    self._note_observed(step, state, record.event, task, source, owner)
+
+    def forget_before(self, append_ms: int) -> None:
+        """Drops intervals and movements that had ended by that time."""
+        self.intervals = [each for each in self.intervals if each.to_ms > append_ms]
+        self.moves = [each for each in self.moves if each.ended_ms is None or each.ended_ms > append_ms]
 
     # Movements
 
@@ -357,78 +280,7 @@ class History:
                 if story is not None and story.destination == record.event.member_id and story.declared_ready_ms is None:
                     story.declared_ready_ms = record.append_ms if _is_ready(state, task, story.destination) else None
 
-    # Owners
-
-    def _cut(self, silences: Mapping[str, SilentPeriod]) -> None:
-        """Marks the tasks of these members as silent for the period, and running after it."""
-        for task, now in self._open.items() if silences else ():
-            silence = silences.get(now.member_id or "")
-            if silence is not None:
-                self._close(task, silence.to_ms, silence.from_ms)
-                self._open[task] = attrs.evolve(now, from_ms=max(now.from_ms, silence.to_ms))
-
-    def _note_owners(self, step: ReplayStep, state: GroupState, fell_silent_ms: Mapping[str, int]) -> None:
-        """`fell_silent_ms`: member -> wall time of its last fact, for members that this step ends."""
-        gone: list[TaskId] = []
-        if state.topology is not self._topology:
-            self._topology = state.topology
-            tasks = state.tasks() if self._only is None else [self._only] if state.has_task(self._only) else []
-            self._tasks = dict.fromkeys(tasks)
-            gone = sorted(self._open.keys() - self._tasks.keys())
-        for task in self._tasks:
-            owner = state.owner.get(task)
-            if owner is not None and state.is_away(owner):
-                owner = None  # it waits for that member, and nobody runs it (docs/protocol.md#m12)
-            now = self._open.get(task)
-            if now is None and owner is None and state.phase is not GroupPhase.LEADING and state.phase is not GroupPhase.SHADOWING:
-                continue  # before the group's first round
-            if now is None or now.member_id != owner or owner in fell_silent_ms:  # the same member may have rejoined as another incarnation
-                self._change_owner(step, state, task, owner, fell_silent_ms)
-        for task in gone:
-            self._close(task, step.record.append_ms)
-            del self._open[task]
-
-    def _change_owner(self, step: ReplayStep, state: GroupState, task: TaskId, owner: str | None, fell_silent_ms: Mapping[str, int]) -> None:
-        record = step.record
-        before = self._open.get(task)
-        if before is not None:
-            silent_ms = None if before.member_id is None else fell_silent_ms.get(before.member_id)
-            self._close(task, record.append_ms, silent_ms)
-        condition = Condition.NOBODY
-        if owner is not None:
-            condition = self._first_condition(state, task, owner)
-            if condition is Condition.STARTING:
-                self._starting.setdefault(owner, set()).add(task)
-            if state.phase is GroupPhase.SHADOWING:
-                self._note_observed(step, state, task, owner)
-            self._last_owner[task] = owner
-        self._open[task] = _Begun(member_id=owner, condition=condition, from_ms=record.append_ms, offset=record.offset, generation=state.generation)
-
-    def _first_condition(self, state: GroupState, task: TaskId, owner: str) -> Condition:
-        """The first condition of a granted task. A ready, near copy starts at once, and so does a
-        task with empty changelogs. Other tasks start when a report shows it.
-
-        Restore times are unknown in a group that something else leads.
-        """
-        part = _part(state, task)
-        if state.phase is GroupPhase.SHADOWING:
-            return Condition.RUNNING
-        if task in state.holds:
-            return Condition.STARTING
-        if part is None or not part.stateful:
-            return Condition.RUNNING
-        ends = [state.end_offsets.get(topic, {}).get(task.partition) for topic in part.changelog_topics]
-        if not any(end is None or end > 0 for end in ends):
-            return Condition.RUNNING
-        member = state.members[owner]
-        near = member.is_caught_up(task, min(FAR_BEHIND, state.acceptable_lag(member)))
-        return Condition.RUNNING if near or member.lags.get(task) is LagSentinel.ACTIVE else Condition.STARTING
-
-    def _note_observed(self, step: ReplayStep, state: GroupState, task: TaskId, owner: str) -> None:
-        source = self._last_owner.get(task)
-        event = step.record.event
-        if source == owner or not isinstance(event, AssignmentObserved):
-            return
+    def _note_observed(self, step: ReplayStep, state: GroupState, event: AssignmentObserved, task: TaskId, source: str | None, owner: str) -> None:
         observed = MoveStep(
             state="observed",
             offset=step.record.offset,
@@ -441,76 +293,6 @@ class History:
             position=_position(state, task, owner),
         )
         self.moves.append(MoveStory(task=task, source=source, destination=owner, steps=[observed], candidates=self._candidates(step, task)))
-
-    def _note_started(self, record: FactRecord, state: GroupState, member_id: str) -> None:
-        """Notes tasks that the member's report shows as running after a restore or a hold."""
-        member = state.members[member_id]
-        starting = self._starting[member_id]
-        for task in sorted(starting):
-            now = self._open.get(task)
-            if now is None or now.member_id != member_id:
-                starting.discard(task)
-                continue
-            part = _part(state, task)
-            runs = task in member.held and (part is None or not part.stateful or member.lags.get(task) in (LagSentinel.ACTIVE, 0))
-            if runs:
-                starting.discard(task)
-                self._close(task, record.append_ms)
-                self._open[task] = _Begun(
-                    member_id=member_id,
-                    condition=Condition.RUNNING,
-                    from_ms=record.append_ms,
-                    offset=record.offset,
-                    generation=now.generation,
-                )
-
-    def _close(self, task: TaskId, at_ms: int, silent_ms: int | None = None) -> None:
-        self.intervals += self._ended(task, at_ms, silent_ms)
-
-    def _ended(self, task: TaskId, at_ms: int, silent_ms: int | None = None) -> Iterator[Interval]:
-        """The open interval as if it ended now. `silent_ms`: time from which the owner was silent;
-        None: it was not.
-        """
-        now = self._open[task]
-        ends = [(now.condition, now.from_ms, at_ms)]
-        if silent_ms is not None and silent_ms < at_ms:
-            silent_ms = max(now.from_ms, silent_ms)
-            ends = [(now.condition, now.from_ms, silent_ms), (Condition.SILENT, silent_ms, at_ms)]
-        for condition, from_ms, to_ms in ends:
-            if from_ms < to_ms:
-                yield Interval(
-                    task=task,
-                    member_id=now.member_id,
-                    condition=condition,
-                    from_ms=from_ms,
-                    to_ms=to_ms,
-                    offset=now.offset,
-                    generation=now.generation,
-                )
-
-    def open_intervals(self, at_ms: int) -> list[Interval]:
-        """Returns what goes on, as if it ended at that time."""
-        return [interval for task in sorted(self._open) for interval in self._ended(task, at_ms)]
-
-    def not_running(self, at_ms: int) -> list[Interval]:
-        """Those of them in which no member runs the task, in rising order."""
-        tasks = [task for task, now in self._open.items() if now.condition is not Condition.RUNNING]
-        return [interval for task in sorted(tasks) for interval in self._ended(task, at_ms)]
-
-    def is_starting(self, member_id: str) -> bool:
-        """Returns whether the member was granted tasks that no report shows as running yet."""
-        return bool(self._starting.get(member_id))
-
-    def forget_before(self, append_ms: int) -> None:
-        """Drops intervals and movements that had ended by that time."""
-        self.intervals = [each for each in self.intervals if each.to_ms > append_ms]
-        self.moves = [each for each in self.moves if each.ended_ms is None or each.ended_ms > append_ms]
-
-    def finish(self, at_ms: int) -> None:
-        """Ends all open intervals at the end of the log."""
-        for task in sorted(self._open):
-            self._close(task, at_ms)
-        self._open.clear()
 
 
 def candidates(problem: AssignmentProblem, task: TaskId, *, by_load: bool = False) -> list[Candidate]:
@@ -565,18 +347,13 @@ def uneven_lags(call: AssignorCall, task: TaskId) -> UnevenLags | None:
     return UnevenLags(uneven_ms=problem.now_ms - since_ms, behind=behind, task_behind=lags[task])
 
 
-def _part(state: GroupState, task: TaskId) -> Subtopology | None:
-    topology = state.topology
-    return None if topology is None else next((part for part in topology.subtopologies if part.subtopology == task.subtopology), None)
-
-
 def _is_ready(state: GroupState, task: TaskId, member_id: str) -> bool:
     return member_id in state.members and task in state.members[member_id].ready
 
 
 def _position(state: GroupState, task: TaskId, member_id: str) -> int | None:
     """Records in the member's copy of the task; None: unknown, or the task has no state."""
-    part = _part(state, task)
+    part = part_of(state, task)
     if part is None or not part.stateful:
         return None
     member = state.members.get(member_id)

@@ -50,8 +50,11 @@ class SilenceFinder:
         """Member -> (incarnation, append time of its last fact in ms)."""
 
     def begin(self, state: GroupState, append_ms: int) -> None:
-        """Begins with the members of a stored state, as if they were heard at that time."""
-        self._heard = {name: (member.incarnation, append_ms) for name, member in state.members.items()}
+        """Begins with the members of a state that was stored at that time: what the group's own
+        clock says of when each was heard last.
+        """
+        silent_ms = {name: state.now_ms - member.last_heard_ms for name, member in state.members.items()}
+        self._heard = {name: (member.incarnation, append_ms - silent_ms[name]) for name, member in state.members.items()}
 
     def note(self, record: FactRecord, decisions: Iterable[DecisionRecord], state: GroupState) -> list[SilentPeriod]:
         """Returns the silent periods that this step ends. `state`: after the step."""

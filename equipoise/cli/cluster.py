@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,22 +18,27 @@ from equipoise.cli.params import brokers_argument, brokers_of, check_recording
 from equipoise.cli.screen import Line, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.replay.importers.groups.observed import ALONE, SEAT
+from equipoise.replay.numbers import LAG, NEVER_COMMITTED
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
     from equipoise.kafka.connection import Connection
     from equipoise.replay.importers.groups.cluster_reading import ClusterReader
+    from equipoise.replay.importers.groups.lag import PartitionLag
     from equipoise.replay.importers.groups.observed import ClusterMember, ObservedGroup, ObservedGroups
 
 _AT_REST = ("stable", "empty")
 _MOST_NAMED = 6
 _ONCE_S = 3600.0
+_AGAIN_S = 1.0
+"""Between two looks at ends, from which it is known whether records come."""
 _DESCRIBED = (
     "__consumer_offsets, which this user may not: groups are described instead, so generations of the classic protocol, since when partitions"
     " are silent, and share groups are not known"
 )
 _WAYS = {"seat": "from a seat (docs/seat.md)", "brokers": "from inside the brokers (docs/seat.md)", "rounds": "by rounds (docs/streams.md)"}
 _ORPHAN = "by equipoise's assignor; no process of equipoise lead is there: nothing is balanced"
+_NO_SAMPLE: tuple[int, dict[str, list[int]]] = (0, {})
 _WITHOUT_WORK = ("share", "other", "offsets only")
 """Kinds of groups whose work is not read."""
 
@@ -48,9 +54,10 @@ def cluster(screen: Screen, place: str, group: str | None) -> None:
 
     `members` counts those that read; a seat of equipoise reads nothing. `work` counts partitions,
     tasks or connectors that a member has, `revoking` those that it still has to give up. `lag`
-    counts the records behind the group's commits. `epoch` is the generation of a classic group,
-    else the group epoch. Of a classic group that is `rebalancing`, --group shows the members that
-    it may be waiting for, and how equipoise could lead it. Share groups are only named.
+    counts the records behind the group's commits. A group that never commits has an unknown lag;
+    the command counts the records that come in a second. `epoch` is the generation of a classic
+    group, else the group epoch. Of a classic group that is `rebalancing`, --group shows the members
+    that it may be waiting for, and how equipoise could lead it. Share groups are only named.
 
     The command reads `__consumer_offsets`, and asks the coordinators which groups rebalance now; it
     joins no group and commits nothing. Where `__consumer_offsets` may not be read, it describes the
@@ -71,10 +78,12 @@ def cluster(screen: Screen, place: str, group: str | None) -> None:
         return
     found = sorted(seen.groups(), key=lambda group: (group.state != ALONE, group.state in _AT_REST, group.state == "empty", group.name))
     rows = [_row(each, seen) for each in found]
+    unknown = [f"{row['group']}: {_behind(row)}" for row in rows if row["never_committed"]]
     columns = ("group", "kind", "state", "members", "work", "revoking", "lag", "epoch", "protocol", "led_by")
     table = Table(columns=(*columns[:-1], "led by"), rows=[[row[column] for column in columns] for row in rows])
     unread = [f"not read: {each}" for each in observed.unread]
-    screen.answer({"groups": rows, "unread": observed.unread, "members": None, "partitions": None}, *unread, table if rows else "no group yet")
+    document = {"groups": rows, "unread": observed.unread, "members": None, "partitions": None}
+    screen.answer(document, *unread, table if rows else "no group yet", *unknown)
 
 
 @attrs.frozen
@@ -84,6 +93,9 @@ class _Seen:
     observed: ObservedGroups
     ends: Mapping[str, list[int]]
     now_ms: int
+    before: Mapping[str, list[int]] = attrs.field(factory=dict)
+    """Ends that were read `took_ms` before `ends`."""
+    took_ms: int = 0
     orphans: frozenset[str] = frozenset()
     """Groups of Kafka Streams whose settings name equipoise's assignor, while no process of
     `equipoise lead` is there.
@@ -95,6 +107,18 @@ class _Seen:
 
         return [group for group in self.observed.groups.values() if not is_beside(group, self.observed.groups)]
 
+    def came(self, lags: Iterable[PartitionLag]) -> int | None:
+        """Returns the records that came in `took_ms` to partitions that were never committed; None:
+        not known.
+        """
+        found = None
+        for each in lags:
+            topic, _, number = each.partition.rpartition("-")
+            before = self.before.get(topic, [])
+            if each.committed is None and each.end is not None and int(number) < len(before):
+                found = (found or 0) + max(0, each.end - before[int(number)])
+        return found
+
 
 def _show(screen: Screen, group: ObservedGroup, seen: _Seen) -> None:
     from equipoise.replay.importers.groups.lag import lags_of
@@ -104,7 +128,7 @@ def _show(screen: Screen, group: ObservedGroup, seen: _Seen) -> None:
     row = _row(group, seen)
     members = [_member(member) for _, member in sorted(group.members.items())]
     partitions = [{**attrs.asdict(each), "lag": each.lag} for each in lags]
-    head = Line(bold(group.name), f"  {group.kind.value}, {group.state}, epoch {group.epoch}; {counted(row['lag'], 'record')} behind")
+    head = Line(bold(group.name), f"  {group.kind.value}, {group.state}, epoch {group.epoch}; {_behind(row)}")
     who = Table(
         columns=("member", "host", "state", "active", "standby", "warm-up", "revoking"),
         rows=[
@@ -138,6 +162,18 @@ def _unread(row: Mapping[str, Any]) -> list[str]:
     if row["state"] != ALONE:
         return []
     return [f"nobody reads: the group has {counted(row['seats'], 'seat')} of equipoise, and no other member; start its clients"]
+
+
+def _behind(row: Mapping[str, Any]) -> str:
+    """Returns how far it is behind, in words."""
+    behind = "" if row["lag"] is None else f"{counted(row['lag'], 'record')} behind"
+    return f"{behind}; {_never(row)}" if behind and row["never_committed"] else behind or _never(row)
+
+
+def _never(row: Mapping[str, Any]) -> str:
+    came = row["came"]
+    text = f"; {counted(came['records'], 'record')} came in {span_text(came['ms'])}" if came is not None else ""
+    return f"{LAG} unknown: {NEVER_COMMITTED}, in {counted(row['never_committed'], 'partition')}{text}"
 
 
 def _led(row: Mapping[str, Any]) -> str:
@@ -188,11 +224,13 @@ def _member(member: ClusterMember) -> dict[str, Any]:
 
 
 def _row(group: ObservedGroup, seen: _Seen) -> dict[str, Any]:
-    from equipoise.replay.importers.groups.lag import lags_of
+    from equipoise.replay.importers.groups.lag import GroupLag, lags_of
     from equipoise.replay.importers.groups.leading import could_be_led, led_by, seats_of, stands_by
 
     groups, is_orphan = seen.observed.groups, group.name in seen.orphans
     leader = led_by(group, groups)
+    lags = lags_of(group, seen.observed.commits, seen.ends, seen.now_ms)
+    behind, came = GroupLag.of(lags), seen.came(lags)
     return {
         "group": group.name,
         "kind": group.kind.value,
@@ -201,7 +239,9 @@ def _row(group: ObservedGroup, seen: _Seen) -> dict[str, Any]:
         "seats": seats_of(group, groups),
         "work": len(group.owners),
         "revoking": sum(len(member.revoking) for member in group.members.values()),
-        "lag": sum(each.lag for each in lags_of(group, seen.observed.commits, seen.ends, seen.now_ms)),
+        "lag": behind.records,
+        "never_committed": behind.never_committed,
+        "came": None if came is None or not behind.never_committed else {"records": came, "ms": seen.took_ms},
         "epoch": group.epoch,
         "protocol": group.protocol,
         "led_by": f"{leader}; equipoise stands by" if stands_by(group) else f"{leader}, {_ORPHAN}" if is_orphan else leader,
@@ -227,9 +267,8 @@ async def _read_cluster(place: str, remark: Callable[[str], None]) -> _Seen:
         for record in records:
             observed.read(record)
         await _note_under_way(observed, connection)
-        ends = await reader.ends({topic for _, topic, _ in observed.commits})
-        orphans = await _orphans(observed, connection)
-    return _Seen(observed, ends, time.time_ns() // 1_000_000, orphans)
+        seen = await _with_ends(observed, reader.ends)
+        return attrs.evolve(seen, orphans=await _orphans(observed, connection))
 
 
 async def _orphans(observed: ObservedGroups, connection: Connection) -> frozenset[str]:
@@ -260,6 +299,25 @@ async def _orphans(observed: ObservedGroups, connection: Connection) -> frozense
     return frozenset(found)
 
 
+async def _with_ends(observed: ObservedGroups, ends: Callable[[Iterable[str]], Awaitable[dict[str, list[int]]]], now_ms: int | None = None) -> _Seen:
+    """Reads the ends of all topics that groups read; of those that members read and have not
+    committed a second time after _AGAIN_S, because only that shows whether records come. `now_ms`:
+    0 where times of commits are not known; None: the time of now.
+    """
+    from equipoise.replay.importers.groups.lag import read_topics
+
+    committed = {(group, topic) for group, topic, _ in observed.commits}
+    never = {topic for name, group in observed.groups.items() for topic in read_topics(group) if (name, topic) not in committed}
+    found = await ends({topic for _, topic in committed} | never)
+    began_s = time.monotonic()
+    before = {topic: found[topic] for topic in never if topic in found}
+    if before:
+        await asyncio.sleep(_AGAIN_S)
+        found = {**found, **await ends(before)}
+    at_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    return _Seen(observed, found, at_ms, before, round((time.monotonic() - began_s) * 1_000))
+
+
 async def _note_under_way(observed: ObservedGroups, connection: Connection) -> None:
     """Adds the rebalances that are not over. Where a coordinator is away, as in an outage, what is
     stored is shown all the same.
@@ -287,8 +345,8 @@ async def _described_cluster(connection: Connection, reader: ClusterReader, rema
             observed.read(record)
         observed.groups = with_under_way(observed.groups, polled.under_way.values())
         observed.unread.append(_DESCRIBED)
-        ends = await polled.ends({topic for _, topic, _ in observed.commits})
-    return _Seen(observed, ends, 0, await _orphans(observed, connection))
+        seen = await _with_ends(observed, polled.ends, 0)
+    return attrs.evolve(seen, orphans=await _orphans(observed, connection))
 
 
 def _read_recording(place: str) -> _Seen:
@@ -305,5 +363,6 @@ def _read_recording(place: str) -> _Seen:
                 observed.commits.pop((commit.group, commit.topic, commit.partition), None)
                 continue
             observed.commits[commit.group, commit.topic, commit.partition] = commit.at_ms, commit.committed
-        now_ms, ends = max(recording.ends(), default=(0, {}), key=lambda sample: sample[0])
-    return _Seen(observed, ends, max([now_ms, *(at_ms for at_ms, _ in observed.commits.values())]))
+        (before_ms, before), (now_ms, ends) = deque([_NO_SAMPLE, _NO_SAMPLE, *recording.ends()], maxlen=2)
+    at_ms = max([now_ms, *(at_ms for at_ms, _ in observed.commits.values())])
+    return _Seen(observed, ends, at_ms, before, now_ms - before_ms)

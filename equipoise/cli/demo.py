@@ -10,6 +10,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Line, Part, Screen, Styled, bold
+from equipoise.replay.numbers import MOVES, UNAVAILABLE
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
@@ -25,10 +26,11 @@ _ABOUT = {
 @command("demo", short_help="Start here: recorded groups, led again by equipoise.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True, help="Folder for logs and pictures.")
 def demo(screen: Screen, out: Path) -> int:
-    """Import two recorded runs of a real Kafka Streams group, and simulate the same inputs (process
-    starts, kills and closes, changelog growth) with equipoise leading. Show what both cost, that
-    every decision replays to the byte, why one task moved, and a picture of both. Needs no Kafka
-    and no network; takes a few seconds.
+    """Import two recorded runs of a real Kafka Streams group. Simulate the same inputs (process
+    starts, kills and closes, changelog growth) twice: as the group was led, and with equipoise
+    leading. Show what was measured and what both cost, that every decision replays to the byte, why
+    one task moved, and a picture of both. The demo needs no Kafka and no network, and takes some
+    seconds.
 
     \b
     Examples:
@@ -61,7 +63,8 @@ def introduction() -> list[Part]:
     return [
         Line(bold("equipoise demo")),
         "A real Kafka Streams group (4.3.1, 26 tasks, 20 of them with state), recorded twice; then the same inputs, led by equipoise.",
-        "unavailable: no record processed for over 1 s; fewest: moves that balance needs; members announce that they close",
+        f"{UNAVAILABLE}: no record of a task processed for over 1 s; for good: it has another owner at the end; fewest: {MOVES} that balance needs",
+        "Members of equipoise say that they close, and whether they will be back.",
     ]
 
 
@@ -83,6 +86,7 @@ def imported_parts(step: Imported) -> list[Part]:
 
 
 def simulated_parts(step: Simulated) -> list[Part]:
+    from equipoise.cli.demo_steps import SEEDS
     from equipoise.cli.simulation import cost_table
 
     verification = step.verification
@@ -90,7 +94,7 @@ def simulated_parts(step: Simulated) -> list[Part]:
     identical = verification.verdict.exit_code == 0
     verdict = Styled(verification.verdict.value, bold=True, colour="green" if identical else "red")
     summary = f"{counted(compared, 'decision')} on {counted(facts, 'fact')} in {step.log}, recomputed and compared byte for byte: "
-    return [cost_table(step.result, brief=True), Line(summary, verdict), *verification.problems]
+    return [cost_table(step.costs, f"mean of {len(SEEDS)} seeds"), Line(summary, verdict), *verification.problems]
 
 
 def explained_parts(step: Explained) -> list[Part]:

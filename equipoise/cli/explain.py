@@ -49,7 +49,7 @@ def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | Moment | No
 
 def explanation_parts(explanation: Explanation) -> list[Part]:
     """The explanation as text and tables."""
-    from equipoise.replay.history import joined_stretches  # loads the solver
+    from equipoise.replay.owners import joined_stretches  # loads the solver
 
     task = explanation.task
     reads = f", which reads {', '.join(explanation.sources)}" if explanation.sources else ""
@@ -66,7 +66,7 @@ def explanation_parts(explanation: Explanation) -> list[Part]:
         stretches = joined_stretches(explanation.stopped).get(task, [])
         times = counted(len(stretches), "stretch", "stretches")
         lasted = span_text(sum(to_ms - from_ms for from_ms, to_ms in stretches))
-        without = f"without a running owner for {lasted}, in {times}" if stretches else "never without a running owner"
+        without = f"{explanation.without} for {lasted}, in {times}" if stretches else f"never {explanation.without}"
         parts.append(f"  Over the whole log it was {without}.")
     parts += _section("What is next?", explanation.what_next)
     if explanation.slots:

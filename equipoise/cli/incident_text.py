@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from equipoise.cli.screen import Line, Part, Table, bold
+from equipoise.replay.numbers import MOVES, NEVER_COMMITTED, UNAVAILABLE, WITHOUT_COMMITS
 from equipoise.replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def group_parts(
 ) -> list[Part]:
     """Returns what happened to one group, in lines and a table; in one line unless `is_told`."""
     unavailable = sum(each.unavailable_ms for each in found)
-    cost = f"{span_text(unavailable)} unavailable, summed over partitions"
+    cost = f"{span_text(unavailable)} {WITHOUT_COMMITS}, summed over partitions"
     if not history.has_records:
         rebalancing = sum(each.rebalancing_ms for each in found)
         cost = f"{span_text(rebalancing)} rebalancing"
@@ -79,7 +80,7 @@ def _table(history: GroupHistory, rows: Sequence[Incident]) -> Table:
                 for each in rows
             ],
         )
-    columns = ("when", "what began it", "members", "rebalances", "moves", "partitions", "longest", "unavailable")
+    columns = ("when", "what began it", "members", "rebalances", MOVES, "partitions", "longest", WITHOUT_COMMITS)
     return Table(
         columns=columns,
         rows=[
@@ -134,6 +135,9 @@ def _standing(incident: Incident) -> str:
     text = ", ".join(f"{partition} {span_text(ms)}" for partition, ms in named[:6])
     more = f" and {counted(len(named) - 6, 'more partition')}" if len(named) > 6 else ""
     whose = f", of {', '.join(incident.whose)}" if incident.whose else ""
+    if incident.cause.name == "UNCOMMITTED":
+        came = counted(sum(gap.came for gap in incident.gaps), "record")
+        return f"{NEVER_COMMITTED}: {text}{more}{whose}; {came} came meanwhile. Whether they were processed is not known"
     return f"stood still: {text}{more}{whose}"
 
 
@@ -145,8 +149,8 @@ def _restore(each: Restore) -> str:
 
 
 def _simulated(found: Counterfactual) -> list[str]:
-    was = f"simulated as it was: {span_text(found.as_it_was_ms)} unavailable, {span_text(found.measured_ms)} measured ({found.error:+.0%})"
-    return [was, *(f"simulated with {each.change}: {span_text(each.unavailable_ms)} unavailable" for each in found.otherwise)]
+    was = f"simulated as it was: {span_text(found.as_it_was_ms)} {UNAVAILABLE}; {span_text(found.measured_ms)} {WITHOUT_COMMITS} ({found.error:+.0%})"
+    return [was, *(f"simulated with {each.change}: {span_text(each.unavailable_ms)} {UNAVAILABLE}" for each in found.otherwise)]
 
 
 def headline(incident: Incident) -> str:

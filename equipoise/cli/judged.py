@@ -105,7 +105,7 @@ class Judging:
         InputError for a change that the group cannot have.
         """
         from equipoise.cli.predicted import parse_change
-        from equipoise.replay.prediction.planned_change import JUDGED_AS, Configure, check_change
+        from equipoise.replay.prediction.planned_change import JUDGED_AS, Configure, Kill, check_change
 
         state = asyncio.run(self._state())
         assert state.config is not None, "a group that a worker leads is configured"
@@ -115,7 +115,8 @@ class Judging:
         check_change(change, state.members)
         self._check_workers()
         predicted = self._predict(state, change)
-        planned = wish.planned(JUDGED_AS[type(change)], change.text(), state.last_offset, predicted, state.config_number)
+        name = "kill" if isinstance(change, Kill) else ""
+        planned = wish.planned(JUDGED_AS[type(change)], change.text(), state.last_offset, predicted, state.config_number, name)
         return asyncio.run(self._write_down(planned, timeout_s))
 
     def unasked(self, state: GroupState, change: PlannedChange) -> ChangePlanned | None:

@@ -186,7 +186,7 @@ def scale_down_parts(found: ScaleDown, drain: Drain, group: str, *, asks: bool =
     columns = ("ask", *(["rack"] if racked else []), "active tasks", "records to restore for it")
     already = f"; leaving already: {', '.join(found.leaving)}" if found.leaving else ""
     staying = f"{counted(found.keep, 'member')} stay{'s' if found.keep == 1 else ''}"
-    head = Line(bold(group), f"  {staying}, {counted(found.restore_records, 'record')} to restore in all{already}")
+    head = Line(bold(group), f"  {staying}, {counted(found.restore_records, 'record')} to restore in all, those of standbys included{already}")
     if not rows:
         return [head, "no member has to leave"]
     parts: list[Part] = [head, f"to drain them: {drain.text()}", ""]

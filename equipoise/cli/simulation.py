@@ -5,21 +5,24 @@ writes what it decides.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from equipoise.cli.output import SIMULATED, new_log, same_place
+from equipoise.cli.output import SIMULATED as SIMULATED_LOG
+from equipoise.cli.output import new_log, same_place
 from equipoise.cli.params import read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.events.settings import GroupSettings
 from equipoise.hosting.changed_settings import with_settings
 from equipoise.log import Log
+from equipoise.replay.numbers import LONGEST_GAP, MEASURED, MOVES, SIMULATED, UNAVAILABLE_TASK_S
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
     from equipoise.replay.recorded_inputs import RecordedInputs
     from equipoise.replay.simulation.run import Progress, SimulationResult
+    from equipoise.replay.whatif.compared import MarkedCost
     from equipoise.replay.whatif.fit import Fit
 
 
@@ -41,11 +44,14 @@ def write_simulation(
     """
     from equipoise.replay.simulation.restored_copies import RestoreModel  # each loads the solver
     from equipoise.replay.simulation.run import Simulation, simulate
+    from equipoise.replay.whatif.compared import action_costs
+    from equipoise.replay.whatif.evaluate import AS_IT_IS, run_configuration
 
     if same_place(log.location, location):
         raise InputError(f"--to {location}: that is the log to read; name another one")
     of_leader, of_group = _of_the_leader(settings)
-    inputs, fitted = outside(screen, log, group=group, announce_closes=of_leader.get("announce_closes", True))
+    recorded, fitted = outside(screen, log, group=group)
+    inputs = recorded.with_closes(of_leader.get("announce_closes", True))
     if restarts_within_s is not None:
         inputs = inputs.with_restarts(round(restarts_within_s * 1_000))
     speed = fitted.records_per_s if restore_speed is None else restore_speed
@@ -56,10 +62,13 @@ def write_simulation(
         seed=seed,
         restore=RestoreModel(records_per_s=speed),
     )
-    with new_log(location, replaces=SIMULATED, force=force) as sink, simulating(screen, inputs) as progress:
+    was = [run_configuration(recorded, AS_IT_IS, seed=seed, speed=speed)] if inputs.imported else []
+    with new_log(location, replaces=SIMULATED_LOG, force=force) as sink, simulating(screen, inputs) as progress:
         result = simulate(inputs, simulation, sink=sink, progress=progress)
-    document = {**result.as_json(), "log": location, "fit": fitted.as_json(), "restore_records_per_s": speed}
-    screen.answer(document, *simulation_parts(result, fitted, speed, location))
+    costs = action_costs(inputs.windows, was, [result])
+    document = {**result.as_json(), "costs": [each.as_json() for each in costs]}
+    document |= {"log": location, "fit": fitted.as_json(), "restore_records_per_s": speed}
+    screen.answer(document, *simulation_parts(result, costs, fitted, speed, location))
 
 
 def _of_the_leader(settings: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
@@ -90,12 +99,12 @@ def leader_value(name: str, text: str, *, option: str) -> Any:
     return text
 
 
-def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: bool) -> tuple[RecordedInputs, Fit]:
+def outside(screen: Screen, log: Log, *, group: str | None) -> tuple[RecordedInputs, Fit]:
     """The recorded inputs of `log`, and the restore speed of its members."""
     from equipoise.replay.inputs_reader import read_recorded_inputs
     from equipoise.replay.whatif.fit import fit
 
-    inputs = read_recorded_inputs(read(screen, log, "reading", group), group=group, announce_closes=announce_closes)
+    inputs = read_recorded_inputs(read(screen, log, "reading", group), group=group, announce_closes=None)
     return inputs, fit(log.read(group=inputs.start.group))
 
 
@@ -126,36 +135,35 @@ def simulating(screen: Screen, inputs: RecordedInputs) -> Iterator[Progress]:
         yield progress
 
 
-def simulation_parts(result: SimulationResult, fitted: Fit, speed: int, location: str) -> list[Part]:
-    """Simulated and recorded cost, and the speeds that the simulation uses."""
+def simulation_parts(result: SimulationResult, costs: Sequence[MarkedCost], fitted: Fit, speed: int, location: str) -> list[Part]:
+    """Simulated and measured cost, and the speeds that the simulation uses."""
     configured = result.configured
     span = span_text(result.end_ms - result.start_ms)
     records = f"{counted(result.facts, 'fact')}, {counted(result.decisions, 'decision')}"
     led = f"led by {configured.assignor} {configured.behaviour_version}"
     head = Line(bold(result.group), f" -> {location}  {span}, {led}: {records}")
-    return [head, "", cost_table(result), closes_text(result), "", *fidelity_parts(fitted, speed, result.seed)]
+    return [head, "", cost_table(costs, f"seed {result.seed}"), closes_text(result), "", *fidelity_parts(fitted, speed, result.seed)]
 
 
-def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
-    """Recorded -> simulated cost for each window, in the terms of `unavailability.json`. `brief`:
-    fewer columns. ``fewest``: the moves that balance needs.
+def cost_table(costs: Sequence[MarkedCost], seeds: str) -> Table:
+    """Compares what each action cost, simulated as it was led and by equipoise, beside what was
+    measured. ``for good``: tasks that moved for good; ``fewest``: the moves that balance needs.
+    `seeds`: of the simulations.
     """
-    from equipoise.replay.inputs_reader import sum_windows
+    from equipoise.replay.whatif.compared import compared
 
-    measures = [each for each in MEASURES if each[0] not in ("tasks", "restored before running")] if brief else MEASURES
-    compared = any(measured is not None for measured in result.measured)
-    title = "what each action cost: recorded (Kafka Streams) -> simulated (equipoise)" if compared else "what it cost"
-    recorded = [{} if measured is None else measured["totals"] for measured in result.measured]
-    compare = [(cost.label.replace("_", " "), before, cost.totals) for cost, before in zip(result.windows, recorded, strict=True)]
-    if len(compare) > 1:
-        compare.append(("in all", sum_windows(recorded), sum_windows([cost.totals for cost in result.windows])))
-    rows = []
-    for label, before, after in compare:
-        cells = [(_cell(before.get(name), scale), _cell(after.get(name), scale)) for _, name, scale in measures]
-        rows.append((label, cells, after["min_moves_for_balance"]))
-    pairs = [_arrows([cells[column] for _, cells, _ in rows]) for column in range(len(measures))]
-    columns = ("action", *(heading for heading, _, _ in measures), "fewest")
-    return Table(columns=columns, rows=[(label, *(pair[i] for pair in pairs), fewest) for i, (label, _, fewest) in enumerate(rows)], title=title)
+    found = compared(costs)
+    is_measured = any(each.measured is not None for each in found)
+    rows: list[tuple[str | int, ...]] = []
+    pairs = [_arrows([(_cell(each.as_it_was, name, scale), _cell(each.led, name, scale)) for each in found]) for _, name, scale in MEASURES]
+    measured = _arrows([("", _cell(each.measured, "unavailable_task_seconds", 1.0)) for each in found])
+    for number, each in enumerate(found):
+        before = [measured[number]] if is_measured else []
+        rows.append((each.action, *before, *(pair[number] for pair in pairs), round(each.led["min_moves_for_balance"])))
+    columns = ("action", *([MEASURED] if is_measured else []), *(heading for heading, _, _ in MEASURES), "fewest")
+    who = " (as it was led -> equipoise)" if any(each.as_it_was is not None for each in found) else ""
+    measured_too = f"{MEASURED} {UNAVAILABLE_TASK_S}, and " if is_measured else ""
+    return Table(columns=columns, rows=rows, title=f"what each action cost: {measured_too}{SIMULATED}{who}, {seeds}")
 
 
 def closes_text(result: SimulationResult) -> str:
@@ -166,20 +174,20 @@ def closes_text(result: SimulationResult) -> str:
 
 
 MEASURES = (
-    ("unavailable task-s", "unavailable_task_seconds", 1),
-    ("tasks", "tasks_unavailable", 1),
-    ("longest s", "longest_silence_ms", 1_000),
-    ("moves", "active_moves", 1),
+    (UNAVAILABLE_TASK_S, "unavailable_task_seconds", 1.0),
+    (f"{LONGEST_GAP}, s", "longest_silence_ms", 1_000.0),
+    (MOVES, "active_moves", 1),
+    ("for good", "net_active_moves", 1),
     ("rounds", "generations", 1),
     ("restored before running", "records_restored_before_running", 1),
 )
-"""(heading, name of the total, divisor)."""
+"""(heading, name of the total, divisor: a float for one decimal)."""
 
 
-def _cell(value: float | None, scale: int) -> str:
-    if value is None:
+def _cell(totals: Mapping[str, float] | None, name: str, scale: float) -> str:
+    if totals is None:
         return ""
-    return f"{value / scale:,.1f}" if scale != 1 or isinstance(value, float) else f"{value:,}"
+    return f"{totals[name] / scale:,.1f}" if isinstance(scale, float) else f"{totals[name] / scale:,.0f}"
 
 
 def _arrows(pairs: Sequence[tuple[str, str]]) -> list[str]:

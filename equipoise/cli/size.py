@@ -13,6 +13,7 @@ from equipoise.cli.predicted import interval_text, read_to_end
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.log import Log
+from equipoise.replay.numbers import UNAVAILABLE_TASK_S
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def size_parts(answer: Sizing) -> list[Part]:
         )
         for each in answer.options
     ]
-    costs = ("task-s unavailable", "at rest, s")
+    costs = (UNAVAILABLE_TASK_S, "at rest, s")
     columns = ("", "members", "longest lag, s", "busiest", "all", "does in", *(f"{way}: {each}" for way in ("there", "back") for each in costs))
     title = "the median of the draws, and between which 95 % of them lie; busiest: utilisation of a member; does in: so many draws"
     parts: list[Part] = [
@@ -108,6 +109,8 @@ def size_parts(answer: Sizing) -> list[Part]:
         Table(columns=columns, rows=rows, title=title),
         Line(bold(answer.line())),
     ]
+    if answer.unpredicted:
+        parts.append(f"what a change costs is not known: {answer.unpredicted}")
     if answer.hold_s is not None:
         often = span_text(round(answer.hold_s * 1_000))
         parts.append(f"change it at most once in {often}: then changes cost no more than a thousandth of the availability")

@@ -15,6 +15,7 @@ from equipoise.cli.output import Kind, check_files, write_file
 from equipoise.cli.params import AT_HELP, OFFSET, Moment, log_argument, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.log import Log
+from equipoise.replay.numbers import LONGEST_GAP, UNAVAILABLE
 from equipoise.replay.wording import cause_text, clock_text, counted, day_text, span_text
 
 if TYPE_CHECKING:
@@ -87,7 +88,11 @@ def head_line(built: Timeline) -> Line:
 
 def timeline_parts(built: Timeline, most_rows: int | None) -> list[Part]:
     """The history as text and tables, each with at most `most_rows` rows (None: all)."""
-    parts: list[Part] = [head_line(built), "", totals_table(built.window_totals()), built.caption, "", lifelines_table(built)]
+    parts: list[Part] = [head_line(built), "", totals_table(built.window_totals(), built.without), built.caption]
+    if built.measured is not None:
+        longest = span_text(built.measured.longest_ms)
+        parts.append(f"{UNAVAILABLE}, {built.measured.source}: {built.measured.task_s:,.1f} task-s; {LONGEST_GAP} {longest}")
+    parts += ["", lifelines_table(built)]
     parts += ["", *_cut(unavailability_table(built), most_rows)]
     parts += ["", *_cut(moves_with_tasks(built), most_rows)]
     parts += ["", *_cut(rounds_table(built), most_rows)]
@@ -103,8 +108,8 @@ def _cut(table: Table, most_rows: int | None) -> list[Part]:
     return [Table(columns=table.columns, rows=table.rows[:most_rows], title=table.title), more]
 
 
-def totals_table(totals: list[Totals]) -> Table:
-    """The cost of each window."""
+def totals_table(totals: list[Totals], without: str) -> Table:
+    """The cost of each window. `without`: what the time without a running owner is called."""
     rows = [
         (
             each.label,
@@ -117,7 +122,7 @@ def totals_table(totals: list[Totals]) -> Table:
         )
         for each in totals
     ]
-    columns = ("window", "length", "rounds", "moves", "task-s without a running owner", "tasks", "longest s")
+    columns = ("window", "length", "rounds", "moves", f"task-s {without}", "tasks", "longest s")
     return Table(columns=columns, rows=rows, title="what it cost")
 
 
@@ -138,7 +143,7 @@ def lifelines_table(built: Timeline) -> Table:
 
 
 def unavailability_table(built: Timeline) -> Table:
-    """Tasks that were without a running owner, longest first."""
+    """Tasks without a running owner, longest first."""
     stopped = built.stopped(built.from_ms, built.to_ms)
     rows = []
     for task, stretches in stopped.items():
@@ -146,7 +151,7 @@ def unavailability_table(built: Timeline) -> Table:
         longest_ms = max(to - since for since, to in stretches)
         rows.append((str(task), len(stretches), total_ms / 1_000, longest_ms / 1_000, clock_text(stretches[0][0])))
     rows.sort(key=lambda row: (-row[2], row[0]))
-    title = f"without a running owner: {len(stopped)} of {counted(len(built.tasks), 'task')}"
+    title = f"{built.without}: {len(stopped)} of {counted(len(built.tasks), 'task')}"
     return Table(columns=("task", "stretches", "s in all", "longest s", "first at"), rows=rows, title=title)
 
 

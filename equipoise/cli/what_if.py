@@ -18,6 +18,7 @@ from equipoise.cli.simulation import leader_value, write_simulation
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.hosting.changed_settings import setting_value
 from equipoise.log import Log
+from equipoise.replay.numbers import MOVES, UNAVAILABLE, UNAVAILABLE_TASK_S, WITHOUT_OWNER
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf
 
 MEASURES = (
-    ("unavailable task-s", "unavailable_task_seconds"),
+    (UNAVAILABLE_TASK_S, "unavailable_task_seconds"),
     ("records restored", "records_restored"),
     ("rebalances", "rebalances"),
     ("imbalanced task-s", "imbalance_task_seconds"),
-    ("moves", "moves"),
+    (MOVES, "moves"),
     ("restored before running", "records_restored_before_running"),
 )
 """(heading, metric)."""
@@ -257,7 +258,7 @@ def answer_parts(answer: WhatIf, advice: Advice) -> list[Part]:
     costs = Table(
         columns=("", "configuration", *(heading for heading, _ in MEASURES)),
         rows=[_row(each, each.configuration.name in best) for each in outcomes if not each.error],
-        title="what each would have cost; less is better; *: no other configuration beats it",
+        title="what each would have cost, simulated; less is better; *: no other configuration beats it",
     )
     properties = kafka_properties(answer)
     lines = ["", *properties.lines()] if properties is not None and answer.outcomes else []
@@ -269,7 +270,8 @@ def fidelity_table(answer: WhatIf) -> Table:
     measured = answer.metrics_source == "measured"
     headings = {metric: heading for heading, metric in MEASURES}
     if not measured:  # the log shows this of it, of the simulated log too
-        headings |= {"unavailable_task_seconds": "task-s without a running owner", "records_restored": "records restored, by reports"}
+        simulated = f"; simulated: {UNAVAILABLE}" if answer.log_shows == WITHOUT_OWNER else ""
+        headings |= {"unavailable_task_seconds": f"task-s {answer.log_shows}{simulated}", "records_restored": "records restored, by reports"}
     rows = [
         (
             headings[each.metric],

@@ -18,7 +18,8 @@ from equipoise.events.records import BaseState
 from equipoise.events.tasks import TaskId
 from equipoise.kafka.client import ENDS_S
 from equipoise.replay.all_clear import Grounds
-from equipoise.replay.history import Interval, MoveStory
+from equipoise.replay.history import MoveStory
+from equipoise.replay.owners import Interval
 from equipoise.replay.prediction.habits import Habits
 from equipoise.replay.sizing.autoscaling import FollowingPolicy, LastAnswer
 from equipoise.replay.sizing.demand import Demand

@@ -36,6 +36,8 @@ class DecidedNews:
     def begin(self, lead: PartitionLead) -> None:
         """Takes the groups as their checkpoints have them, before facts are folded."""
         self._restored = {name: group.machine.state.last_offset for name, group in lead.groups.items()}
+        for name, group in lead.groups.items():
+            self._metrics.begin(name, group.machine.state)
         newest_ms = max([group.machine.state.last_append_ms or 0 for group in lead.groups.values()], default=0)
         self._first = self._recent.lead(self._partition, newest_ms)
 

@@ -20,6 +20,7 @@ from operator import attrgetter
 import attrs
 
 from equipoise.events.facts import GroupConfigured
+from equipoise.replay.numbers import WITHOUT_RUNNER
 from equipoise.replay.wording import setting_text, setting_values
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.group_readings import GroupCondition, Reading, read
@@ -121,14 +122,14 @@ _GAUGES = (
     _Gauge("equipoise_lost_tasks_wait_seconds", "Group time until the last of the waiting lost tasks gets a new owner.", {"": "lost_wait_s"}),
 )
 _PARKED = "Tasks whose handler has failed: their members keep them and handle nothing more in them"
-_UNAVAILABLE = "Task-seconds in which nobody owned a task, its owner waited for a hold, or its owner was silent, by the broker's clock"
+_UNAVAILABLE = f"Task-seconds {WITHOUT_RUNNER}, as a timeline of the log shows them, by the broker's clock"
 
 
 class GroupMetrics:
     """The metrics of one worker's groups. `groups`: returns those that it leads, each with whether
-    its state is that of now. `most`:
-    returns how many of them may be named. `unavailable_s`: unavailable task-seconds of each group;
-    they only rise. `unavailable_in_all_s`: returns those of all groups that were ever led here.
+    its state is that of now. `most`: returns how many of them may be named. `unavailable_s`:
+    task-seconds of each group without a running owner; they only rise. `unavailable_in_all_s`:
+    returns those of all groups that were ever led here.
     """
 
     def __init__(

@@ -20,9 +20,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from equipoise.events.decisions import ChangeJudged, Decision, EventRejected
-from equipoise.events.facts import TopologyDeclared
+from equipoise.events.facts import BaseRequested
 from equipoise.events.records import DecisionRecord, FactRecord
-from equipoise.replay.silence import SilenceFinder
+from equipoise.replay.owners import Owners
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.rejections import is_expected
 from equipoise.statemachine.state import GroupState
@@ -85,17 +85,25 @@ class WorkerMetrics:
             self.rounds.labels(status)
         self.round_seconds = Histogram("equipoise_round_seconds", "Time to answer a round over HTTP.", buckets=_FOLD_S, registry=registry)
         self.unavailable_s: dict[str, float] = {}
-        """Group -> task-seconds in which nobody owned a task, its owner waited for a hold, or its
-        owner was silent, by the broker's clock. They stay while another worker leads the group.
+        """Group -> task-seconds without a running owner (`equipoise.replay.numbers`), by the
+        broker's clock. They stay while another worker leads the group.
         """
         self.unavailable_in_all_s = 0.0
         self._groups = GroupMetrics(lambda: (), lambda: 0, self.unavailable_s, lambda: self.unavailable_in_all_s, lambda: 0.0)
-        self._times: dict[str, _UnavailableTime] = {}
-        """Group -> what is needed to count its unavailable time."""
+        self._counted: dict[str, _CountedGroup] = {}
         self._counted_to: dict[tuple[str, str], int] = {}
         """(log id, group) -> offset up to which unavailability was counted here. `forget` keeps it,
         because takeovers are retried.
         """
+
+    def begin(self, group: str, state: GroupState) -> None:
+        """Begins with a group as its checkpoint has it, before facts are folded: those since then
+        show what a former worker, or none, did not count.
+        """
+        self._counted[group] = self._begun(FactRecord(group, state.last_offset, state.last_append_ms or 0, BaseRequested()), state)
+
+    def _begun(self, record: FactRecord, state: GroupState) -> _CountedGroup:
+        return _CountedGroup(record, state, self._counted_to.get((state.log_id, record.group), -1))
 
     def folded(self, record: FactRecord, decisions: Sequence[DecisionRecord], state: GroupState, *, live: bool, is_new: bool) -> None:
         """Counts one fact and its decisions. `state`: the group's state after it.
@@ -104,9 +112,9 @@ class WorkerMetrics:
         a published decision answers, so that no earlier worker has counted it.
         """
         self._facts.counts[live][record.event.__class__] += 1
-        of_group = self._times.get(record.group)
+        of_group = self._counted.get(record.group)
         if of_group is None:
-            of_group = self._times[record.group] = _UnavailableTime(record, state, self._counted_to.get((state.log_id, record.group), -1))
+            of_group = self._counted[record.group] = self._begun(record, state)
         task_ms = of_group.pass_to(record, decisions, state)
         due_ms, of_group.probing_ms = of_group.probing_ms, state.probing_deadline_ms
         if live and due_ms is not None and due_ms <= state.now_ms:
@@ -127,7 +135,7 @@ class WorkerMetrics:
     def forget(self, groups: Iterable[str]) -> None:
         """Stops counting time for these groups: another worker leads them now."""
         for group in groups:
-            of_group = self._times.pop(group, None)
+            of_group = self._counted.pop(group, None)
             if of_group is not None:
                 self._counted_to[of_group.log_id, group] = of_group.counted_to
 
@@ -159,16 +167,6 @@ class WorkerMetrics:
         """The answer to a scrape, made while other coroutines run."""
         of_groups = await self._groups.page()
         return generate_latest(self.registry) + of_groups
-
-
-def held(state: GroupState) -> int:
-    """Tasks whose owner waits for a hold and is not known to run them. See docs/protocol.md#m5."""
-    return sum(task in state.owner for task in state.holds)
-
-
-def runnable(state: GroupState) -> Multiset[str]:
-    """Member -> number of tasks that it owns without a hold."""
-    return Multiset(owner for task, owner in state.owner.items() if task not in state.holds)
 
 
 class FactCounts(Collector):
@@ -210,52 +208,30 @@ class FoldSeconds(Collector):
         yield metric
 
 
-class _UnavailableTime:
-    """Counts the unavailable task-milliseconds of one group, from the fact `record` on. `state`:
-    after it.
+class _CountedGroup:
+    """Counts the task-milliseconds of one group without a running owner, as its timeline does.
+    `counted_to`: offset of the last fact that was counted.
     """
 
     def __init__(self, record: FactRecord, state: GroupState, counted_to: int) -> None:
         self.log_id = state.log_id
         self.counted_to = counted_to
-        """Offset of the last fact that was counted."""
-        self._silences = SilenceFinder()
         self.probing_ms = state.probing_deadline_ms
         """When the balance was to be evaluated again, after the last fact."""
-        self._owned, self._total = Multiset[str](), -1
-        """Member -> tasks that it owned without a hold, after the last fact that changed any; and
-        their sum.
-        """
-        self._since_ms = record.append_ms
-        self._idle = 0
-        """Tasks that had no owner, or one that waited for a hold, after the last fact."""
-        self._topology: TopologyDeclared | None = None
-        self._tasks = 0
-        """Number of tasks of that topology, the newest."""
-        self._look(state)
-
-    def _look(self, state: GroupState) -> None:
-        self._owned = runnable(state)
-        self._total = self._owned.total()
+        self._owners = Owners()
+        self._owners.begin(record, state)
+        self._most_ms = 0
+        """What was found so far: a clock of brokers may go back."""
 
     def pass_to(self, record: FactRecord, decisions: Sequence[DecisionRecord], state: GroupState) -> int:
-        """The task-milliseconds that end with this fact: of tasks without an owner since the last
-        one, and of silent owners. A silence is known only when it ends, so it is counted all at
-        once.
+        """Returns the task-milliseconds that this fact shows. A silence is known only when it ends,
+        so it is counted all at once.
         """
-        found = self._silences.note(record, decisions, state)
-        task_ms = sum((each.to_ms - each.from_ms) * self._owned[each.member_id] for each in found) if found else 0
-        waiting, owned = held(state) if state.holds else 0, len(state.owner)
-        if decisions or self._total != owned - waiting:
-            self._look(state)
-        if record.append_ms > self._since_ms:
-            task_ms += self._idle * (record.append_ms - self._since_ms)
-            self._since_ms = record.append_ms
-        if self._topology is None or record.event.__class__ is TopologyDeclared:
-            self._topology = topology = state.topology
-            self._tasks = 0 if topology is None else sum(part.partitions for part in topology.subtopologies)
-        self._idle = waiting + (self._tasks - owned if self._tasks > owned else 0)  # an older topology may have had more
-        return task_ms
+        self._owners.see(record, decisions, state)
+        self._owners.intervals.clear()
+        more_ms = max(0, self._owners.stopped_ms(record.append_ms) - self._most_ms)
+        self._most_ms += more_ms
+        return more_ms
 
 
 class PartitionCollector(Collector):

@@ -36,6 +36,7 @@ class Cause(enum.StrEnum):
     CONNECTORS = "connectors or tasks were made, changed or deleted"
     UNSEEN = "a rebalance was begun by something that is not in these files"
     NOTHING = "work stood still without a rebalance"
+    UNCOMMITTED = "members have partitions with records, and never committed"
     OUTSIDE = "offsets were committed by somebody outside the group"
 
 

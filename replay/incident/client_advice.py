@@ -127,6 +127,8 @@ def advice_of(history: GroupHistory, kind: GroupKind, incident: Incident, *, is_
         found.append("look for a process that was removed from the group and works on, or one that has partitions by hand under this group id")
     if cause is Cause.EXPIRED and incident.is_static:
         found.append("static members (group.instance.id) do not leave: set session.timeout.ms as long as a restart takes, and remove one for good")
+    if cause is Cause.UNCOMMITTED:
+        found.append("commit (or set enable.auto.commit): without a commit a restart reads again, or skips, and no tool knows the lag")
     if cause is Cause.NOTHING:
         who = f"at {', '.join(incident.whose)}" if incident.whose else "at the process that has these partitions"
         found.append(f"look {who}: it is a member and polls, but commits nothing")

@@ -112,6 +112,11 @@ class GroupHistory:
         ends = self.ends[place - 1].get(topic, []) if place else []
         return ends[int(number)] if int(number) < len(ends) else None
 
+    def first_end(self, partition: str) -> int:
+        """End offset of a partition in the first sample that has it; 0: none has."""
+        found = (self.end_of(partition, at_ms) for at_ms in self.end_times_ms)
+        return next((end for end in found if end is not None), 0)
+
     def last_commit(self, partition: str, by_ms: int) -> tuple[int, int] | None:
         """Time (ms) and offset of the last commit of a partition by `by_ms`; None: there is none."""
         found = self.commits.get(partition, [])

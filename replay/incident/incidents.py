@@ -34,6 +34,8 @@ OUTSIDE_AFTER_MS = 10_000
 """Commits that come so soon after a member lost a partition are the last of it."""
 LEAST_ALONE_MS = 5_000
 """Work that stood still without a rebalance is told from here on: a slow batch is no incident."""
+LEAST_UNCOMMITTED_MS = 60_000
+"""A group that has just begun commits within this time: Kafka Streams does each 30 s."""
 _MOST_BEFORE = 50
 """Of earlier incidents, the last."""
 _RESTARTS = (Cause.EXPIRED, Cause.LEFT, Cause.GONE, Cause.RESTARTED, Cause.STATIC_BACK)
@@ -59,9 +61,12 @@ def incidents(history: GroupHistory, from_ms: int = 0, until_ms: int = 2**62, ch
         index = places.chain_of(gap)
         (without if index is None else shares[index]).append(gap)
     found = [_incident(chain, loop, share) for (chain, loop), share in zip(looped, shares, strict=True)]
-    found += _without_rebalance(history, without) + _outside(history)
+    found += _without_rebalance(history, without) + _uncommitted(history) + _outside(history)
     found.sort(key=lambda incident: incident.begin_ms)
-    found = [attrs.evolve(each, restores=tuple(restores(history, each.gaps))) if each.gaps else each for each in found]
+    found = [
+        attrs.evolve(each, restores=tuple(restores(history, each.gaps))) if each.gaps and each.cause is not Cause.UNCOMMITTED else each
+        for each in found
+    ]
     kind = history.states[-1].group.kind if history.states else GroupKind.OTHER
     told: list[Incident] = []
     costs: dict[Cause, list[int]] = {}
@@ -151,6 +156,30 @@ def _without_rebalance(history: GroupHistory, alone: list[Gap]) -> list[Incident
         )
         for each in told
     ]
+
+
+def _uncommitted(history: GroupHistory) -> list[Incident]:
+    """Partitions that members have had for LEAST_UNCOMMITTED_MS, to which records came, and of
+    which there is no commit at all. What these members do with the records nobody can know.
+    """
+    spans: dict[str, tuple[int, int]] = {}
+    last_ms = max(history.end_times_ms, default=0)
+    for state, after in itertools.zip_longest(history.states, history.states[1:]):
+        for work in state.group.owners:
+            for partition in state.group.partitions_of(work):
+                if partition not in history.commits:
+                    spans[partition] = spans.get(partition, (state.at_ms, 0))[0], last_ms if after is None else after.at_ms
+    found: list[Gap] = []
+    for partition, (from_ms, until_ms) in sorted(spans.items()):
+        ends = [history.end_of(partition, at_ms) for at_ms in (from_ms, until_ms)]
+        came = (ends[1] or 0) - (history.first_end(partition) if ends[0] is None else ends[0])
+        if until_ms - from_ms >= LEAST_UNCOMMITTED_MS and came > 0:
+            found.append(Gap(partition, from_ms, until_ms, until_ms - from_ms, came, came, is_long=True))
+    if not found:
+        return []
+    owners = _owners(history, found)
+    begin_ms, end_ms = min(each.from_ms for each in found), max(each.until_ms for each in found)
+    return [Incident(begin_ms=begin_ms, end_ms=end_ms, cause=Cause.UNCOMMITTED, members=owners, chain=(), gaps=tuple(found), whose=owners)]
 
 
 def _owners(history: GroupHistory, gaps: Sequence[Gap]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from equipoise.replay.incident.coordinator_history import GroupHistory
 from equipoise.replay.incident.rebalances import name_of
 from equipoise.replay.incident.unavailable import Gap
 from equipoise.replay.incident.values import Incident
+from equipoise.replay.numbers import LONGEST_GAP, MOVES, WITHOUT_COMMITS
 from equipoise.replay.timelines.build import as_people_sort
 from equipoise.replay.timelines.page import MOST_ROWS, render_data
 from equipoise.replay.wording import counted, day_text, span_text
@@ -53,6 +54,7 @@ def page_data(history: GroupHistory, found: Sequence[Incident], told: Mapping[In
     shown = _Shown(history, from_ms, to_ms)
     gaps = sorted({gap for each in found for gap in each.gaps}, key=lambda gap: (gap.partition, gap.from_ms))
     unavailable_ms = sum(each.unavailable_ms for each in found)
+    longest_ms = max((gap.unavailable_ms for gap in gaps), default=0)
     left_out = len(shown.every) - len(shown.works)
     return {
         "title": f"{history.group}: what happened",
@@ -64,11 +66,10 @@ def page_data(history: GroupHistory, found: Sequence[Incident], told: Mapping[In
         "cards": [
             [f"{len(found):,}", "incidents"],
             [f"{sum(len(each.chain) for each in found):,}", "rebalances"],
-            [f"{sum(each.moves for each in found):,}", "moves: changes of owner"],
-            [span_text(unavailable_ms), "unavailable, summed over partitions"],
-            [span_text(max((gap.unavailable_ms for gap in gaps), default=0)), "longest at a stretch"],
+            [f"{sum(each.moves for each in found):,}", f"{MOVES}: changes of owner"],
+            [span_text(unavailable_ms), f"{WITHOUT_COMMITS}, summed over partitions; {LONGEST_GAP} {span_text(longest_ms)}"],
         ],
-        "columns": ["what began it", "after", "rebalances", "moves", "unavailable"],
+        "columns": ["what began it", "after", "rebalances", MOVES, WITHOUT_COMMITS],
         "totals": [
             [
                 ": ".join([each.cause.value, *([", ".join(each.members)] if each.members else [])]),

@@ -1,4 +1,6 @@
-"""Tells when work stood still: partitions that had records to read, and no commit."""
+"""Tells when work stood still: partitions that had records to read, and no commit
+(`equipoise.replay.numbers.WITHOUT_COMMITS`).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,8 @@ import statistics
 import attrs
 
 from equipoise.replay.incident.coordinator_history import GroupHistory
+from equipoise.replay.numbers import LEAST_GAP_MS
 
-LEAST_MS = 1_000
-"""Shorter gaps are not told from commits that came late."""
 LEAST_LAST_MS = 20_000
 """After the last commit that was recorded, when none has come yet, only longer gaps count."""
 _TIMES_USUAL, _TIMES_SELDOM = 2.0, 8.0
@@ -55,7 +56,7 @@ def gaps(history: GroupHistory) -> list[Gap]:
             after_ms = min((adopted_ms for adopted_ms in adopted if before_ms <= adopted_ms < next_ms), default=next_ms)
             worked_ms = paces.worked_ms(partition, (before_ms, committed), (next_ms, then))
             unavailable_ms = round(after_ms - before_ms - max(usual, worked_ms))
-            if unavailable_ms < LEAST_MS or after_ms - before_ms < _TIMES_USUAL * usual:
+            if unavailable_ms < LEAST_GAP_MS or after_ms - before_ms < _TIMES_USUAL * usual:
                 continue
             if (before_ms, committed) == commits[-1] and unavailable_ms < LEAST_LAST_MS:
                 continue
@@ -65,7 +66,7 @@ def gaps(history: GroupHistory) -> list[Gap]:
                 came, behind = end - committed, max(0, end - then)
                 is_long = 2 * behind >= came or (history.has_every_commit and after_ms - before_ms >= _TIMES_SELDOM * usual)
                 found.append(Gap(partition, before_ms, after_ms, unavailable_ms, came, behind, is_long))
-    stops = [stop for stop in history.stops if stop.until_ms - stop.from_ms >= LEAST_MS]
+    stops = [stop for stop in history.stops if stop.until_ms - stop.from_ms >= LEAST_GAP_MS]
     found += [Gap(each.partition, each.from_ms, each.until_ms, each.until_ms - each.from_ms, came=0, behind=0, is_long=False) for each in stops]
     return sorted(found, key=lambda gap: (gap.from_ms, gap.partition))
 
@@ -81,7 +82,7 @@ class _Paces:
         """Partition -> time of the first commit -> records per ms."""
         for partition, commits in history.commits.items():
             for before, after in itertools.pairwise(commits):
-                if after[0] - before[0] >= LEAST_MS and self._was_there(partition, before[0], after[1]):
+                if after[0] - before[0] >= LEAST_GAP_MS and self._was_there(partition, before[0], after[1]):
                     self._paces.setdefault(partition, {})[before[0]] = (after[1] - before[1]) / (after[0] - before[0])
 
     def _was_there(self, partition: str, at_ms: int, offset: int) -> bool:

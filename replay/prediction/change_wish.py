@@ -28,16 +28,16 @@ class ChangeWish:
     or_undo: bool = False
     at_most_task_s: float | None = None
 
-    def planned(self, kind: str, what: str, offset: int, predicted: Prediction | None, made_from: int | None = None) -> ChangePlanned:
+    def planned(self, kind: str, what: str, offset: int, predicted: Prediction | None, made_from: int | None = None, name: str = "") -> ChangePlanned:
         """Returns the fact for a change of a group whose last fact has this offset. `made_from`:
-        number of its configuration; None: whichever is in force. Raises InputError when it is to be
-        undone, and nothing says what is too much.
+        number of its configuration; None: whichever is in force. `name`: what it is called; "": as
+        its kind. Raises InputError when it is to be undone, and nothing says what is too much.
         """
         expected = () if predicted is None else predicted.expected
         if self.or_undo and not expected and self.at_most_task_s is None:
             raise InputError("--or-undo: nothing could be predicted; say what is too much with --at-most TASK_SECONDS")
         planned = ChangePlanned(
-            change_id=f"{kind}-{offset + 1}",
+            change_id=f"{name or kind}-{offset + 1}",
             kind=kind,
             what=what,
             why=self.why,

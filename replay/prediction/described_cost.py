@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from equipoise.replay.simulation.kafka.consumers import LEAST_SILENCE_MS
+from equipoise.replay.numbers import counted_ms, is_move
 
 Place = TypeVar("Place")
 """A partition or a task."""
@@ -31,8 +31,8 @@ class DescribedCost(Generic[Place]):
         """Takes what a description shows."""
         for place, who in has.items():
             weight = self._weights.get(place, 1)
-            self._moves += weight * (self._last.get(place, who) != who)
-            self._unavailable_ms += weight * _counted(now_ms - self._since_ms.pop(place, now_ms))
+            self._moves += weight * (is_move(self._last.get(place), who))
+            self._unavailable_ms += weight * counted_ms(now_ms - self._since_ms.pop(place, now_ms))
         self._last.update(has)
         for place in self._last.keys() - has.keys():
             self._since_ms.setdefault(place, now_ms)
@@ -47,13 +47,9 @@ class DescribedCost(Generic[Place]):
 
     def costs(self, now_ms: int) -> dict[str, int]:
         """Returns what it has cost until now, by `equipoise.events.facts.JUDGED_METRICS`."""
-        standing_ms = sum(self._weights.get(place, 1) * _counted(now_ms - since_ms) for place, since_ms in self._since_ms.items())
+        standing_ms = sum(self._weights.get(place, 1) * counted_ms(now_ms - since_ms) for place, since_ms in self._since_ms.items())
         return {
             "unavailable_task_ms": self._unavailable_ms + standing_ms,
             "moves": self._moves,
             "rest_ms": (now_ms if self._rest_since_ms is None else self._rest_since_ms) - self._began_ms,
         }
-
-
-def _counted(span_ms: int) -> int:
-    return span_ms if span_ms >= LEAST_SILENCE_MS else 0

@@ -20,6 +20,7 @@ from equipoise.assignors.registry import NEWEST
 from equipoise.events.errors import InputError
 from equipoise.events.facts import JUDGED_METRICS, ExpectedCost
 from equipoise.events.tasks import TaskId
+from equipoise.replay.numbers import MOVES, UNAVAILABLE_TASK_S
 from equipoise.replay.parallel import in_processes
 from equipoise.replay.prediction.change_run import ChangeRun, RunCost
 from equipoise.replay.prediction.draw import Draw
@@ -45,8 +46,8 @@ SMALLEST_RHO = 0.3
 SMALLEST_WIDTH = 0.05
 """Outcomes that differ by less, as a part of their median, are not asked what they depend on."""
 METRICS = {
-    "unavailable_task_seconds": "task-s unavailable",
-    "moves": "moves",
+    "unavailable_task_seconds": UNAVAILABLE_TASK_S,
+    "moves": MOVES,
     "records_restored": "records restored",
     "rest_s": "seconds until at rest",
 }
@@ -172,10 +173,14 @@ def predict_in_turn(
     return [_predicted(present, habits, change, [costs[number][place] for number in range(runs)], draws) for place, change in enumerate(changes)]
 
 
+class UnknownSpeedError(InputError):
+    """A change makes members restore, and nothing shows how fast they do."""
+
+
 def _predicted(present: PresentGroup, habits: Habits, change: PlannedChange, costs: Sequence[RunCost], draws: Sequence[Draw]) -> Prediction:
     """Returns the prediction of the runs of one change."""
     if not habits.restore_median and any(each.records_restored for each in costs):
-        raise InputError(
+        raise UnknownSpeedError(
             f"group {present.group!r}: this change makes members restore, and the log shows no restore whose speed could be measured; "
             "name one with --restore-speed"
         )

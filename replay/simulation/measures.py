@@ -1,9 +1,8 @@
 """Costs of a run, per window, by the definitions with which the recorded Kafka Streams runs were
 measured (``unavailability.json``).
 
-A *gap* of a task is a time of more than SILENCE_MS without a processed record. It is counted in
-full, from the last moment before to the first moment after, and belongs to the last window that had
-begun by then. A gap may start EARLY_MS before its window and is then clipped to it.
+A gap (`equipoise.replay.numbers.UNAVAILABLE`) belongs to the last window that had begun by then. It
+may start EARLY_MS before its window and is then clipped to it.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from equipoise.events.decisions import AssignmentIssued, MemberAssigned
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.events.tasks import TaskId
+from equipoise.replay.numbers import counted_ms, is_move
 from equipoise.replay.simulation.world import CopyRestore, Ownership
 from equipoise.statemachine.machine import GroupMachine
 
-SILENCE_MS = 1_000
 EARLY_MS = 1_500
 
 
@@ -94,12 +93,12 @@ def silences(history: Iterable[Ownership], end_ms: int) -> list[ProcessingGap]:
     for task, group in itertools.groupby(history, key=lambda each: each.task):
         last: Ownership | None = None
         for each in group:
-            if last is not None and each.start_ms - last.end_ms > SILENCE_MS:
+            if last is not None and counted_ms(each.start_ms - last.end_ms):
                 gap_ms = each.start_ms - last.end_ms
                 found.append(ProcessingGap(task=task, start_ms=last.end_ms, lasts_ms=gap_ms, from_member=last.member_id, to_member=each.member_id))
             if last is None or each.end_ms >= last.end_ms:
                 last = each
-        if last is not None and end_ms - last.end_ms > SILENCE_MS:
+        if last is not None and counted_ms(end_ms - last.end_ms):
             found.append(ProcessingGap(task=task, start_ms=last.end_ms, lasts_ms=end_ms - last.end_ms, from_member=last.member_id, to_member=None))
     return found
 
@@ -109,7 +108,7 @@ def active_moves(history: Iterable[Ownership]) -> list[ActiveMove]:
     found: list[ActiveMove] = []
     for task, group in itertools.groupby(history, key=lambda each: each.task):
         for before, after in itertools.pairwise(group):
-            if before.member_id != after.member_id:
+            if is_move(before.member_id, after.member_id):
                 found.append(ActiveMove(at_ms=after.start_ms, task=task, from_member=before.member_id, to_member=after.member_id))
     return sorted(found, key=lambda move: (move.at_ms, move.task))
 
@@ -181,7 +180,7 @@ class Costs:
     def window(self, label: str, start_ms: int, end_ms: int) -> WindowCost:
         """Returns the cost of [start_ms, end_ms)."""
         theirs = [self._clip(each, start_ms) for each in self.silences if start_ms - EARLY_MS <= each.start_ms < end_ms - EARLY_MS]
-        theirs = [each for each in theirs if each.lasts_ms > SILENCE_MS]
+        theirs = [each for each in theirs if counted_ms(each.lasts_ms)]
         moves = [move for move in self.moves if start_ms <= move.at_ms < end_ms]
         untouched = self._untouched(start_ms, end_ms)
         before, after = owners_at(self._history, start_ms - 1), owners_at(self._history, end_ms - 1)

@@ -20,7 +20,7 @@ from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.prediction.habits import Habits, HabitsReader, quantile
 from equipoise.replay.prediction.planned_change import Join, Leave, PlannedChange, new_name
-from equipoise.replay.prediction.predict import PredictedInterval, Prediction, predict_in_turn
+from equipoise.replay.prediction.predict import PredictedInterval, Prediction, UnknownSpeedError, predict_in_turn
 from equipoise.replay.prediction.present import PresentGroup, present_of
 from equipoise.replay.prediction.reading import state_beside
 from equipoise.replay.sizing.demand import Demand, DemandReader
@@ -85,6 +85,8 @@ class Sizing:
     """Tasks that have failed, each with its record and how far behind it is: no member processes
     them, and what they need is not in these loads.
     """
+    unpredicted: str = ""
+    """Why it is not known what changes cost; "": it is, or nobody asked."""
 
     def line(self) -> str:
         """Returns the recommendation as one sentence."""
@@ -119,6 +121,7 @@ class Sizing:
             "hot": [str(task) for task in self.hot],
             "parked": list(self.parked),
             "line": self.line(),
+            "unpredicted": self.unpredicted,
             "options": [
                 {
                     "members": each.members,
@@ -167,7 +170,8 @@ def size(
 ) -> Sizing:
     """Returns how many members the group needs so that no record waits longer than `target_lag_s`.
     `member_records_per_s`: what a member can do, where that is known otherwise. `costs`: whether
-    changes are predicted, each with `runs`. Deterministic.
+    changes are predicted, each with `runs`; they are not where no restore speed is known, which
+    the answer says. Deterministic.
 
     Raises InputError where the log holds too little: no loads for FEWEST_BUCKETS minutes, or
     nothing that shows what a member can do; and as `predict` does.
@@ -185,7 +189,12 @@ def size(
     low, high = (count_at(needs, share) for share in (0.025, 0.975))
     middle = min(count_at(needs, MOST), len(tasks))
     rows = sorted({each for each in (1, middle - 2, middle - 1, middle, middle + 1, low, high, now) if 1 <= each <= len(tasks)} | {now})
-    options = [_option(each, found, load, target_lag_s, asked=None if not costs or each == now else (runs, processes, progress)) for each in rows]
+    unpredicted = ""
+    try:
+        options = [_option(each, found, load, target_lag_s, asked=None if not costs or each == now else (runs, processes, progress)) for each in rows]
+    except UnknownSpeedError as error:
+        unpredicted = str(error)
+        options = [_option(each, found, load, target_lag_s, asked=None) for each in rows]
     parked = tuple(f"{task}{parked_text(found.state, task)}" for task in parked_tasks(found.state))
     done = [each.members for each in options if each.met >= MOST]
     recommended = None if parked else min(done, default=None)
@@ -206,6 +215,7 @@ def size(
         hot=load.hot(target_lag_s) if recommended is None else (),
         hold_s=None if there is None else hold_s([there], len(tasks)),
         parked=parked,
+        unpredicted=unpredicted,
     )
 
 

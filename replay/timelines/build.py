@@ -30,8 +30,9 @@ from equipoise.events.facts import (
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.drawing.colours import colour_numbers
-from equipoise.replay.history import History, Interval, MoveStory
+from equipoise.replay.history import History, MoveStory
 from equipoise.replay.inputs_reader import marked_windows
+from equipoise.replay.owners import Interval
 from equipoise.replay.replayer import Replayer, ReplayStep
 from equipoise.replay.silence import SilenceFinder
 from equipoise.replay.timelines.values import CopyInterval, Lifeline, Round, Timeline, changes_owner

@@ -25,6 +25,7 @@ def timeline_document(timeline: Timeline) -> dict[str, Any]:
         "facts": timeline.facts,
         "log_differs_at": timeline.first_divergence,
         "totals": timeline.totals().document(),
+        "measured": None if timeline.measured is None else attrs.asdict(timeline.measured),
         "windows": [each.document() for each in timeline.window_totals()] if timeline.windows else [],
         "members": [attrs.asdict(life) for life in timeline.lifelines],
         "intervals": [

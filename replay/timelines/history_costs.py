@@ -17,7 +17,8 @@ from typing import Any
 import attrs
 
 from equipoise.events.tasks import TaskId
-from equipoise.replay.history import Condition, Interval, MoveStory
+from equipoise.replay.history import MoveStory
+from equipoise.replay.owners import Condition, Interval
 from equipoise.replay.timelines.values import Lifeline, Timeline, changes_owner
 from equipoise.replay.wording import CAUSES
 

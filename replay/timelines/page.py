@@ -15,7 +15,9 @@ from importlib import resources
 from typing import Any
 
 from equipoise.replay.drawing.colours import CAUSE_COLOURS, SCRIPTS, colour_numbers, colour_rules, drawing_file, member_colour
-from equipoise.replay.history import Condition, MoveStory
+from equipoise.replay.history import MoveStory
+from equipoise.replay.numbers import LONGEST_GAP, MOVES, UNAVAILABLE_TASK_S, Unavailable
+from equipoise.replay.owners import Condition
 from equipoise.replay.timelines.build import as_people_sort
 from equipoise.replay.timelines.values import Timeline, changes_owner
 from equipoise.replay.wording import cause_text, counted, day_text, reason_text, span_text
@@ -28,9 +30,11 @@ number of the others.
 _CONDITIONS = {Condition.RUNNING: 0, Condition.STARTING: 1, Condition.SILENT: 2, Condition.NOBODY: 3}
 
 
-def render_page(timeline: Timeline) -> str:
-    """Returns the page as HTML. Equal timelines give equal pages."""
-    return render_data(page_data(timeline), f"{timeline.group} · equipoise timeline")
+def render_page(timeline: Timeline, simulated: Unavailable | None = None) -> str:
+    """Returns the page as HTML. `simulated`: for how long tasks were unavailable in a simulation of
+    the run, which its log does not show. Equal arguments give equal pages.
+    """
+    return render_data(page_data(timeline, simulated), f"{timeline.group} · equipoise timeline")
 
 
 def render_data(drawn: Mapping[str, Any], title: str) -> str:
@@ -58,9 +62,9 @@ def _in_one_script(modules: Iterable[str]) -> str:
     return "".join(_NOT_IN_PAGES.sub("", module) for module in modules)
 
 
-def page_data(timeline: Timeline) -> dict[str, Any]:
+def page_data(timeline: Timeline, simulated: Unavailable | None = None) -> dict[str, Any]:
     """Returns what the page's script draws, JSON-ready: times in milliseconds since `from`, members
-    and tasks as indices, no member as -1.
+    and tasks as indices, no member as -1. `simulated`: see `render_page`.
     """
     tasks = _drawn_tasks(timeline)
     index = {task: number for number, task in enumerate(tasks)}
@@ -81,13 +85,17 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
         "from": start_ms,
         "to": timeline.to_ms - start_ms,
         "cards": [
-            [f"{totals.moves:,}", "moves: changes of owner"],
+            *(
+                [f"{each.task_s:,.1f}", f"{UNAVAILABLE_TASK_S}, {each.source}; {LONGEST_GAP} {span_text(each.longest_ms)}"]
+                for each in (timeline.measured, simulated)
+                if each is not None
+            ),
+            [f"{totals.moves:,}", f"{MOVES}: changes of owner"],
             [f"{totals.rounds:,}", "rounds"],
-            [f"{totals.stopped_ms / 1_000:,.1f}", "task-s without a running owner"],
-            [span_text(totals.longest_ms), "longest at a stretch"],
+            [f"{totals.stopped_ms / 1_000:,.1f}", f"task-s {timeline.without}; {LONGEST_GAP} {span_text(totals.longest_ms)}"],
             [f"{totals.tasks_stopped:,} of {len(timeline.tasks):,}", "tasks ever without one"],
         ],
-        "columns": ["window", "length", "rounds", "moves", "task-s without a running owner", "tasks", "longest"],
+        "columns": ["window", "length", "rounds", MOVES, f"task-s {timeline.without}", "tasks", "longest"],
         "totals": [
             [
                 each.label.replace("_", " "),

@@ -8,7 +8,10 @@ from typing import Any
 import attrs
 
 from equipoise.events.tasks import TaskId
-from equipoise.replay.history import Interval, MoveStory, joined_stretches
+from equipoise.replay.history import MoveStory
+from equipoise.replay.inputs_reader import sum_windows
+from equipoise.replay.numbers import MEASURED, UNAVAILABLE, WITHOUT_OWNER, WITHOUT_RUNNER, Unavailable, is_move, sum_gaps
+from equipoise.replay.owners import Interval, joined_stretches
 from equipoise.replay.recorded_inputs import Window
 
 
@@ -126,16 +129,28 @@ class Timeline:
         return "equipoise decides, and the group carries it out" if self.verdicts else "led by its own leader"
 
     @property
+    def without(self) -> str:
+        """Returns what the time is called that the log shows without a running owner."""
+        return WITHOUT_OWNER if self.led_by == "external" else WITHOUT_RUNNER
+
+    @property
     def caption(self) -> str:
-        """Returns the definition of "without a running owner" for this log, which differs from that
-        of a measurement in the cluster itself.
-        """
+        """Returns where that time comes from, and what it is not."""
         if self.led_by == "external":
-            return "without a running owner: in the log, which shows no restores; what was measured at the records themselves is longer"
+            return f"{self.without}: from the log, which shows no restores; {UNAVAILABLE}, as measured at the records, is longer"
         return (
-            "without a running owner: in the log, from a dead owner's last report to the first that shows the next one running; "
-            "unavailable, as what-if --to measures it at the records, is shorter"
+            f"{self.without}: from the log, from the last report of a running owner to the first that shows the next one running; "
+            f"{UNAVAILABLE}, as measured at the records or simulated, is shorter"
         )
+
+    @property
+    def measured(self) -> Unavailable | None:
+        """Returns what was measured in the marked windows together; None: not in each of them."""
+        totals = [each.measured["totals"] for each in self.windows if each.measured is not None]
+        if not totals or len(totals) < len(self.windows):
+            return None
+        whole = sum_windows(totals)
+        return Unavailable(task_s=round(whole["unavailable_task_seconds"], 1), longest_ms=whole["longest_silence_ms"], source=MEASURED)
 
     def totals(self, label: str = "all", from_ms: int | None = None, to_ms: int | None = None) -> Totals:
         """Returns the costs of [from_ms, to_ms). None: the log's own ends, the last moment
@@ -143,7 +158,7 @@ class Timeline:
         """
         start_ms = self.from_ms if from_ms is None else from_ms
         end_ms = self.to_ms + 1 if to_ms is None else to_ms
-        stretches = self.stopped(start_ms, end_ms)
+        sums = sum_gaps(self.stopped(start_ms, end_ms))
         moved = [move for move in self.moves if changes_owner(move) and start_ms <= (move.ended_ms or 0) < end_ms]
         return Totals(
             label=label,
@@ -151,9 +166,9 @@ class Timeline:
             to_ms=self.to_ms if to_ms is None else to_ms,
             moves=len(moved),
             rounds=sum(start_ms <= each.append_ms < end_ms for each in self.rounds),
-            stopped_ms=sum(to - since for of_task in stretches.values() for since, to in of_task),
-            tasks_stopped=len(stretches),
-            longest_ms=max((to - since for of_task in stretches.values() for since, to in of_task), default=0),
+            stopped_ms=sums.total_ms,
+            tasks_stopped=sums.tasks,
+            longest_ms=sums.longest_ms,
         )
 
     def stopped(self, from_ms: int, to_ms: int) -> dict[TaskId, list[tuple[int, int]]]:
@@ -172,4 +187,4 @@ def changes_owner(move: MoveStory) -> bool:
     """Returns whether the movement gave the task to another member than its last owner. A first
     placement does not.
     """
-    return move.outcome == "granted" and move.source is not None and move.source != move.destination
+    return move.outcome == "granted" and is_move(move.source, move.destination)

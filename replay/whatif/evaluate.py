@@ -21,6 +21,7 @@ from equipoise.events.facts import GroupConfigured
 from equipoise.events.records import Entry
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.inputs_reader import sum_windows
+from equipoise.replay.numbers import UNAVAILABLE, WITHOUT_OWNER, WITHOUT_RUNNER
 from equipoise.replay.recorded_inputs import RecordedInputs
 from equipoise.replay.simulation import MemorySink, RestoreModel
 from equipoise.replay.simulation.run import RECORDED, Simulation, SimulationResult, configuration, is_behaviour_version, simulate
@@ -101,7 +102,7 @@ class Deviation:
     all runs, including those with the restore speed at either end of its interval. `error`:
     relative error; 0.2: simulated is 20 % above recorded.
 
-    None: unknown, or nothing was recorded to compare with.
+    None: unknown, or nothing of the same name was recorded to compare with.
     """
 
     metric: str
@@ -130,6 +131,10 @@ class WhatIf:
     fidelity: tuple[Deviation, ...]
     factual: Outcome
     outcomes: tuple[Outcome, ...]
+    log_shows: str = UNAVAILABLE
+    """What the recorded ``unavailable_task_seconds`` are (`equipoise.replay.numbers`): as measured,
+    or as the log shows it. A log of another leader shows something else than its simulation.
+    """
 
     def as_json(self) -> dict[str, Any]:
         """Returns the answer, JSON-ready."""
@@ -194,6 +199,7 @@ def what_if_recorded(
         raise InputError(f"the log of group {inputs.start.group!r} spans {span_ms} ms; there is nothing to play in less than {LEAST_SPAN_MS} ms")
     bar = _Bar(progress, span_ms, (1 + len(speeds.ends) + len(configurations)) * len(seeds))
     seen: list[Metrics] = []
+    log_shows = UNAVAILABLE if recording.metrics_source == "measured" else WITHOUT_OWNER if inputs.imported else WITHOUT_RUNNER
     factual = _outcome(recording, AS_IT_IS, seeds, speeds.used, bar, seen)
     outcomes = tuple(_outcome(recording, each, seeds, speeds.used, bar) for each in configurations)
     return WhatIf(
@@ -205,7 +211,8 @@ def what_if_recorded(
         restore_basis=fit.basis if restore_records_per_s is None else "given",
         recorded=recording.recorded,
         metrics_source=recording.metrics_source,
-        fidelity=_fidelity(recording, seeds, speeds, seen, bar),
+        fidelity=_fidelity(recording, seeds, speeds, seen, bar, log_shows),
+        log_shows=log_shows,
         factual=factual,
         outcomes=outcomes,
     )
@@ -351,18 +358,22 @@ def _outcome(recording: Recording, each: Configuration, seeds: Sequence[int], sp
     )
 
 
-def _fidelity(recording: Recording, seeds: Sequence[int], speeds: _Speeds, seen: Sequence[Metrics], bar: _Bar) -> tuple[Deviation, ...]:
-    """Compares recorded with simulated metrics. `seen`: the factual runs; fewer than `seeds` when
-    one failed.
+def _fidelity(
+    recording: Recording, seeds: Sequence[int], speeds: _Speeds, seen: Sequence[Metrics], bar: _Bar, log_shows: str
+) -> tuple[Deviation, ...]:
+    """Compares recorded with simulated metrics, those of one name. `seen`: the factual runs; fewer
+    than `seeds` when one failed.
     """
     ends: list[Metrics] = []
     if len(seen) == len(seeds):
         for speed in speeds.ends:
             _outcome(recording, AS_IT_IS, seeds, speed, bar, ends)
-    return tuple(
+    found = [
         _deviation(metric, getattr(recording.recorded, metric), [getattr(run, metric) for run in seen], [getattr(run, metric) for run in ends])
         for metric in METRICS
-    )
+    ]
+    unlike = "unavailable_task_seconds" if log_shows == WITHOUT_OWNER else ""
+    return tuple(attrs.evolve(each, error=None) if each.metric == unlike else each for each in found)
 
 
 def _deviation(metric: str, recorded: float | None, runs: Sequence[float | None], ends: Sequence[float | None]) -> Deviation:

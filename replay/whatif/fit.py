@@ -31,8 +31,8 @@ from equipoise.events.facts import (
 )
 from equipoise.events.records import BaseState, DecisionRecord, Entry, FactRecord, UnreadRecord
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.replay.history import FAR_BEHIND
 from equipoise.replay.inputs_reader import read_manifest
+from equipoise.replay.owners import FAR_BEHIND
 from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.replay.whatif.restore_speeds import FEWEST_MEASURED, Observation, Speed, estimate_of, speed_of, without_openings
 from equipoise.statemachine import snapshots

@@ -10,7 +10,7 @@ import pytest
 from tools import docstrings
 from tools.docstrings import lacks
 
-MOST = {"headless": 160, "raises": 3}
+MOST = {"headless": 158, "raises": 3}
 """Lower them with each that is mended: `python -m tools.docstrings` lists what is left."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
+from equipoise.console.recent import Recent
+from equipoise.events.records import FactRecord
+from equipoise.log import open_log
+from equipoise.replay import numbers
+from equipoise.replay.whatif.compared import MarkedCost, compared
+from equipoise.replay.wording import span_text
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.worker.metrics import WorkerMetrics
 
 ROOT = Path(__file__).parents[2]
 RUN = "scale-out"
@@ -27,13 +36,23 @@ def asked(*args: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `make demo` says, and where its files are."""
+    out = tmp_path_factory.mktemp("numbers")
+    document: dict[str, Any] = asked("demo", "--out", str(out))["runs"][RUN]
+    return document
+
+
+@pytest.fixture(scope="module")
+def logs(demo: dict[str, Any]) -> dict[str, str]:
     """The recorded run, and its inputs led by equipoise, as the README has both."""
-    folder = tmp_path_factory.mktemp("numbers")
-    recorded, led = str(folder / "recorded.db"), str(folder / "led.db")
-    ask("import", "kafka-streams", RUN, "--to", recorded)
-    ask("what-if", recorded, "--to", led)
-    return {"recorded": recorded, "led": led}
+    return {"recorded": demo["recorded"]["log"], "led": demo["equipoise"]["log"]}
+
+
+def cards(path: str) -> list[str]:
+    """The numbers at the head of a page, each with what it is."""
+    data = json.loads(re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', Path(path).read_text(encoding="utf-8"), re.DOTALL)[1])  # type: ignore[index]
+    return [" ".join(card) for card in data["cards"]]
 
 
 def test_rounds_and_moves_of_an_incident_are_those_of_the_timeline(logs: dict[str, str]) -> None:
@@ -44,19 +63,43 @@ def test_rounds_and_moves_of_an_incident_are_those_of_the_timeline(logs: dict[st
     assert sum(each["moves"] for each in windows) > 100
 
 
-def test_measured_costs_have_one_value(logs: dict[str, str]) -> None:
-    simulated = asked("what-if", logs["recorded"], "--to", str(Path(logs["led"]).with_name("again.db")))
-    (answer,) = asked("what-if", logs["recorded"], "--seeds", "1")["groups"]
-    windows = asked("timeline", logs["recorded"])["windows"]
-    measured = [each["measured"]["totals"] for each in simulated["windows"]]
-    recorded = answer["recorded"]
-    assert recorded["unavailable_task_seconds"] == pytest.approx(sum(each["unavailable_task_seconds"] for each in measured), abs=0.1)
-    assert recorded["moves"] == sum(each["active_moves"] for each in measured) == sum(each["moves"] for each in windows)
-    assert recorded["rebalances"] == sum(each["generations"] for each in measured) == sum(each["rounds"] for each in windows)
+def test_unavailable_time_and_moves_have_one_value_of_each_source(demo: dict[str, Any], logs: dict[str, str]) -> None:
+    """Measured, simulated as it was led, and simulated with equipoise: of the demo, its pages,
+    `what-if`, `timeline`, `incident` and the README.
+    """
+    whole = compared([MarkedCost(**each) for each in demo["equipoise"]["costs"]])[-1]
+    assert whole.measured is not None
+    assert whole.as_it_was is not None
+    (answer,) = asked("what-if", logs["recorded"], "--sweep", "assignor=high_availability")["groups"]
+    (led,) = answer["outcomes"]
+    timeline = asked("timeline", logs["recorded"])
+    for found, metrics in ((whole.measured, answer["recorded"]), (whole.as_it_was, answer["factual"]["metrics"]), (whole.led, led["metrics"])):
+        assert found["unavailable_task_seconds"] == pytest.approx(metrics["unavailable_task_seconds"], abs=0.001)
+        assert (found["active_moves"], found["generations"]) == pytest.approx((metrics["moves"], metrics["rebalances"]), abs=0.001)
+    task_s, longest_ms = whole.measured["unavailable_task_seconds"], whole.measured["longest_silence_ms"]
+    assert timeline["measured"] == {"task_s": pytest.approx(task_s), "longest_ms": longest_ms, "source": "measured"}
+    assert (
+        f"unavailable, measured: {task_s:,.1f} task-s; longest gap {span_text(round(longest_ms))}" in ask("timeline", logs["recorded"]).splitlines()
+    )
+    (group,) = asked("incident", RUN, "--all")["groups"]
+    moved = sum(each["moved"] for each in group["incidents"] if each["cause"] != "first")
+    assert whole.measured["active_moves"] == moved == sum(each["moves"] for each in timeline["windows"])
+
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    after = simulated["windows"]
-    assert f"Moves: **{recorded['moves']} → {sum(each['totals']['active_moves'] for each in after)}**" in readme
-    assert f"**{recorded['unavailable_task_seconds']:,.1f} → {sum(each['totals']['unavailable_task_seconds'] for each in after):,.1f}**" in readme
+    assert f"Measured in the recorded group: {task_s:,.1f} task-seconds, {moved} moves." in readme
+    simulated = [each["unavailable_task_seconds"] for each in (whole.as_it_was, whole.led)]
+    assert f"**{simulated[0]:,.1f} → {simulated[1]:,.1f}** unavailable task-seconds" in readme
+    pages = {name: cards(demo["drawn"][name]["html"]) for name in ("recorded", "equipoise")}
+    assert pages["recorded"][0].startswith(f"{task_s:,.1f} unavailable task-s, measured; longest gap {span_text(round(longest_ms))}")
+    for page, of in zip((pages["recorded"][1], pages["equipoise"][0]), (whole.as_it_was, whole.led), strict=True):
+        longest = span_text(round(of["longest_silence_ms"]))
+        assert page == f"{of['unavailable_task_seconds']:,.1f} unavailable task-s, simulated, mean of 3 seeds; longest gap {longest}"
+
+
+def test_recording_of_commits_calls_what_it_knows_by_another_name() -> None:
+    text = ask("incident", RUN, "--all")
+    assert " without commits, summed over partitions" in text
+    assert not re.search(r"unavailable(?!; \S+ .*without commits)", re.sub(r"simulated .*", "", text))
 
 
 @pytest.mark.parametrize("name", ["recorded", "led"])
@@ -81,7 +124,7 @@ def test_decisions_of_a_simulation_are_those_that_are_verified(logs: dict[str, s
 
 
 @pytest.mark.parametrize("name", ["recorded", "led"])
-def test_time_without_a_running_owner_has_one_value(logs: dict[str, str], name: str) -> None:
+def test_time_without_a_running_owner_has_one_value(demo: dict[str, Any], logs: dict[str, str], name: str) -> None:
     """Of the timeline, task by task in explain, and as the cost that what-if reads from a log."""
     timeline = asked("timeline", logs[name])
     of_tasks = {each["task"]: each["stretches"] for each in timeline["not_running"]}
@@ -91,7 +134,8 @@ def test_time_without_a_running_owner_has_one_value(logs: dict[str, str], name: 
         lasted = sum(each["to_ms"] - each["from_ms"] for each in of_tasks.get(task, []))
         explained = asked("explain", logs[name], "--task", task)
         assert sum(each["to_ms"] - each["from_ms"] for each in explained["not_running"]) == lasted
-        without = re.search(r"without a running owner(?: for [^,]+, in (\d+) stretch)?", ask("explain", logs[name], "--task", task))
+        called = {"recorded": "without an owner", "led": "without a running owner"}[name]
+        without = re.search(rf"{called}(?: for [^,]+, in (\d+) stretch)?", ask("explain", logs[name], "--task", task))
         assert without
         assert int(without[1] or 0) == len(of_tasks.get(task, []))
         if lasted:
@@ -99,6 +143,51 @@ def test_time_without_a_running_owner_has_one_value(logs: dict[str, str], name: 
         moved = [each["began_ms"] for each in explained["moves"] if each["source"] is not None]
         assert moved == [each["began_ms"] for each in moves if each["task"] == task]
     assert sum(map(len, of_tasks.values())) > 0
+    totals = timeline["totals"]
+    assert cards(demo["drawn"]["recorded" if name == "recorded" else "equipoise"]["html"])[-2] == (
+        f"{totals['stopped_ms'] / 1_000:,.1f} task-s {called}; longest gap {span_text(totals['longest_ms'])}"
+    )
+
+
+def test_metric_and_console_count_what_the_timeline_shows(logs: dict[str, str]) -> None:
+    totals = asked("timeline", logs["led"])["totals"]
+    counts, recent, machine = WorkerMetrics(), Recent(), GroupMachine()
+    with open_log(logs["led"]) as log:
+        for record in (entry for entry in log.read() if isinstance(entry, FactRecord)):
+            decisions = machine.step(record)
+            if record.group:
+                counts.folded(record, decisions, machine.state, live=True, is_new=True)
+                recent.note(0, record, decisions, machine, [])
+    assert counts.unavailable_s["orders"] == counts.unavailable_in_all_s == pytest.approx(totals["stopped_ms"] / 1_000)
+    shown = recent.groups["orders"].timeline(record.append_ms).totals()
+    assert (shown.stopped_ms, shown.longest_ms, shown.moves) == (totals["stopped_ms"], totals["longest_ms"], totals["moves"])
+
+
+def test_numbers_are_named_where_they_are_defined() -> None:
+    """Each name is in the vocabulary, and no other module spells one out."""
+    vocabulary = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("### Numbers")[2].partition("\n\nA member is")[0]
+    rows = set(re.findall(r"^\| ([a-z ]+) \|", vocabulary, re.MULTILINE)) - {"number"}
+    names = {value for name, value in vars(numbers).items() if name.isupper() and isinstance(value, str)}
+    of_rows = {numbers.UNAVAILABLE, numbers.WITHOUT_RUNNER, numbers.WITHOUT_OWNER, numbers.WITHOUT_COMMITS, numbers.LONGEST_GAP, numbers.MOVES}
+    assert rows == of_rows | {numbers.MOVED_FOR_GOOD, numbers.LAG} <= names
+    labels = (numbers.UNAVAILABLE_TASK_S, numbers.WITHOUT_RUNNER, numbers.WITHOUT_COMMITS, numbers.LONGEST_GAP, numbers.MOVED_FOR_GOOD)
+    own = re.compile("|".join((*labels, "task-s(econds)? (unavailable|without)", "longest at a stretch")))
+    spelt = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for folder in ("replay", "equipoise", "statemachine", "assignors", "events")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.name != "numbers.py" and not (folder == "equipoise" and (ROOT / path.relative_to(ROOT / folder).parts[0]).is_dir())
+        for node in strings_of(path)
+        if own.search(str(node.value))
+    ]
+    assert spelt == []
+
+
+def strings_of(path: Path) -> list[ast.Constant]:
+    """String constants of a module that are no docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told]
 
 
 def test_costs_that_what_if_reads_from_a_log_are_those_of_its_timeline(logs: dict[str, str]) -> None:

@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,14 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from equipoise.replay.inputs_reader import sum_windows
+from equipoise.replay.numbers import LONGEST_GAP, MEASURED, MOVED_FOR_GOOD, MOVES, SIMULATED, UNAVAILABLE
+from equipoise.replay.whatif.compared import SHOWN, ComparedCost, MarkedCost, compared
 from equipoise.replay.wording import span_text
 from tests.made import hold
 
 ROOT = Path(__file__).parents[2]
 README, BENCHMARKS = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
+RAW = ROOT / "bench" / "results" / "recorded_groups.csv"
 HINT = "not what the demo computes now: run `make pictures`, and look at what it changed"
 
 
@@ -42,45 +43,70 @@ def document(out: Path) -> dict[str, Any]:
     return document
 
 
-def windows(document: dict[str, Any], run: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = document["runs"][run]["equipoise"]["simulation"]["windows"]
-    return found
+def costs_of(document: dict[str, Any], run: str) -> list[MarkedCost]:
+    return [MarkedCost(**each) for each in document["runs"][run]["equipoise"]["costs"]]
 
 
-def both(windows: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the sums: recorded, simulated."""
-    listed = list(windows)
-    return sum_windows([window["measured"]["totals"] for window in listed]), sum_windows([window["totals"] for window in listed])
+def pair(each: ComparedCost, name: str, form: str = "{:,.0f}", scale: float = 1) -> str:
+    """Simulated with Kafka Streams, and with equipoise."""
+    assert each.as_it_was is not None
+    return f"{form.format(each.as_it_was[name] / scale)} → {form.format(each.led[name] / scale)}"
 
 
 def table(document: dict[str, Any]) -> str:
-    lines = ["| action | unavailable task-seconds | longest gap | moves | fewest |", "|---|--:|--:|--:|--:|"]
+    lines = [
+        f"| action | {UNAVAILABLE} task-seconds, {MEASURED} | {SIMULATED} | {LONGEST_GAP}, s | {MOVES} | {MOVED_FOR_GOOD} | fewest |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
     for run in ("scale-out", "rolling"):
-        listed = windows(document, run)
-        rows = [(window["label"].replace("_", " "), window["measured"]["totals"], window["totals"]) for window in listed]
-        for label, before, after in [*rows, (f"**{rows[0][0][0]} in all**", *both(listed))]:
+        rows = compared(costs_of(document, run))
+        for each in rows:
+            assert each.measured is not None
             cells = (
-                f"{before['unavailable_task_seconds']:,.1f} → {after['unavailable_task_seconds']:,.1f}",
-                f"{before['longest_silence_ms'] / 1_000:.1f} s → {after['longest_silence_ms'] / 1_000:.1f} s",
-                f"{before['active_moves']} → {after['active_moves']}",
-                f"{after['min_moves_for_balance']}",
+                f"{each.measured['unavailable_task_seconds']:,.1f}",
+                pair(each, "unavailable_task_seconds", "{:,.1f}"),
+                pair(each, "longest_silence_ms", "{:.1f}", 1_000),
+                pair(each, "active_moves"),
+                pair(each, "net_active_moves"),
+                f"{each.led['min_moves_for_balance']:.0f}",
             )
+            label = f"**{rows[0].action[0]} in all**" if each is rows[-1] else each.action
             lines.append(f"| {' | '.join([label, *cells])} |")
     return "\n".join(lines)
 
 
 def caption(document: dict[str, Any]) -> str:
     simulation = document["runs"]["scale-out"]["equipoise"]["simulation"]
-    listed = windows(document, "scale-out")
-    before, after = both(listed)
-    waited = [window["label"].replace("_", " ") for window in listed if window["totals"]["unavailable_task_seconds"]]
+    *actions, whole = compared(costs_of(document, "scale-out"))
+    assert whole.measured is not None
+    waited = [each.action for each in actions if each.led["unavailable_task_seconds"]]
     return (
         f"A recorded Kafka Streams group, {span_text(simulation['end_ms'] - simulation['start_ms'])}. A row is a task, a colour is the member that "
         "runs it, red is no member.\nThe second picture: the same starts, kills and closes with equipoise as leader, in a simulated cluster.\n"
-        f"Moves: **{before['active_moves']} → {after['active_moves']}**; balance needs {after['min_moves_for_balance']}. "
-        f"Unavailable task-seconds: **{before['unavailable_task_seconds']:,.1f} → {after['unavailable_task_seconds']:,.1f}**,\n"
-        f"all of them in {', '.join(waited) or 'no action'}."
+        f"{SIMULATED.capitalize()} with Kafka Streams → with equipoise (mean of 3 seeds): **{pair(whole, 'unavailable_task_seconds', '{:,.1f}')}** "
+        f"{UNAVAILABLE} task-seconds,\n"
+        f"**{pair(whole, 'active_moves')}** moves; balance needs {whole.led['min_moves_for_balance']:.0f}. "
+        f"With equipoise tasks are {UNAVAILABLE} in {', '.join(waited) or 'no action'} alone.\n"
+        f"{MEASURED.capitalize()} in the recorded group: {whole.measured['unavailable_task_seconds']:,.1f} task-seconds, "
+        f"{whole.measured['active_moves']:.0f} moves."
     )
+
+
+def raw(document: dict[str, Any]) -> str:
+    """Every cost of every run, as CSV."""
+    lines = [",".join(("run", "action", "led_by", "source", "seed", *SHOWN))]
+    for run in ("scale-out", "rolling"):
+        for each in costs_of(document, run):
+            seed = "" if each.seed is None else each.seed
+            lines.append(",".join(map(str, (run, each.action, each.led_by, each.source, seed, *(each.totals[name] for name in SHOWN)))))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.docs
+def test_raw_numbers_are_kept_beside_the_pages(document: dict[str, Any], rewrite: bool) -> None:
+    if rewrite:
+        RAW.write_text(raw(document), encoding="utf-8")
+    assert RAW.read_text(encoding="utf-8") == raw(document), f"{RAW.name} is {HINT}"
 
 
 @pytest.mark.docs

@@ -15,6 +15,7 @@ from equipoise.cli.output import Kind, check_files
 from equipoise.cli.output_tables import check_tables, new_tables
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, html_option, span_options, spark_session, units, write_page
+from equipoise.replay.numbers import MOVES, WITHOUT_RUNNER
 from equipoise.replay.wording import counted
 
 _MOST_ROWS = 40
@@ -95,7 +96,7 @@ def timeline(
 
 
 def _causes_table(causes: list[dict[str, Any]]) -> Table:
-    columns = ("what began it", "groups", "task-s without a running owner", "longest s", "moves", "records restored", "most in", "task-s there")
+    columns = ("what began it", "groups", f"task-s {WITHOUT_RUNNER}", "longest s", MOVES, "records restored", "most in", "task-s there")
     cells = [
         (
             each["cause_text"],
@@ -119,8 +120,8 @@ def _groups(groups: list[dict[str, Any]], of_groups: Mapping[tuple[str, str], di
         *(["archive"] if several else []),
         "facts",
         "rounds",
-        "moves",
-        "task-s without a running owner",
+        MOVES,
+        f"task-s {WITHOUT_RUNNER}",
         "longest s",
         "mostly by",
         "problem",

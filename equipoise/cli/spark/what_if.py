@@ -16,6 +16,7 @@ from equipoise.cli.spark.shared import archives, html_option, span_options, spar
 from equipoise.cli.what_if import MEASURES, configuration_options
 from equipoise.cli.what_if import configurations as configurations_to_try
 from equipoise.events.errors import InputError
+from equipoise.replay.numbers import UNAVAILABLE_TASK_S
 from equipoise.replay.wording import counted
 
 _MOST_ROWS = 40
@@ -100,7 +101,7 @@ def _trust(groups: list[dict[str, Any]]) -> str:
     told = [each for each in groups if each["simulated_task_seconds"] is not None]
     recorded, simulated = (sum(each[f"{name}_task_seconds"] for each in told) for name in ("recorded", "simulated"))
     error = f" ({simulated / recorded - 1:+.0%})" if recorded else ""
-    return f"{counted(len(groups), 'group')} as they are: {recorded:,.1f} task-seconds unavailable recorded, {simulated:,.1f} simulated{error}"
+    return f"{counted(len(groups), 'group')} as they are, {UNAVAILABLE_TASK_S}: {recorded:,.1f} recorded, {simulated:,.1f} simulated{error}"
 
 
 def _ranking_table(ranked: list[dict[str, Any]]) -> Table:

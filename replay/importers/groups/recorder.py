@@ -16,6 +16,8 @@ from equipoise.kafka.offsets_topic.byte_reader import WireError
 from equipoise.kafka.offsets_topic.classic import OffsetCommit
 from equipoise.kafka.offsets_topic.record_keys import RawRecord, read_group_record
 from equipoise.replay.importers.groups.cluster_recording import ClusterRecording, RecordedCommit
+from equipoise.replay.importers.groups.lag import read_topics
+from equipoise.replay.importers.groups.observed import ObservedGroups
 
 _TRANSACTION_S = 1.0
 _MOST_HELD = 50_000
@@ -76,7 +78,10 @@ class Recorder:
         """The newest of each partition since the last transaction."""
         self._wanted: dict[str, bool] = {}
         self._topics = recording.sampled_topics()
-        """Those with commits, and changelogs, whose end offsets are sampled."""
+        """Those with commits, and changelogs, whose end offsets are sampled, beside those that
+        members read.
+        """
+        self._observed = ObservedGroups()
         self._groups = set(recording.groups())
         self._written_s = self._sampled_s = self._listed_s = -1e9
         self.done = done or Recorded()
@@ -94,10 +99,11 @@ class Recorder:
         if now_s - self._listed_s >= _TOPICS_EVERY_S:
             names = await self._reader.names()
             self._recording.add_topics(names)
+            self._observed.names.update(names)
             self._topics.update(topic for topic in names.values() if self._is_changelog(topic))
             self._listed_s = now_s
         if now_s - self._sampled_s >= self._sample_s:
-            self._recording.add_ends(self._now_ms(), await self._reader.ends(self._topics))
+            self._recording.add_ends(self._now_ms(), await self._reader.ends(self._topics | self._read_topics()))
             self.done.samples += 1
             self._sampled_s = now_s
             if self._keep_ms is not None:
@@ -124,6 +130,7 @@ class Recorder:
                 self.done.unread += 1
             elif self.is_wanted(group):
                 self._records.append((group, record))
+                self._observed.read(record)
                 if group not in self._groups:
                     self._groups.add(group)
                     self._listed_s = -1e9
@@ -138,6 +145,14 @@ class Recorder:
             self._commits[commit.group, commit.topic, commit.partition] = RecordedCommit(
                 group=commit.group, topic=commit.topic, partition=commit.partition, at_ms=record.timestamp_ms, committed=commit.committed
             )
+
+    def _read_topics(self) -> set[str]:
+        """Returns topics that members have, whether they commit or not. One may have been assigned
+        before its name was known.
+        """
+        names = self._observed.names
+        self._observed.unread.clear()
+        return {names.get(topic, topic) for group in self._observed.groups.values() for topic in read_topics(group)}
 
     def _is_changelog(self, topic: str) -> bool:
         """Returns whether a topic is a changelog of a recorded application of Kafka Streams, which

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
+from equipoise.replay.numbers import counted_ms, is_move
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
 
-LEAST_SILENCE_MS = 1_000
-"""Shorter times without a reader do not count, as in recordings."""
 STEP_MS = 200
 """Members that beat in step do so within this time."""
 COOPERATIVE = "cooperative-sticky"
@@ -74,7 +73,7 @@ class Readers:
                 self._spans.append((partition, self._since[partition], self._engine.now_ms))
             self._now[partition] = name
             process = name.rpartition("#")[0]
-            if self._former.get(partition, process) != process:
+            if is_move(self._former.get(partition), process):
                 self._moved_ms.append(self._engine.now_ms)
             self._former[partition] = process
 
@@ -87,8 +86,8 @@ class Readers:
         open_spans = [(partition, self._since[partition], until_ms) for partition, reader in self._now.items() if reader is None]
         found = dict.fromkeys(self._now, 0)
         for partition, begin_ms, end_ms in [*self._spans, *open_spans]:
-            if begin_ms >= from_ms and end_ms - begin_ms >= LEAST_SILENCE_MS:
-                found[partition] += end_ms - begin_ms
+            if begin_ms >= from_ms:
+                found[partition] += counted_ms(end_ms - begin_ms)
         return found
 
     def moves(self, from_ms: int) -> int:

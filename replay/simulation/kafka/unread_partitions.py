@@ -29,9 +29,10 @@ class GroupCost:
 def unavailable_ms(
     owners: Mapping[str, str], events: Sequence[ConsumerEvent], settings: ConsumerSettings, *, seed: int, until_ms: int, idle: Iterable[str] = ()
 ) -> dict[str, int]:
-    """Simulates a group, and returns for each partition how long nobody read it, in spans of
-    LEAST_SILENCE_MS and more. `owners`: partition -> its reader at first. `idle`: members that have
-    nothing at first. An event of a member that is not there, or is there already, changes nothing.
+    """Simulates a group, and returns for each partition how long nobody read it, as
+    `equipoise.replay.numbers.counted_ms` counts it. `owners`: partition -> its reader at first.
+    `idle`: members that have nothing at first. An event of a member that is not there, or is there
+    already, changes nothing.
     """
     return _simulated(owners, events, settings, seed, until_ms, idle).readers.silent_ms(_begin_ms(events, until_ms), until_ms)
 

@@ -82,9 +82,9 @@ def test_scale_down_predicts_what_it_will_cost(forty: Path) -> None:
 
 def test_scale_down_text(forty: Path):
     text = run("scale-down", forty, "--runs", "0", "--keep", "80%")
-    assert "32 members stay, 0 records to restore in all" in text
+    assert "32 members stay, 0 records to restore in all, those of standbys included" in text
     assert "8 members to ask" in text
-    assert "to drain them: at once: nothing is to be restored, 10 min 00 s at most" in text
+    assert "to drain them: at once: no task waits for a restore, 10 min 00 s at most" in text
     assert "racks: r0 8 of 10 stay, r1 8 of 10 stay, r2 8 of 10 stay, r3 8 of 10 stay" in text
     assert "no member has to leave" in run("scale-down", forty, "--runs", "0", "--keep", "100%")
     assert "1 member stays" in run("scale-down", forty, "--runs", "0", "--keep", "1%")

@@ -13,8 +13,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from equipoise.replay.history import Condition
 from equipoise.replay.importers.kafka_streams.importer import import_history
+from equipoise.replay.owners import Condition
 from equipoise.replay.simulation.member_process import ProcessSettings
 from equipoise.replay.simulation.simulated_cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.world import steady

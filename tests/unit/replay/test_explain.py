@@ -27,8 +27,8 @@ from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.log import open_log
 from equipoise.replay.explanation import explain
-from equipoise.replay.history import Condition
 from equipoise.replay.importers.kafka_streams.importer import import_history
+from equipoise.replay.owners import Condition
 from tests.groups import Group
 from tests.unit.replay.lived import BACK_MS, KILLED_MS, TOPOLOGY, configured, decided, lived, task
 

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from equipoise.cli.incident_text import escaped
+from equipoise.cli.incident_text import escaped, story
 from equipoise.replay.importers.groups.cluster_recording import RecordedCommit, open_recording
 from equipoise.replay.importers.groups.dump import Dump
 from equipoise.replay.importers.groups.observed import ClusterMember, GroupKind, ObservedGroup
@@ -107,7 +107,7 @@ def test_page_shows_what_the_command_prints() -> None:
 def test_markdown_for_a_ticket_shows_names_as_text() -> None:
     shown = CliRunner().invoke(main, ["incident", "scale-out", "--all", "--markdown"]).stdout.splitlines()
     assert shown[2:4] == [
-        "| when | what began it | members | rebalances | moves | partitions | longest | unavailable |",
+        "| when | what began it | members | rebalances | moves | partitions | longest | without commits |",
         "|---|---|---|---|---|---|---|---|",
     ]
     assert shown[11].startswith("**2026-11-20 04:33:18 UTC  the group began (i1, i2)")
@@ -226,6 +226,20 @@ def test_work_that_stands_still_in_a_quiet_group() -> None:
     still = incidents(history((0, BOTH), stopped={3: [(100, 200)]}))[-1]
     assert (still.cause, still.begin_ms, {gap.partition for gap in still.gaps}) == (Cause.NOTHING, 100_000, {"orders-3"})
     assert still.unavailable_ms == 98_000
+
+
+def test_partition_that_was_never_committed_is_told() -> None:
+    """Of the group, nobody can know whether it works; it is not "0 unavailable"."""
+    silent = history((0, BOTH), until_s=100)
+    assert [each.cause for each in incidents(silent)] == [FIRST]
+    never = attrs.evolve(silent, commits={partition: silent.commits[partition] for partition in ("orders-0", "orders-1")})
+    (told,) = [each for each in incidents(never) if each.cause is not FIRST]
+    assert (told.cause, told.members, told.unavailable_ms) == (Cause.UNCOMMITTED, ("b",), 2 * 99_000)
+    assert {(gap.partition, gap.came) for gap in told.gaps} == {("orders-2", 990), ("orders-3", 990)}
+    assert "1,980 records came meanwhile" in story(told, None)[0]
+    assert [each.cause for each in incidents(attrs.evolve(never, ends=[{"orders": [5, 5, 5, 5]}] * 100))] == [FIRST], "no records"
+    begun = history((0, BOTH), until_s=50)
+    assert [each.cause for each in incidents(attrs.evolve(begun, commits={}))] == [FIRST], "it may have begun just now"
 
 
 def test_partition_without_records_is_not_unavailable() -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from equipoise.events.tasks import TaskId
-from equipoise.replay.history import Condition, Interval
 from equipoise.replay.importers.groups.dump import Dump
 from equipoise.replay.importers.kafka_streams import StreamsSource, shipped_runs
 from equipoise.replay.incident import history_of, incidents
 from equipoise.replay.incident.page import render_incidents
+from equipoise.replay.owners import Condition, Interval
 from equipoise.replay.recorded_inputs import Window
 from equipoise.replay.timelines import Lifeline, Round, Timeline, render_page, render_picture
 

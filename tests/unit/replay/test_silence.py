@@ -6,13 +6,18 @@ from __future__ import annotations
 
 import pytest
 
+from equipoise.events.records import FactRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.explanation import explain
-from equipoise.replay.history import Condition
+from equipoise.replay.owners import Condition
+from equipoise.replay.simulation.member_process import ProcessSettings
+from equipoise.replay.simulation.simulated_cluster import ClusterConfig, MemorySink, SimulatedCluster
+from equipoise.replay.simulation.world import steady
 from equipoise.replay.timelines import build_timeline
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.worker.metrics import WorkerMetrics
 from tests.groups import HEARTBEAT_MS, MARGIN_MS, SESSION_MS, Group, joined
+from tests.unit.replay.lived import START_MS, TOPOLOGY, configured
 
 TASKS = 6
 AWAY_MS = 42_000
@@ -100,3 +105,44 @@ def test_takeover_counts_silence_once_unless_already_answered() -> None:
             counts.forget(["orders"])
         found_s = counts.unavailable_s.get("orders", 0.0)
         assert found_s == pytest.approx(expected_s)
+
+
+def test_counter_over_an_outage_without_a_worker_is_the_time_of_the_timeline() -> None:
+    """The worker is killed, then a member. Three minutes later another worker decides about its
+    tasks, which were on nobody until then.
+    """
+    sink, growth = MemorySink(), {("store", partition): steady(records=400_000, records_per_s=50, start_ms=START_MS) for partition in range(12)}
+    config = ClusterConfig(group="orders", log_id="outage", configured=configured(), topology=TOPOLOGY, growth=growth, start_ms=START_MS)
+    cluster = SimulatedCluster(config, seed=3, sink=sink)
+    first = cluster.start_worker()
+    for number in (1, 2, 3):
+        cluster.start_process(ProcessSettings(member_id=f"m{number}", capacity=2))
+    cluster.run_for(60_000)
+    first.kill()
+    stored, answered_to = cluster.broker.checkpoints[-1], cluster.broker.published[-1].caused_by
+    last_ms = cluster.broker.facts.records[-1].append_ms
+    cluster.run_for(20_000)
+    cluster.last_process("m2").kill()
+    cluster.run_for(180_000)
+    cluster.start_worker()
+    cluster.run_for(60_000)
+
+    built = build_timeline(sink.entries)
+    total = built.totals()
+    facts = [each for each in sink.entries if isinstance(each, FactRecord)]
+    before, after = WorkerMetrics(), WorkerMetrics()
+    machine = GroupMachine()
+    for record in facts:
+        decisions = machine.step(record)
+        if record.group and record.append_ms <= last_ms:
+            before.folded(record, decisions, machine.state, live=True, is_new=True)
+    machine = GroupMachine.restore(stored.state)
+    after.begin("orders", machine.state)
+    for record in facts[stored.offset + 1 :]:
+        decisions = machine.step(record)
+        after.folded(record, decisions, machine.state, live=False, is_new=record.offset > answered_to)
+    stopped = {str(task) for task, _ in built.stopped(last_ms, built.to_ms).items()}
+    assert {task for task in stopped if task.startswith("1_")}, "tasks without state waited for the decision, too"
+    assert total.longest_ms > 180_000
+    assert after.unavailable_in_all_s > len(stopped) * 180
+    assert before.unavailable_in_all_s + after.unavailable_in_all_s == pytest.approx(total.stopped_ms / 1_000)

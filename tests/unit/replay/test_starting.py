@@ -6,7 +6,7 @@ import pytest
 
 from equipoise.events.facts import PartitionsObserved
 from equipoise.events.tasks import TaskId
-from equipoise.replay.history import FAR_BEHIND, Condition
+from equipoise.replay.owners import FAR_BEHIND, Condition
 from equipoise.replay.timelines import build_timeline
 from equipoise.replay.whatif.fit import Fitting
 from tests.groups import Group, configured, topology

@@ -21,8 +21,8 @@ from equipoise.events.decisions import AssignmentIssued, MemberExpired
 from equipoise.events.facts import AssignmentObserved, MemberJoined, MemberLeft
 from equipoise.events.records import DecisionRecord, Entry, FactRecord
 from equipoise.log import open_log
-from equipoise.replay.history import Condition
 from equipoise.replay.importers.kafka_streams.importer import import_history
+from equipoise.replay.owners import Condition
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.timelines import Timeline, build_timeline, changes_owner, render_page, timeline_document
 from equipoise.replay.timelines.build import MOST_POINTS, _add_point, _imbalance

@@ -16,7 +16,7 @@ import pytest
 from equipoise.assignors import registry
 from equipoise.events.facts import MemberJoined
 from equipoise.replay.drawing.colours import CAUSE_COLOURS, member_colour
-from equipoise.replay.history import Condition
+from equipoise.replay.owners import Condition
 from equipoise.replay.timelines import Timeline, build_timeline, render_page, render_picture
 from equipoise.replay.timelines.page import page_data
 from equipoise.replay.timelines.picture import _LEFT, _RIGHT

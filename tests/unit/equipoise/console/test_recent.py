@@ -16,7 +16,7 @@ from equipoise.events.facts import MemberLeft
 from equipoise.events.records import FactRecord
 from equipoise.events.tasks import parse_task
 from equipoise.replay.all_clear import led_here
-from equipoise.replay.history import Condition
+from equipoise.replay.owners import Condition
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.sentences import Sentence, tell
 from equipoise.replay.timelines import Timeline, build_timeline
