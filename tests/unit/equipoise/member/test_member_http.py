@@ -213,20 +213,21 @@ async def test_metrics_of_two_members_have_labels_of_their_own() -> None:
         f"equipoise_member_lease_left_seconds{{{labels}}} 12.5",
         f'equipoise_member_source_lag_records{{{labels},task="0_1"}} 40.0',
         f'equipoise_member_restore_lag_records{{{labels},task="0_4"}} 700.0',
+        "equipoise_ready 0",
     ]
     assert texts[1] == texts[0].replace('member="m1"', 'member="m2"')
 
 
 async def test_member_that_has_not_joined_reports_no_figures() -> None:
     async with serving(Clock(), []) as http, http.get("/metrics") as answer:
-        assert [line for line in (await answer.text()).splitlines() if not line.startswith("#")] == []
+        assert [line for line in (await answer.text()).splitlines() if not line.startswith("#")] == ["equipoise_ready 0"]
 
 
 async def test_page_has_every_metric_of_a_member() -> None:
     async with serving(Clock(), []) as http, http.get("/metrics") as answer:
         known = {line.split()[2] for line in (await answer.text()).splitlines() if line.startswith("# TYPE")}
     page = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"`(equipoise_member_[a-z_]+?)(?:_total)?(?:\{[a-z,]+\})?`", page)) == {name.removesuffix("_total") for name in known}
+    assert set(re.findall(r"`(equipoise_member_[a-z_]+?)(?:_total)?(?:\{[a-z,]+\})?`", page)) == {name.removesuffix("_total") for name in known} - {"equipoise_ready"}
 
 
 def test_roles_of_the_metric_are_those_of_the_page() -> None:
