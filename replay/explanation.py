@@ -505,7 +505,7 @@ class _Explaining:
             return [f"The target has it on {elsewhere or 'nobody'}."]
         member = self.state.members[owner]
         capacity = sum(each.capacity for each in self.state.members.values() if not each.leaving)
-        share = f"{len(member.active)} of {len(self.state.tasks())} tasks with {member.capacity} of {counted(capacity, 'thread')}"
+        share = f"{len(member.active)} of {counted(len(self.state.tasks()), 'task')} with {member.capacity} of {counted(capacity, 'thread')}"
         balance = (
             self._balanced()
             if plan.imbalance_now == 0
@@ -513,7 +513,7 @@ class _Explaining:
         )
         if plan.load is not None:
             share, balance = (
-                f"{len(member.active)} tasks, and the load is its measure{self._load_now(owner)}",
+                f"{counted(len(member.active), 'task')}, and the load is its measure{self._load_now(owner)}",
                 f"the group is {self._load_balance(plan.load)}",
             )
         would = "equipoise would leave it there" if self.state.is_watched else "It stays where it is: the target has it there"

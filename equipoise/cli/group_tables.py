@@ -84,7 +84,7 @@ def member_state(member: GroupMemberRow) -> str:
     if member.leaving:
         return "LEAVING" if member.drain is None else f"LEAVING, {member.drain.text()}"
     if member.crash_backoff_ms is not None:
-        return f"{member.phase}, crashed {member.crashes} times, back-off {span_text(member.crash_backoff_ms)}"
+        return f"{member.phase}, crashed {counted(member.crashes, 'time')}, back-off {span_text(member.crash_backoff_ms)}"
     return member.phase
 
 

@@ -142,7 +142,7 @@ def incident(
     all_at_once = at_once({history.group: mine for history, mine in found})
     parts: list[Part] = [together(each) for each in all_at_once[:_MOST_AT_ONCE]]
     if len(all_at_once) > _MOST_AT_ONCE:
-        parts.append(f"and {len(all_at_once) - _MOST_AT_ONCE:,} times more several groups at once (--json has all)")
+        parts.append(f"and {counted(len(all_at_once) - _MOST_AT_ONCE, 'time')} more several groups at once (--json has all)")
     documents: list[dict[str, Any]] = []
     shared = [each for each in found[0][0].missing if all(each in history.missing for history, _ in found)] if len(found) > 1 else []
     """What the files cannot tell of any group: said once."""
@@ -246,6 +246,8 @@ def _histories(
             raise InputError(f"--group: {place} has no group {group!r}; {groups_text(names, place)}")
         return list(_recorded(recordings, group).values()), None, {}
     evidence = read_evidence(list(screen.track(logs, "reading", len(logs))))
+    if not recordings and not any(each.lines for each in evidence.files):
+        raise InputError(f"{logs[0]}: there is no line in it; name a log of a broker or a client, or what a tool printed")
     hidden = hide_words(evidence) if redact and not recordings else {}
     chosen = hidden.get(group or "", group)
     found = histories_of(evidence, _recorded(recordings, chosen), chosen)

@@ -164,7 +164,7 @@ def headline(incident: Incident) -> str:
     planned = "" if incident.planned is None else f"; planned: {incident.planned.what()}"
     if incident.loop is not None:
         loop = incident.loop
-        often = f"{loop.times} times, each {span_text(loop.period_ms)}" if loop.period_ms else f"{loop.times} times"
+        often = counted(loop.times, "time") + (f", each {span_text(loop.period_ms)}" if loop.period_ms else "")
         others = ", ".join(f"{cause.value} ({count})" for cause, count in loop.causes[:4])
         return f"{counted(len(incident.chain), 'rebalance')} in {lasted}: {incident.cause.value}{who}, {often}; {others}{planned}"
     return f"{incident.cause.value}{who}, over after {lasted}{planned}{rolling}{unusual}"

@@ -227,6 +227,8 @@ def check_recording(place: str, *names: str) -> None:
     if is_address(place):
         raise InputError(f"{place}: there is no such recording; for a broker write kafka://{place}")
     near = difflib.get_close_matches(place, names, n=1)
+    if not near and Path(place).suffix not in ("", ".db"):
+        raise InputError(f"{place}: no such file; correct the path")
     known = f" Recorded runs that come with equipoise: {', '.join(names)}" if names else ""
     fix = f"did you mean {near[0]}?" if near else f"make one with `equipoise record kafka://host:port --to FILE`, or correct the path.{known}"
     raise InputError(f"{place}: there is no such recording; {fix}")

@@ -11,7 +11,7 @@ import attrs
 
 from equipoise.cli.params import read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
-from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.errors import EquipoiseError, FieldError, InputError
 from equipoise.events.records import Entry
 from equipoise.events.settings import GroupSettings
 from equipoise.hosting.changed_settings import setting_value
@@ -41,7 +41,8 @@ def parse_change(text: str, config: GroupConfigured) -> PlannedChange:
         if name == "restart" and not equals:
             return RestartAll()
         if not value.isascii() or not value.isdigit() or (name == "join" and int(value) < 1):
-            raise InputError(f"--change {text}: {name}={value} needs a whole number; write {FORMS}")
+            least = "from 1 on" if name == "join" else "of seconds"
+            raise InputError(f"--change {text}: {name}= needs a whole number {least}; write {FORMS}")
         return Join(members=int(value)) if name == "join" else RestartAll(away_ms=int(value) * 1_000)
     if name in ("leave", "kill"):
         members = tuple(sorted({each for each in value.split(",") if each}))
@@ -50,7 +51,10 @@ def parse_change(text: str, config: GroupConfigured) -> PlannedChange:
         return Leave(members=members) if name == "leave" else Kill(members=members)
     if not equals or name not in attrs.fields_dict(GroupSettings):
         raise InputError(f"--change {text}: write {FORMS} (docs/tuning.md lists them)")
-    knobs = attrs.evolve(config.knobs, **{name: setting_value(name, value, option="--change")})
+    try:
+        knobs = attrs.evolve(config.knobs, **{name: setting_value(name, value, option="--change")})
+    except FieldError as error:
+        raise InputError(f"--change {text}: {error.name}: {error.problem}") from None
     return Configure(config=attrs.evolve(config, knobs=knobs))
 
 

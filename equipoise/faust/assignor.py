@@ -25,6 +25,7 @@ from equipoise.faust.rebalance import FaustAnswer, FaustWorker, answer, configur
 from equipoise.faust.report import Report, Told, report_in, told_in, with_report, with_told
 from equipoise.hosting.runtime import DEPLOYED
 from equipoise.lead.group_log import GroupLog
+from equipoise.replay.wording import counted
 
 _LOG = logging.getLogger(__name__)
 LOG_VARIABLE = "EQUIPOISE_FAUST_LOG"
@@ -159,7 +160,7 @@ class FaustAssignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no 
     def _led(self, cluster: Any, member_metadata: Mapping[str, Any]) -> Any:
         reports = {name: report for name, metadata in member_metadata.items() if (report := report_in(metadata.user_data)) is not None}
         if len(reports) < len(member_metadata):
-            raise _NotLed(f"{len(member_metadata) - len(reports)} of {len(member_metadata)} workers do not report their copies")
+            raise _NotLed(f"no report of its copies from {len(member_metadata) - len(reports)} of {counted(len(member_metadata), 'worker')}")
         subscriptions = {frozenset(metadata.subscription) for metadata in member_metadata.values()}
         if len(subscriptions) > 1:
             raise _NotLed("the workers read different topics, as in the middle of a deployment")
@@ -175,11 +176,11 @@ class FaustAssignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no 
         assigned = self._in_fausts_form(answered, layout)
         self._answer, self._answered_s = answered, now_s
         _LOG.info(
-            "decided for %d workers in %.0f ms: %d tasks move, %d copies are restored first",
-            len(workers),
+            "decided for %s in %.0f ms: %s to move, %s to be restored first",
+            counted(len(workers), "worker"),
             (time.monotonic() - now_s) * 1_000,
-            answered.moves,
-            sum(len(dealt.warmups) for dealt in answered.dealt.values()),
+            counted(answered.moves, "task"),
+            counted(sum(len(dealt.warmups) for dealt in answered.dealt.values()), "copy", "copies"),
         )
         return assigned
 
@@ -258,7 +259,7 @@ class FaustAssignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no 
             lags = self._lags(coordinator, told)
             if told.warmups and lags is not None and passed_s >= settled_s and _are_caught_up(lags, before, told.acceptable_lag):
                 self._asked += 1
-                coordinator.ask(f"{len(lags)} copies are caught up")
+                coordinator.ask(f"caught up: {counted(len(lags), 'copy', 'copies')}")
                 return
             before = lags
 

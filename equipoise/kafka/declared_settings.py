@@ -78,13 +78,21 @@ def build(shape: type[T], *layers: tuple[str, Mapping[str, Any]]) -> T:
         for name, value in values.items():
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
-                raise InputError(f"{word} {name}: no such setting; " + (f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"))
-            given[name], source[name] = _read(value, kinds[name], f"{word} {name}"), word
+                raise InputError(
+                    f"{_place(word, name)}: no such setting; " + (f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}")
+                )
+            given[name], source[name] = _read(value, kinds[name], _place(word, name)), word
     try:
         return shape(**given)
     except FieldError as error:
         name = error.field.rpartition(".")[2]
-        raise InputError(f"{source.get(name, 'setting')} {name}: {error.problem}") from None
+        raise InputError(f"{_place(source.get(name, 'setting'), name)}: {error.problem}") from None
+
+
+def _place(word: str, name: str) -> str:
+    """Returns the name of a setting as its user wrote it. `word`: of the layer."""
+    own = {"option": f"--{name.replace('_', '-')}", "environment": f"environment {variable(name)}"}
+    return own.get(word, f"{word} {name}")
 
 
 def _read(value: Any, kind: Any, place: str) -> Any:

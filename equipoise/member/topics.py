@@ -13,6 +13,7 @@ from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import NOT_ALLOWED, NOT_SEEN, NotNowError, admin_client, reaching
 from equipoise.member.tasks.positions import PARTITIONS, SETTINGS, positions_topic
 from equipoise.member.tasks.processing import Processor
+from equipoise.replay.wording import counted
 
 _LOG = logging.getLogger(__name__)
 DEFAULT_PARTITIONS = 6
@@ -96,7 +97,7 @@ async def ensure_positions_topic(connection: Connection, group: str) -> None:
                     raise NotNowError(f"topic {name} was made and is not known to {connection.bootstrap} yet")
             policy = (await admin.topic_configs([name]))[name].get("cleanup.policy", "")
     if found < PARTITIONS:
-        raise InputError(f"topic {name} has {found} partitions; delete it while it is empty, or give it {PARTITIONS}")
+        raise InputError(f"topic {name} has {counted(found, 'partition')}; delete it while it is empty, or give it {PARTITIONS}")
     if policy != "compact":
         raise InputError(
             f"topic {name} has cleanup.policy={policy}, and offsets in it would be lost: kafka-configs.sh --bootstrap-server "
@@ -156,8 +157,10 @@ async def check_topics(connection: Connection, topology: TopologyDeclared) -> No
                     if counts[topic] == HIDDEN:
                         raise InputError(f"topic {topic}: {NOT_SEEN}")
                     if counts[topic] < part.partitions:
-                        says = f"topic {topic} has {counts[topic]} partitions" if counts[topic] else f"topic {topic} does not exist"
-                        raise InputError(f"{says}, and sub-topology {part.subtopology} has {part.partitions} tasks; give it as many partitions")
+                        says = f"topic {topic} has {counted(counts[topic], 'partition')}" if counts[topic] else f"topic {topic} does not exist"
+                        raise InputError(
+                            f"{says}, and sub-topology {part.subtopology} has {counted(part.partitions, 'task')}; give it as many partitions"
+                        )
             configs = await admin.topic_configs(changelogs) if changelogs else {}
     for topic in changelogs:
         policy = configs[topic].get("cleanup.policy", "")

@@ -18,6 +18,7 @@ from equipoise.events.facts import ChangePlanned, LeaveRequested
 from equipoise.hosting.live_settings import LiveSettings
 from equipoise.operations.live_group import LiveGroup
 from equipoise.replay.group_view import Drain, drains
+from equipoise.replay.wording import counted
 from equipoise.statemachine.state import GroupState, MemberState, known_lag
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ class LeavingMember:
         """One line for people."""
         if self.stage is not LeaveStage.DRAINING:
             return f"{self.member} {'was released' if self.stage is LeaveStage.RELEASED else self.stage.value}"
-        copies = f", {self.warming} of them being copied elsewhere ({self.lag_records:,} records to go)" if self.warming else ""
+        copies = f", {self.warming} of them being copied elsewhere ({counted(self.lag_records, 'record')} to go)" if self.warming else ""
         time = "" if self.drain is None else f"; {self.drain.text()}"
-        return f"{self.member} still has {self.tasks} task{'' if self.tasks == 1 else 's'}{copies}{time}"
+        return f"{self.member} still has {counted(self.tasks, 'task')}{copies}{time}"
 
 
 def choose_members(state: GroupState, keep: Keep) -> tuple[ScaleDown, Drain]:

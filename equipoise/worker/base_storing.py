@@ -23,6 +23,7 @@ from equipoise.kafka.started_clients import admin_client, reader
 from equipoise.log.kafka.bases_reading import read_bases
 from equipoise.log.kafka.bases_topic import Base, Bases, Place, halted_record, state_records
 from equipoise.log.kafka.log_opening import open_bases
+from equipoise.replay.wording import counted
 from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.snapshots import FORM
@@ -144,7 +145,7 @@ class BaseKeeper:
     async def _write_all(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Returns when the brokers have them. Raises KafkaTimeoutError, and what `send` raises."""
         sent = [await self._send(self._topics.bases, key, value) for key, value in records]
-        async with within(f"the acknowledgement of {len(sent)} records of bases"):
+        async with within(f"the acknowledgement of {counted(len(sent), 'record')} of bases"):
             for each in sent:
                 await each
 
@@ -259,8 +260,8 @@ class BaseKeeper:
         await self._store_index()
         await self._until_done(self._read)
         self._metrics.bases.inc()
-        values = (self._partition, base.position, len(groups), facts_offset)
-        _LOG.info("partition %d: stored a base at offset %d: %d groups, facts from %d on", *values)
+        values = (self._partition, base.position, counted(len(groups), "group"), facts_offset)
+        _LOG.info("partition %d: stored a base at offset %d: %s, facts from %d on", *values)
 
     # Deletion
 

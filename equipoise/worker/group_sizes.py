@@ -20,6 +20,7 @@ from equipoise.console.questions import BusyError, Questions, SizeQuestion
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.records import BaseState, DecisionRecord, FactRecord
 from equipoise.replay.sizing.autoscaling import FollowingPolicy, FollowingReader, LastAnswer
+from equipoise.replay.wording import counted
 from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.partition_host import PartitionHost
 
@@ -191,7 +192,7 @@ class GroupSizes:
         if problem:
             raise NoAnswerError(503, problem)
         if not given.document or found["members"] != given.document["members"]:
-            _LOG.info("group %s: an autoscaler is told to run %d members: %s", lead.name, found["members"], found["line"])
+            _LOG.info("group %s: an autoscaler is told to run %s: %s", lead.name, counted(found["members"], "member"), found["line"])
         if not found["holds"]:
             given.asked = LastAnswer(members=found["members"], at_ms=base.append_ms) if found["members"] != found["now"] else None
         given.document = found

@@ -134,12 +134,14 @@ def look_notes(look: Look) -> list[str]:
             behind = sum(row.lag or 0 for row in unowned)
             named = ", ".join(f"{row.work} ({look.file}:{row.line})" for row in unowned[:3])
             found.append(
-                f"{counted(len(unowned), 'partition')} without a member, {behind:,} records behind: {named}{' and more' if len(unowned) > 3 else ''}"
+                f"{counted(len(unowned), 'partition')} without a member, {counted(behind, 'record')} behind: "
+                f"{named}{' and more' if len(unowned) > 3 else ''}"
             )
         if lags:
             worst = max(look.partitions, key=lambda row: row.lag or 0)
             found.append(
-                f"{counted(len(look.partitions), 'partition')}, {sum(lags.values()):,} records behind; most at {worst.work}: {worst.lag or 0:,}"
+                f"{counted(len(look.partitions), 'partition')}, {counted(sum(lags.values()), 'record')} behind; "
+                f"most at {worst.work}: {worst.lag or 0:,}"
                 f"{f', of {_name(worst.member, worst.client)}' if worst.member else ''} ({look.file}:{worst.line})"
             )
     sizes = {name: len(member.active) for name, member in group.members.items()}
@@ -156,7 +158,7 @@ def look_notes(look: Look) -> list[str]:
             found.append(f"{counted(len(idle), 'member')} with nothing to read: {', '.join(idle[:5])} ({here})")
         if most - least > 1:
             found.append(
-                f"uneven: {most} partitions at one member and {least} at another ({here});"
+                f"uneven: {counted(most, 'partition')} at one member and {least} at another ({here});"
                 " `equipoise lead --set assignor=lag_aware` would even them out"
             )
     pending = [row for row in look.members if row.target is not None and row.work is not None and set(row.work) != set(row.target)]
@@ -206,7 +208,8 @@ def _progress_notes(looks: Sequence[Look]) -> list[str]:
 
 
 def _burrow_notes(name: str, status: BurrowStatus) -> list[str]:
-    found = [f"Burrow: {status.status}{f', {status.total_lag:,} records behind' if status.total_lag >= 0 else ''} ({name})"]
+    behind = f", {counted(status.total_lag, 'record')} behind" if status.total_lag >= 0 else ""
+    found = [f"Burrow: {status.status}{behind} ({name})"]
     for word, meaning in (
         ("STALL", "commits come, and always the same offset"),
         ("STOP", "no commit comes"),

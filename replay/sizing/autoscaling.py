@@ -180,7 +180,7 @@ class _Question:
         stands_s = change[0].intervals["unavailable_task_seconds"].median / len(self._tasks) if change else 0.0
         if lag_now - lag_then <= stands_s:
             gain = f"the lag would be {lag_now - lag_then:.0f} s shorter, and each task stands still for {stands_s:.1f} s"
-            return attrs.evolve(self._staying, change=change, line=f"{members} members are not worth it: {gain}{self._hot_text()}")
+            return attrs.evolve(self._staying, change=change, line=f"no change to {counted(members, 'member')}: {gain}{self._hot_text()}")
         line = f"{counted(self._now, 'member')} would be {lag_now:.0f} s behind within {HORIZON_S} s{self._hot_text()}"
         return attrs.evolve(self._said(members, line), change=change)
 

@@ -20,6 +20,7 @@ from equipoise.replay.spark.pieces import is_first_attempt
 from equipoise.replay.spark.recordings import ROW_SCHEMA, bucket_of, opened
 from equipoise.replay.spark.result_tables import Columns, tables_schema, taken_apart
 from equipoise.replay.spark.results import MissingRowsError, kept
+from equipoise.replay.wording import counted
 
 _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
 
@@ -276,6 +277,7 @@ def check_every_group(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
             there = sum(row["group"] != "" and row["location"] == head["location"] for row in groups)
             if there != head["groups"]:
                 raise MissingRowsError(
-                    f"Spark has returned {there:,} rows for {head['groups']:,} groups, and nothing was written: please report this defect"
+                    f"Spark has returned {counted(there, 'row')} for {counted(head['groups'], 'group')}, and nothing was written: "
+                    "please report this defect"
                 )
     return [dict(row) for row in groups if row["group"] or row["problem"] is not None]

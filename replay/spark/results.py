@@ -10,6 +10,7 @@ from typing import Any
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.replay.spark.groups import Unit, parallelism
+from equipoise.replay.wording import counted
 
 FILE = "rows.parquet"
 
@@ -24,7 +25,8 @@ def check_complete(groups: Sequence[str], units: Sequence[Unit]) -> None:
     """
     rows, expected = sum(map(bool, groups)), sum(bool(unit.group) for unit in units)
     if rows != expected:
-        raise MissingRowsError(f"Spark has returned {rows:,} rows for {expected:,} groups, and nothing was written: please report this defect")
+        text = f"Spark has returned {counted(rows, 'row')} for {counted(expected, 'group')}"
+        raise MissingRowsError(f"{text}, and nothing was written: please report this defect")
 
 
 def kept(frame: Any) -> Any:

@@ -16,7 +16,7 @@ import attrs
 
 from equipoise.assignors.common.carrier import KAFKA_STREAMS
 from equipoise.events import fields
-from equipoise.events.errors import EquipoiseError, GroupHalted, InputError
+from equipoise.events.errors import EquipoiseError, FieldError, GroupHalted, InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.records import Entry
 from equipoise.events.settings import GroupSettings
@@ -247,7 +247,10 @@ def configured_as(inputs: RecordedInputs, each: Configuration) -> GroupConfigure
         raise InputError(f"carrier {each.carrier}: the group's members embed equipoise; import one that Kafka Streams carries out")
     simulation = _simulation(inputs, each, seed=0, speed=1)
     configured_by = kafka_configuration if kafka_leads(inputs, each) else rounds_configuration if in_rounds(inputs, each) else configuration
-    return configured_by(inputs.start.config, simulation)
+    try:
+        return configured_by(inputs.start.config, simulation)
+    except FieldError as error:
+        raise FieldError(error.name, error.problem) from None
 
 
 def kafka_leads(inputs: RecordedInputs, each: Configuration) -> bool:

@@ -35,6 +35,7 @@ from equipoise.replay.inputs_reader import read_manifest
 from equipoise.replay.owners import FAR_BEHIND
 from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.replay.whatif.restore_speeds import FEWEST_MEASURED, Observation, Speed, estimate_of, speed_of, without_openings
+from equipoise.replay.wording import counted
 from equipoise.statemachine import snapshots
 from equipoise.statemachine.state import GroupState
 
@@ -100,7 +101,7 @@ class Fit:
         for topic in sorted({rate.topic for rate in self.write_rates}):
             rates = [rate for rate in self.write_rates if rate.topic == topic]
             sums = (sum(rate.lower_quartile for rate in rates), sum(rate.median for rate in rates), sum(rate.upper_quartile for rate in rates))
-            rows.append((f"writes, {topic} ({len(rates)} partitions)", str(len(rates)), "", *(f"{each:,.0f}/s" for each in sums), "", ""))
+            rows.append((f"writes, {topic} ({counted(len(rates), 'partition')})", str(len(rates)), "", *(f"{each:,.0f}/s" for each in sums), "", ""))
         return rows
 
     def as_json(self) -> dict[str, Any]:

@@ -228,11 +228,11 @@ async def test_groups_that_brokers_assign_are_led_with_the_jar_and_back(tmp_path
 
         # Kafka Streams
         one = running.enter_context(reader.terminal(first.replace("orders", "clicks")))
-        await said(one, "0 tasks move, 0 copies begin")
+        await said(one, "0 tasks to move, 0 copies to begin")
         running.enter_context(application("i2"))
         await until_running(brokers, "clicks", 2)
-        assert "2 copies begin" in one.said
-        assert "2 tasks move" in one.said
+        assert "2 copies to begin" in one.said
+        assert "2 tasks to move" in one.said
         assert one.end() == 0
         assert await own_settings(brokers, "clicks") == {}
         assert i1.process.poll() is None

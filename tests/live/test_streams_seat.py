@@ -150,7 +150,7 @@ async def test_streams_group_is_led_state_first_and_given_back(broker: Brokers, 
         assert "nothing would move first" in said
         seat = SeatProcess(broker.bootstrap, prefix, tmp_path / "seat.db")
         try:
-            await until(lambda: "0 tasks move, 0 copies begin" in seat.said)
+            await until(lambda: "0 tasks to move, 0 copies to begin" in seat.said)
             own = await own_settings(broker, prefix)
             assert (own[NAME], own[TAGS].split(",")[0]) == ("equipoise", "zone"), "what the group had is kept"
             assert await until_running(broker, prefix, 2) == before, "nothing moves because equipoise leads"
@@ -158,10 +158,10 @@ async def test_streams_group_is_led_state_first_and_given_back(broker: Brokers, 
             assert await led_by(broker, prefix) == ("equipoise, in the broker", 1, [])
             assert [(each.kind, each.verdict) for each in seat.changes()] == [("lead", "under way")]
             with application("i3") as third:
-                await until(lambda: "1 copies begin" in seat.said)
+                await until(lambda: "1 copy to begin" in seat.said)
                 assert await until_copied(broker, prefix), seat.said
                 joined = await until_running(broker, prefix, 3, seat)
-                assert "1 tasks move" in seat.said
+                assert "1 task to move" in seat.said
                 moved = sum(len(tasks - joined[process]) for process, tasks in before.items())
                 assert moved == 1, (before, joined)
                 third.end("leave")
@@ -192,7 +192,7 @@ async def test_tasks_that_nobody_was_to_run_go_back_to_their_state(broker: Broke
                 await asyncio.to_thread(each.until_said, "state RUNNING")
             seat = SeatProcess(broker.bootstrap, prefix, tmp_path / "seat.db")
             try:
-                await until(lambda: "0 tasks move, 0 copies begin" in seat.said)
+                await until(lambda: "0 tasks to move, 0 copies to begin" in seat.said)
                 await asyncio.sleep(2)  # what is on the disks has been told
                 before = await assigned(broker, prefix)
                 assert (len(before), len(set(before.values()))) == (TASKS, 2)
@@ -205,7 +205,7 @@ async def test_tasks_that_nobody_was_to_run_go_back_to_their_state(broker: Broke
                 assert await assigned(broker, prefix) == before, seat.said
                 assert seat.said.count("it is left as it is") == 1, "once, and not at each look"
                 assert seat.end() == 0, seat.said
-                assert not re.search(r"[1-9]\d* copies begin", seat.said)
+                assert not re.search(r"[1-9]\d* cop(?:y|ies) to begin", seat.said)
                 assert seat.verified()
             finally:
                 seat.end(signal.SIGKILL)
@@ -220,15 +220,15 @@ async def test_process_that_is_killed_and_back_before_its_session_ends_keeps_its
         before = await until_running(broker, prefix, 2)
         seat = SeatProcess(broker.bootstrap, prefix, tmp_path / "seat.db")
         try:
-            await until(lambda: "0 tasks move, 0 copies begin" in seat.said)
+            await until(lambda: "0 tasks to move, 0 copies to begin" in seat.said)
             said = len(seat.said)
             second.kill()
             with application("i2") as again:
                 await asyncio.to_thread(again.until_said, "state RUNNING")
-                await until(lambda: f" {TASKS // 2} tasks move" in seat.said[said:])
+                await until(lambda: f" {TASKS // 2} tasks to move" in seat.said[said:])
                 await asyncio.sleep(SESSION_S + 2)
                 assert await until_running(broker, prefix, 2, seat) == before, seat.said
-                assert not re.search(r"[1-9]\d* copies begin", seat.said[said:]), "nothing is copied to a member that is gone"
+                assert not re.search(r"[1-9]\d* cop(?:y|ies) to begin", seat.said[said:]), "nothing is copied to a member that is gone"
                 assert seat.end() == 0, seat.said
                 assert seat.verified()
         finally:
@@ -309,7 +309,7 @@ async def test_seat_leads_with_password_and_the_rights_of_its_page(tmp_path: Pat
             secured.allow("seat", [queue])
             seat = SeatProcess(secured.bootstrap, group, tmp_path / "seat.db", **environment)
             try:
-                await until(lambda: "0 tasks move" in seat.said)
+                await until(lambda: "0 tasks to move" in seat.said)
                 assert seat.end() == 0, seat.said
                 assert "left; nothing of equipoise is in it any more" in seat.said
                 assert seat.verified()

@@ -197,7 +197,7 @@ def test_worker_with_wrong_settings_ends_with_one_line_that_names_them(tmp_path:
     file.write_text("[worker]\nhttp_prot = 1\n")
     for arguments, says in (
         (["--settings", str(file)], f"{file}: [worker] http_prot: no such setting; did you mean http_port?"),
-        (["--http-port", "many"], "option http_port: 'many' is not a whole number"),
+        (["--http-port", "many"], "--http-port: 'many' is not a whole number"),
         (["--bootstrap", "127.0.0.1:1"], "bootstrap: no broker answers at 127.0.0.1:1"),
     ):
         done = subprocess.run([sys.executable, "-m", "equipoise", "worker", *arguments], capture_output=True, text=True, check=False, timeout=120)

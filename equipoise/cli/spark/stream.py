@@ -90,7 +90,7 @@ def _answer_archived(screen: Screen, archive: str) -> int:
         count = log.count()
     where = ", ".join(f"offset {offset} of partition {partition}" for partition, offset in offsets)
     document = {"archive": archive, "records": count, "next_offsets": [{"partition": each, "offset": offset} for each, offset in offsets]}
-    screen.answer(document, f"{count:,} records in {archive}, up to {where or 'nothing yet'}")
+    screen.answer(document, f"{counted(count, 'record')} in {archive}, up to {where or 'nothing yet'}")
     return 0
 
 

@@ -127,7 +127,7 @@ def _in_legs(screen: Screen, spark: Any, legs: Legs, states: str) -> VerifiedGro
             _write_states(done, legs.former, states)
             done.unpersist()
             legs.former = Former.read(states)
-            screen.remark(f"{legs.rows_read:,} of {legs.rows:,} rows verified; a run that is killed goes on from here")
+            screen.remark(f"{legs.rows_read:,} of {counted(legs.rows, 'row')} verified; a run that is killed goes on from here")
     return attrs.evolve(done, counts={**done.counts, **legs.counts()})
 
 
@@ -154,7 +154,7 @@ def _parts(rows: list[dict[str, Any]], everything: bool) -> list[Part]:
     columns = ("group", "verdict", "records", "facts", "decisions identical", "offset", "problem")
     cells = [tuple(row[name.replace(" ", "_")] for name in columns) for row in shown]
     more = [f"... and {len(rows) - len(shown):,} more: --all shows them"] if len(shown) < len(rows) else []
-    return [f"{', '.join(counts)}; {records:,} records read", Table(columns=columns, rows=cells), *more]
+    return [f"{', '.join(counts)}; {counted(records, 'record')} read", Table(columns=columns, rows=cells), *more]
 
 
 _WORDS = {"identical": "identical", "divergence": "diverging", "cannot verify": "not verified"}

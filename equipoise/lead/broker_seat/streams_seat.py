@@ -44,6 +44,7 @@ from equipoise.lead.broker_seat.extra_member import ASSIGNOR, CLIENT_ID, REQUEST
 from equipoise.lead.broker_seat.seat_queue import PREFIX, SeatQueue
 from equipoise.lead.seat.log import SeatLog
 from equipoise.lead.seat_status import SeatState, SeatStatus
+from equipoise.replay.wording import counted
 from equipoise.statemachine.rejections import rejection_text
 
 _LOG = logging.getLogger(__name__)
@@ -266,12 +267,12 @@ class StreamsSeat(AnySeat):
         self._said_of = members
         _LOG.log(
             logging.INFO if is_news else logging.DEBUG,
-            "group %s: epoch %d, %d processes, assigned in %.0f ms: %d tasks move, %d copies begin, %d end",
+            "group %s: epoch %d, %s, assigned in %.0f ms: %s to move, %s to begin, %d to end",
             self.group,
             group.group_epoch,
-            len(processes_of(group)),
+            counted(len(processes_of(group)), "process", "processes"),
             (self._runtime.monotonic_s() - began_s) * 1_000,
-            counts["move"],
-            counts["copy"],
+            counted(counts["move"], "task"),
+            counted(counts["copy"], "copy", "copies"),
             counts["drop"],
         )

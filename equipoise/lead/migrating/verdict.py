@@ -83,7 +83,7 @@ def verdict_of(group: MigratedGroup, coordinator: CoordinatorSettings) -> Takeov
     if coordinator.max_size is not None and len(group.clients) > coordinator.max_size:
         return TakeoverVerdict(
             takes="no",
-            why=f"it has {len(group.clients)} clients, and {SIZE} of broker {coordinator.node_id} is {coordinator.max_size}",
+            why=f"it has {counted(len(group.clients), 'client')}, and {SIZE} of broker {coordinator.node_id} is {coordinator.max_size}",
             to_do=f"raise {SIZE} on every broker",
         )
     if group.state != _AT_REST:

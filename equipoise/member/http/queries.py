@@ -13,6 +13,7 @@ import attrs
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.tasks import TaskId
 from equipoise.member.tasks.context import HIDDEN_PREFIX, STREAMS_PREFIX, State
+from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
     from equipoise.member.copies.stores import StateStore
@@ -112,8 +113,8 @@ async def answer_here(work: Work, question: StateQuestion, member_id: str) -> St
         if copied is not None:
             rows, lag = copied
             if not isinstance(lag, int) or lag > question.max_lag:
-                known = f"{lag:,}" if isinstance(lag, int) else "it is not known how many"
-                problem = f"the copy of task {task} at member {member_id} is {known} records behind, over max_lag {question.max_lag:,}"
+                known = counted(lag, "record") if isinstance(lag, int) else "an unknown number of records"
+                problem = f"the copy of task {task} at member {member_id} is {known} behind, over max_lag {question.max_lag:,}"
                 raise QueryError("behind", problem)
             return attrs.evolve(rows, lag=lag)
     beside = "" if question.max_lag is None else ", and keeps no copy of it"

@@ -11,6 +11,7 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
     from equipoise.statemachine.state import GroupState
@@ -86,5 +87,7 @@ def task_of_key(key: bytes, topology: TopologyDeclared, subtopology: int | None,
         raise InputError(f"owner: there is no sub-topology {chosen}; there are {there}")
     partition = partitioner(key, partitions[chosen])
     if not isinstance(partition, int) or not 0 <= partition < partitions[chosen]:
-        raise InputError(f"owner: the partitioner returns {partition!r:.60}, and sub-topology {chosen} has {partitions[chosen]} partitions")
+        raise InputError(
+            f"owner: the partitioner returns {partition!r:.60}, and sub-topology {chosen} has {counted(partitions[chosen], 'partition')}"
+        )
     return TaskId(chosen, partition)

@@ -40,6 +40,7 @@ from equipoise.member.tasks.runner_protocol import HeldPermit, OvertakenError, R
 from equipoise.member.tasks.sources import TaskSources
 from equipoise.member.tasks.transactions import TransactionPart, abandoned
 from equipoise.member.tasks.writer import TaskWriter, WrittenChanges
+from equipoise.replay.wording import counted
 
 
 @attrs.define(eq=False)
@@ -279,7 +280,7 @@ class OpenTask:
             known = self._next_offsets[topic]
             if each.first not in known or each.end != each.first + each.records:
                 place = f"{topic}/{self._task.partition} at {known[0]}"
-                raise OvertakenError(f"{place}: wrote {each.records} records to {each.first}..{each.end - 1}")
+                raise OvertakenError(f"{place}: wrote {counted(each.records, 'record')} to {each.first}..{each.end - 1}")
 
     def _to_stores(self, commit: Commit) -> None:
         for topic, last in commit.written.items():

@@ -14,6 +14,7 @@ from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import reader
 from equipoise.kafka.transaction_requests import DescribeProducers, ListTransactions
 from equipoise.operations.doctor.finding import Finding, problem, unknown, warning
+from equipoise.replay.wording import counted
 
 LOOK_AGAIN_S = 2.0
 """A transaction that ends sooner is not reported."""
@@ -104,5 +105,5 @@ async def of_sources(connection: Connection, admin: Admin, places: Sequence[Topi
         found = [OpenTransaction(place, offset) for place, offset in sorted(held.items())[:_MOST]]
     except errors.KafkaError as error:
         return [unknown("topics", f"whether transactions hold sources is not known: {error!r}")]
-    left = [unknown("topics", f"{len(held) - _MOST} other partitions wait for open transactions")] if len(held) > _MOST else []
+    left = [unknown("topics", f"open transactions hold up {counted(len(held) - _MOST, 'other partition')}")] if len(held) > _MOST else []
     return [*of_transactions(found, connection.bootstrap), *left]

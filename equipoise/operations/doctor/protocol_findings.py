@@ -42,7 +42,7 @@ def of_protocols(brokers: Sequence[GroupProtocols]) -> Iterable[Finding]:
         yield fine("groups", "brokers assign no groups (KIP-848, from Kafka 4.0 on): `equipoise lead` leads classic ones from their leader's seat")
         return
     if len(with_it) < len(brokers):
-        text = f"{_named(with_it)} assign groups of KIP-848, and {_named(each for each in brokers if not each.consumer)} do not"
+        text = f"groups of KIP-848 are assigned by {_named(with_it)}, and not by {_named(each for each in brokers if not each.consumer)}"
         yield warning("groups", f"{text}: a group ends there with its coordinator", f"give all of them one version, and `consumer` in {PROTOCOLS}")
     unread = [each for each in with_it if each.settings is None]
     if unread:
@@ -61,7 +61,7 @@ def _of_assignors(brokers: Sequence[GroupProtocols]) -> Finding:
         text = f"groups of KIP-848 are assigned by {', '.join(brokers[0].assignors())}"
         return fine("groups", f"{text}; for `equipoise lead` the brokers need equipoise's assignor (docs/seat.md)")
     if without:
-        text = f"{_named(without)} do not name {CLASS} in {SETTING}, and {_named(with_jar)} do: no group is led from inside them until all do"
+        text = f"{CLASS} is named in {SETTING} of {_named(with_jar)}, and not of {_named(without)}: no group is led from inside them until all do"
         return warning("groups", text, "put the jar into libs/ of these, name it, and restart them")
     first = [each for each in with_jar if each.assignors()[0] == CLASS]
     if first:
@@ -71,14 +71,16 @@ def _of_assignors(brokers: Sequence[GroupProtocols]) -> Finding:
 
 
 def _of_streams(brokers: Sequence[GroupProtocols]) -> Finding:
-    text = f"{_named(brokers)} assign groups of Kafka Streams (KIP-1071)"
+    text = f"groups of Kafka Streams (KIP-1071) are assigned by {_named(brokers)}"
     named = {each.node_id: STREAMS_CLASS in ((each.settings or {}).get(STREAMS_SETTING) or "") for each in brokers}
     if not any(named.values()):
         return fine("groups", text)
     if all(named.values()):
         return fine("groups", f"{text}; equipoise's assignor is loaded in all of them")
     without = _named(each for each in brokers if not named[each.node_id])
-    return warning("groups", f"{text}, and {without} do not name {STREAMS_CLASS} in {STREAMS_SETTING}", "name it on every broker, and restart them")
+    with_it = _named(each for each in brokers if named[each.node_id])
+    text = f"{text}; {STREAMS_CLASS} is named in {STREAMS_SETTING} of {with_it}, and not of {without}"
+    return warning("groups", text, "name it on every broker, and restart them")
 
 
 def _of_policy(brokers: Sequence[GroupProtocols]) -> Finding:

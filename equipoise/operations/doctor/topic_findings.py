@@ -44,7 +44,7 @@ def of_log(topics: Topics, found: Found, settings: Settings, brokers: int, boots
         has = len(found[name].partitions)
         if what in ("decisions", "checkpoints") and has < partitions:
             give = f"kafka-topics.sh --bootstrap-server {bootstrap} --alter --topic {name} --partitions {partitions}"
-            findings.append(problem("topics", f"{name} has {has} partitions, and {names['facts']} {partitions}", give))
+            findings.append(problem("topics", f"{name} has {counted(has, 'partition')}, and {names['facts']} {partitions}", give))
         findings += _replicas("topics", name, found[name], settings.get(name), brokers, bootstrap)
         if name in settings:
             findings += _settings(name, {**MUST_BE[what]}, settings[name], bootstrap)
@@ -80,7 +80,7 @@ def _replicas(check: str, name: str, topic: TopicFound, has: Mapping[str, str] |
         some = ", ".join(map(str, behind[:10]))
         yield warning(check, f"{name}: replicas of partitions {some} are not in sync", "start the broker that is away, or wait for it")
     if replicas < min(3, brokers):
-        why = f"{name} has {counted(replicas, 'replica')} on {brokers} brokers"
+        why = f"{name} has {counted(replicas, 'replica')} on {counted(brokers, 'broker')}"
         yield warning(check, why, "give it three: kafka-reassign-partitions.sh")
     least = int(has.get("min.insync.replicas", 1)) if has is not None else None
     if least is not None and replicas >= 3 and least < 2:

@@ -29,6 +29,7 @@ from equipoise.replay.importers.groups.cluster_reading import ClusterReader
 from equipoise.replay.importers.groups.cluster_recording import ClusterRecording
 from equipoise.replay.importers.groups.observed import ObservedGroups
 from equipoise.replay.importers.groups.under_way import UnderWay, under_way_of
+from equipoise.replay.wording import counted
 
 LOST = (
     "the records of __consumer_offsets may not be read, so groups are polled: lost are rebalances between two looks, "
@@ -197,7 +198,10 @@ class PolledCluster:
         since_s, is_said = self._waits_since.setdefault(group, (time.monotonic(), False))
         if not is_said and time.monotonic() - since_s >= _LONG_S:
             self._waits_since[group] = since_s, True
-            self._say(f"group {group} rebalances for {_LONG_S:.0f} s and longer, with {len(found.members)} members: it is recorded when that is over")
+            self._say(
+                f"group {group} rebalances for {_LONG_S:.0f} s and longer, with {counted(len(found.members), 'member')}: "
+                "it is recorded when that is over"
+            )
 
     def _tell_denied(self, group: str) -> None:
         if group not in self._denied:

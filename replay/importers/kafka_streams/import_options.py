@@ -13,6 +13,7 @@ from equipoise.events.facts import GroupConfigured
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.importers.kafka_streams.scan import ObservedRound
 from equipoise.replay.importers.kafka_streams.source import SETTINGS, StreamsSource
+from equipoise.replay.wording import counted
 
 DEFAULT_PROBING_INTERVAL_MS = 600_000
 """Kafka: probing.rebalance.interval.ms."""
@@ -82,11 +83,11 @@ def infer(options: ImportOptions, rounds: Sequence[ObservedRound], stateful_task
         shared = [each for each in rounds if each.processes > 1]
         settled = [each for each in shared if not each.next_rebalance_ms]
         standbys = statistics.median_low([each.standby_copies // stateful_tasks for each in settled or shared]) if shared and stateful_tasks else 0
-        inferred["num_standbys"] = f"{standbys}: copies for each stateful task in {len(settled or shared)} rounds"
+        inferred["num_standbys"] = f"{standbys}: copies for each stateful task in {counted(len(settled or shared), 'round')}"
     if interval_ms is None:
         ahead_ms = [next_ms - each.at_ms for each in rounds for next_ms in each.next_rebalance_ms if next_ms > 0]
         interval_ms = max(1, round(statistics.median_low(ahead_ms) / 1_000)) * 1_000 if ahead_ms else DEFAULT_PROBING_INTERVAL_MS
-        inferred["probing_interval_ms"] = f"{interval_ms}: how far ahead {len(ahead_ms)} probing rebalances were scheduled"
+        inferred["probing_interval_ms"] = f"{interval_ms}: how far ahead probing rebalances were scheduled, {counted(len(ahead_ms), 'time')}"
     return attrs.evolve(options, num_standbys=standbys, probing_interval_ms=interval_ms), inferred
 
 

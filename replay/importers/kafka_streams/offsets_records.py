@@ -26,6 +26,7 @@ from equipoise.kafka.offsets_topic.byte_reader import ByteReader, WireError
 from equipoise.kafka.offsets_topic.classic import UNKNOWN_MS, ClassicMember, OffsetCommit, read_classic_group
 from equipoise.kafka.offsets_topic.consumer_protocol import Partitions, read_assignment, read_subscription
 from equipoise.kafka.offsets_topic.record_keys import read_commit
+from equipoise.replay.wording import counted
 
 __all__ = [
     "NEVER_MS",
@@ -412,5 +413,7 @@ def _assignment_info(reader: ByteReader, protocol_version: int, partitions: Part
         next_rebalance_ms=next_rebalance_ms,
     )
     if len(active) != len(assignment.input_partitions()):
-        raise reader.error(f"{len(active)} active tasks for {len(assignment.input_partitions())} input partitions; there is one for each")
+        raise reader.error(
+            f"{counted(len(active), 'active task')} for {counted(len(assignment.input_partitions()), 'input partition')}; there is one for each"
+        )
     return assignment

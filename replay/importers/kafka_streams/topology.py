@@ -18,6 +18,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.tasks import TaskId
 from equipoise.replay.importers.kafka_streams.offsets_records import StreamsAssignment, StreamsSubscription
+from equipoise.replay.wording import counted
 
 MOST_MATCHINGS = 5_000
 """Most ways to pair changelogs with sub-topologies that are tried. With more, the matching stays
@@ -119,7 +120,7 @@ def match_changelogs(
             still_open += owners
         elif len(owners) == 1:
             changelogs[owners[0]] = tuple(topics)
-            how[owners[0]] = f"the only stateful sub-topology with {count} tasks; as many partitions: {', '.join(topics)}"
+            how[owners[0]] = f"the only stateful sub-topology with {counted(count, 'task')}; as many partitions: {', '.join(topics)}"
         else:
             chosen = _best_matching(owners, topics, evidence)
             if chosen is None:

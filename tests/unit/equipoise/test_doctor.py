@@ -178,7 +178,7 @@ def test_setting_that_a_worker_refuses_is_a_problem_with_the_command(what: str) 
         (FOUND, changed("facts", min_insync_replicas="3"), "warning", "p.facts has min.insync.replicas=3 of 3 replicas"),
         ({**FOUND, "p.facts": topic(3, 2)}, SOUND, "warning", "p.facts: replicas of partitions 0, 1 are not in sync"),
         ({**FOUND, "p.facts": topic(1, 1)}, SOUND, "warning", "p.facts has 1 replica on 3 brokers"),
-        ({**FOUND, "p.decisions": topic(partitions=1)}, SOUND, "problem", "p.decisions has 1 partitions, and p.facts 2"),
+        ({**FOUND, "p.decisions": topic(partitions=1)}, SOUND, "problem", "p.decisions has 1 partition, and p.facts 2"),
         (
             {**FOUND, "p.checkpoints": NOWHERE},
             {name: each for name, each in SOUND.items() if name != "p.checkpoints"},
@@ -445,14 +445,14 @@ def protocols(node_id: int, **changed: Any) -> GroupProtocols:
         ([protocols(1)], "fine", "assigned by uniform, range; for `equipoise lead` the brokers need equipoise's assignor"),
         ([protocols(1, settings={SETTING: f"uniform, {CLASS}"})], "fine", "equipoise's assignor is loaded in broker 1; the first one is uniform"),
         ([protocols(1, settings={SETTING: f"{CLASS},uniform"})], "warning", "is the first one in group.consumer.assignors of broker 1"),
-        ([protocols(1, settings={SETTING: f"uniform,{CLASS}"}), protocols(2)], "warning", "broker 2 do not name io.equipoise"),
-        ([protocols(1), protocols(2, consumer=False)], "warning", "broker 1 assign groups of KIP-848, and broker 2 do not"),
+        ([protocols(1, settings={SETTING: f"uniform,{CLASS}"}), protocols(2)], "warning", "of broker 1, and not of broker 2: no group is led"),
+        ([protocols(1), protocols(2, consumer=False)], "warning", "groups of KIP-848 are assigned by broker 1, and not by broker 2"),
         ([protocols(1, consumer=False, streams=False)], "fine", "brokers assign no groups"),
         ([protocols(1, settings={POLICY: "disabled"})], "fine", "brokers take no classic group over"),
         ([protocols(1), protocols(2, settings={POLICY: "upgrade"})], "warning", "is bidirectional on broker 1, upgrade on broker 2"),
-        ([protocols(1), protocols(2)], "fine", "brokers 1, 2 assign groups of Kafka Streams (KIP-1071)"),
+        ([protocols(1), protocols(2)], "fine", "groups of Kafka Streams (KIP-1071) are assigned by brokers 1, 2"),
         ([protocols(1, settings={STREAMS_SETTING: f"sticky,{STREAMS_CLASS}"})], "fine", "equipoise's assignor is loaded in all of them"),
-        ([protocols(1, settings={STREAMS_SETTING: STREAMS_CLASS}), protocols(2)], "warning", "and broker 2 do not name io.equipoise"),
+        ([protocols(1, settings={STREAMS_SETTING: STREAMS_CLASS}), protocols(2)], "warning", "and not of broker 2"),
     ],
 )
 def test_assignors_and_policy_of_brokers_are_compared(brokers: list[GroupProtocols], status: str, text: str) -> None:

@@ -186,7 +186,7 @@ WRONG = [
     ("lead --group clicks-* --to {t}/o.db", "--to {t}/o.db: --group clicks-* may be several groups; name a folder for their logs"),
     ("lead --group clicks-* --to {t}/logs --evict", "--evict: takes the leader out of one group; name it with --group"),
     ("worker --lead-groups clicks-*", "lead_folder: lead_groups needs a folder for their logs"),
-    ("worker --lead-groups clicks-* --lead-folder {t} --lead-capacity big", "lead_capacity: big: write it as CLIENT_ID=N, with N of 1 or more"),
+    ("worker --lead-groups clicks-* --lead-folder {t} --lead-capacity big", "--lead-capacity: big: write it as CLIENT_ID=N, with N of 1 or more"),
     ("lead --group clicks --to {t}/x.txt", "--to {t}/x.txt: name a file that ends in .db"),
     ("archive {f}/group.db --to webhdfs://nn/y/", "webhdfs: is not supported; mount it, and name the folder. An archive is in a folder"),
     ("archive {f}/group.db --to s3a://bucket/y/", "s3a: is not supported; write s3://bucket/y/. An archive is in a folder"),

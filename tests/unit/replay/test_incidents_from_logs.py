@@ -578,10 +578,17 @@ def test_go_client_that_joins_and_rebalances(tmp_path: Path) -> None:
 
 
 def test_excerpt_without_anything_says_so(tmp_path: Path) -> None:
-    for text in ("", "hello\nworld\n", "\x00\xff\x00", "[2026-03-01 10:00:00,000] INFO [Log partition=a-0] Rolled new log segment\n"):
+    for text in ("hello\nworld\n", "\x00\xff\x00", "[2026-03-01 10:00:00,000] INFO [Log partition=a-0] Rolled new log segment\n"):
         (tmp_path / "x.log").write_bytes(text.encode("latin-1"))
         shown = CliRunner().invoke(main, ["incident", str(tmp_path / "x.log")])
         assert (shown.exit_code, "nothing was found about a group" in shown.stdout) == (0, True), shown.output
+
+
+def test_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.log").touch()
+    shown = CliRunner().invoke(main, ["incident", str(tmp_path / "x.log")])
+    assert shown.exit_code == 2
+    assert "x.log: there is no line in it; name a log of a broker or a client" in shown.output
 
 
 def test_lines_that_are_not_understood_are_counted_and_shown(tmp_path: Path) -> None:

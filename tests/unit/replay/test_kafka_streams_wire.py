@@ -258,7 +258,7 @@ UNSOUND = {
     "a task without a partition": (
         group_value(3, None, i16(3) + array() + sized(assignment_info(11))),
         None,
-        "1 active tasks for 0 input partitions",
+        "1 active task for 0 input partitions",
     ),
 }
 

@@ -137,7 +137,7 @@ def test_incident_names_a_damaged_recording(cluster: Path, tmp_path: Path) -> No
 
 def test_a_group_that_is_missing_among_the_rows_is_noticed(cluster: Path) -> None:
     heads = [row["groups"] for row in on_tasks([cluster])]
-    with pytest.raises(MissingRowsError, match="1 rows for 2 groups"):
+    with pytest.raises(MissingRowsError, match="1 row for 2 groups"):
         check_every_group([head for head in heads if head["group"] != "orders"])
 
 
