@@ -39,7 +39,7 @@ READ_ONCE = [
     ),
 ]
 """README, the four ways in with the pages of operators, and the help texts of all commands."""
-LONG_ELSEWHERE = 332
+LONG_ELSEWHERE = 290
 """Sentences of more than words.MOST_WORDS words on the other pages. The number only falls."""
 
 

@@ -1,5 +1,5 @@
-"""The plan that equipoise hands to its assignor inside the brokers, as one line of text. It says
-what differs from "everybody keeps what he has".
+"""The plan that equipoise hands to its assignor inside the brokers, as one line of text. It names
+the partitions that change their owner.
 
 ::
 
@@ -17,8 +17,8 @@ sub-topology, whose id is its name's UTF-8. Members and topics are positions in 
 members in the order of their ids' UTF-16, topics of their ids' bytes. Numbers are decimal, without
 zeros before them. There is no comma and no blank, so that a plan can be an entry of a list setting.
 
-A plan for other members or topics, with an entry that does not fit, or one partition named twice,
-is not carried out, in no part; only `h` counts then.
+The assignor ignores the whole plan when it is for other members or topics, has an entry that does
+not fit, or names a partition twice. Only `h` counts then.
 
 ``tests/data/broker_plans.jsonl`` and ``broker_tasks.jsonl`` have vectors that Python and Java read.
 """
