@@ -34,6 +34,7 @@ from equipoise.testing.simulated.kafka.partition_log import Batch
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
 from tests.simulated.late_requests import LateRequests, Requests, Sent, expired_transaction
 from tests.simulated.script import Script
+from tests.support.cluster_faults import delete_topic
 
 STEPS = 100
 LATE_STEPS = 200
@@ -74,7 +75,7 @@ class SimulatedWorld:
         self._cluster.create_topic(topic.name, topic.num_partitions, topic.replication_factor, topic.topic_configs)
 
     async def delete(self, topic: str) -> None:
-        self._cluster.delete_topic(topic)
+        delete_topic(self._cluster, topic)
 
     async def delete_records(self, place: TopicPartition, before: int) -> None:
         self._cluster.delete_records(place, before)
@@ -196,7 +197,7 @@ class SimulatedRequests:
         return [(found[0][place].offset, found[1][place].offset) for place in places]
 
     async def create_again(self, topic: str) -> None:
-        self._cluster.delete_topic(topic)
+        delete_topic(self._cluster, topic)
         self._cluster.create_topic(topic, 2)
 
 

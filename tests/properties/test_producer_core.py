@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from equipoise.kafka.producer.states import OPEN, ProducerState
 from tests.producing_brokers import GROUP, PLACES, CoreWriter, ProducingBrokers
+from tests.support.cluster_faults import elect_leader
 
 STEPS = ("write", "write", "deliver", "deliver", "deliver", "deliver", "send", "send", "wait", "begin", "offsets", "commit", "abort")
 FAULTS = ("lose answer", "lose request", "elect", "move coordinators", "late", "refuse")
@@ -79,10 +80,10 @@ class World:
             case "wait":
                 self.brokers.wait(0.03 * (number + 1))
             case "elect":
-                cluster.elect(cluster.topics["in"].partitions[which])
+                elect_leader(cluster, cluster.topics["in"].partitions[which])
             case "move coordinators":
                 for each in cluster.coordinators.partitions:
-                    cluster.elect(each)
+                    elect_leader(cluster, each)
             case "refuse":
                 cluster.passing.share = 0.1 * number
 

@@ -12,6 +12,7 @@ from equipoise.testing.simulated.machines import SimulatedProcess
 from tests.simulated.deployment import BROKERS, LATEST_S, LOG_PARTITIONS, SESSION_MS, TOPIC, Deployment, Seat, WorkerSeat
 from tests.simulated.faults import fault
 from tests.simulated.stores import store_faults
+from tests.support import cluster_faults
 
 BETWEEN_S = 2.6
 """Shortest time between two failovers: the lease margin allows three of them in a session
@@ -40,8 +41,8 @@ def kill_broker(deployment: Deployment, random: Random) -> float | None:
     if number is None:
         return None
     length_s = random.uniform(0.5, 6)
-    deployment.cluster.kill(number)
-    deployment.later(length_s, deployment.cluster.start, number)
+    cluster_faults.kill_broker(deployment.cluster, number)
+    deployment.later(length_s, cluster_faults.start_broker, deployment.cluster, number)
     return _busy(deployment, length_s)
 
 
@@ -52,8 +53,8 @@ def hanging_broker(deployment: Deployment, random: Random) -> float | None:
     if number is None:
         return None
     length_s = random.uniform(0.5, 6)
-    deployment.cluster.pause(number)
-    deployment.later(length_s, deployment.cluster.resume, number)
+    cluster_faults.pause_broker(deployment.cluster, number)
+    deployment.later(length_s, cluster_faults.resume_broker, deployment.cluster, number)
     return _busy(deployment, length_s)
 
 
@@ -64,8 +65,8 @@ def stale_broker(deployment: Deployment, random: Random) -> float | None:
     if number is None:
         return None
     length_s = random.uniform(0.5, 6)
-    deployment.cluster.isolate(number)
-    deployment.later(length_s, deployment.cluster.heal, number)
+    cluster_faults.isolate_broker(deployment.cluster, number)
+    deployment.later(length_s, cluster_faults.heal_broker, deployment.cluster, number)
     return _busy(deployment, length_s)
 
 
@@ -76,7 +77,7 @@ def new_leaders(deployment: Deployment, random: Random) -> float | None:
         return None
     for each in deployment.cluster.every_partition():
         if random.random() < 0.5 and deployment.cluster.partition(each.place) is each:
-            deployment.cluster.elect(each)
+            cluster_faults.elect_leader(deployment.cluster, each)
     return _busy(deployment, 0.5)
 
 
@@ -98,7 +99,7 @@ def compaction(deployment: Deployment, random: Random) -> float | None:
             found = deployment.cluster.partition(TopicPartition(name, partition))
             if found is not None:
                 deployment.remember(found)
-                deployment.cluster.compact(found.place, max(0, found.log.last_stable_offset - NOT_COMPACTED))
+                cluster_faults.compact(deployment.cluster, found.place, max(0, found.log.last_stable_offset - NOT_COMPACTED))
     return 0.0
 
 
@@ -306,7 +307,7 @@ def log_created_again(deployment: Deployment, random: Random) -> float | None:
     names = {what: deployment.topics.name_of(what) for what in MUST_BE}
     for name in names.values():
         if name in deployment.cluster.topics:
-            deployment.cluster.delete_topic(name)
+            cluster_faults.delete_topic(deployment.cluster, name)
 
     def create() -> None:
         for what, name in names.items():

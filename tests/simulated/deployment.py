@@ -40,6 +40,7 @@ from examples.orders.produce import STATE_SETTINGS
 from tests import faults
 from tests.customers import placed_customers
 from tests.simulated.judge import OwnerWatch
+from tests.support.cluster_faults import committed_end, heal_broker, resume_broker, start_broker
 
 GROUP = "orders"
 TOPIC = "orders"
@@ -454,11 +455,11 @@ class Deployment:
             processes.clear()
         for broker in self.cluster.brokers:
             if not broker.is_up:
-                self.cluster.start(broker.id)
+                start_broker(self.cluster, broker.id)
             elif broker.is_paused:
-                self.cluster.resume(broker.id)
+                resume_broker(self.cluster, broker.id)
             elif broker.view is not None:
-                self.cluster.heal(broker.id)
+                heal_broker(self.cluster, broker.id)
         self.is_calm = True
 
     # What is to come
@@ -523,7 +524,7 @@ class Deployment:
         """A copy that is followed and has not reached the end of its changelog; "": there is none."""
         found = self.cluster.partition(TopicPartition(f"{TOPIC}-state", partition))
         assert found is not None, "it was created"
-        end = found.log.committed_end
+        end = committed_end(found.log)
         for seat in self.members.values():
             copies = {} if seat.member is None or seat.member._host is None else seat.member._host._restorer._copies
             for task in copies:

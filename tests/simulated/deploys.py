@@ -27,6 +27,7 @@ from equipoise.kafka.client import TopicPartition
 from equipoise.testing import Group
 from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.partition_log import Batch, PartitionLog
+from tests.support.cluster_faults import delete_topic, grow_topic, lose_tail
 
 SOURCES = ("source", "second")
 STATES = ("s1", "s2", "s3", "s4", "s5", "s6")
@@ -70,7 +71,7 @@ class Deploys(Group):
     def make_again(self, topic: str, gone_s: float = 0.5) -> None:
         """Deletes a topic and creates it again, empty."""
         policy = "compact" if topic in STATES else "delete"
-        self._cluster.delete_topic(topic)
+        delete_topic(self._cluster, topic)
         self.advance(gone_s)
         self._cluster.create_topic(topic, self._partitions, 1, {"cleanup.policy": policy})
 
@@ -328,7 +329,7 @@ class DeployStorm:
         self._cut[topic] += 1
         for partition in range(self._group._partitions):
             log = self._group._log(topic, partition)
-            self._group._cluster.lose_tail(TopicPartition(topic, partition), log.end - self._random.choice(_ends_of_commits(log)[-3:]))
+            lose_tail(self._group._cluster, TopicPartition(topic, partition), log.end - self._random.choice(_ends_of_commits(log)[-3:]))
         if self._group._seats[stays].process is None:
             self._group.join(stays)
         for _ in range(3):
@@ -354,7 +355,7 @@ class DeployStorm:
         log, count = self._group._log(*place), self._random.choice((1, 2, 5))
         lost = [each.value.decode() for each in log.records[-count:] if each.value is not None]
         self._records[topic] = [each for each in self._records[topic] if each not in lost]
-        self._group._cluster.lose_tail(place, count)
+        lose_tail(self._group._cluster, place, count)
         for _ in range(self._random.choice((0, len(lost), len(lost), 8))):
             value = f"r{self._written}"
             self._written += 1
@@ -400,7 +401,7 @@ class DeployStorm:
     def _grow(self) -> None:
         """Sometimes members are only started again first, and leave the new partitions unread."""
         for topic in (*SOURCES, *STATES, OUTPUT):
-            self._group._cluster.grow_topic(topic, GROWN)
+            grow_topic(self._group._cluster, topic, GROWN)
         self._group._partitions = GROWN
         if self._random.random() < 0.5:
             self._restart()

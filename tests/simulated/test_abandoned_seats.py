@@ -54,6 +54,7 @@ from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.cluster_state import Reply
 from equipoise.testing.simulated.kafka.simulated_wire import SimulatedWire
 from tests.simulated.test_kafka import TP, simulate
+from tests.support.cluster_faults import pause_broker
 
 BROKERS = 3
 SILENT_AT_S = [0.0, 0.002, 0.01, 0.04, 0.1]
@@ -406,7 +407,7 @@ def test_generation_that_its_coordinator_does_not_know_is_given_up(what: str) ->
         if what == "silent":
             silence(cluster)
         elif what == "moved":
-            cluster.pause(await client._joins.node())
+            pause_broker(cluster, await client._joins.node())
         else:
             there.clear()
         await asyncio.wait((joining,), timeout=(MOST_LOOKS + 1) * (ALIVE_S + 20.0))

@@ -26,6 +26,7 @@ from equipoise.testing.simulated.connection import SimulatedClients, SimulatedCo
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch, PartitionLog
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
+from tests.support.cluster_faults import compact, delete_topic, lose_tail
 
 DAY_S = 86_400
 DAY_MS = DAY_S * 1_000
@@ -46,20 +47,20 @@ class _World:
         self.cluster.append(self.cluster.topics["log"].partitions[partition], batch)
 
     def make_again(self, *keys: str) -> None:
-        self.cluster.delete_topic("log")
+        delete_topic(self.cluster, "log")
         self.cluster.create_topic("log", 2)
         for key in keys:
             self.append(key, "new")
 
     def lose_tail(self, count: int, *keys: str) -> None:
         """An unclean election loses the last records, and others take their offsets."""
-        self.cluster.lose_tail(TP, count)
+        lose_tail(self.cluster, TP, count)
         for key in keys:
             self.append(key, "new")
 
     def compact(self) -> None:
         """The brokers compact the changelog, and keep deletions for a day."""
-        self.cluster.compact(TP, self.cluster.topics["log"].partitions[0].log.end, self.now_ms() - DAY_MS)
+        compact(self.cluster, TP, self.cluster.topics["log"].partitions[0].log.end, self.now_ms() - DAY_MS)
 
     def now_ms(self) -> int:
         return self.scheduler.now_us // 1_000

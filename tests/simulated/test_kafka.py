@@ -26,6 +26,18 @@ from equipoise.kafka.producer.shell import WireProducer
 from equipoise.testing.simulated.connection import SimulatedClients
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler, VirtualLoop
+from tests.support.cluster_faults import (
+    compact,
+    delete_topic,
+    elect_leader,
+    heal_broker,
+    isolate_broker,
+    kill_broker,
+    lose_tail,
+    pause_broker,
+    resume_broker,
+    start_broker,
+)
 
 TP = TopicPartition("numbers", 0)
 _IMPLEMENTED: type[Clients] = SimulatedClients
@@ -112,7 +124,7 @@ def test_same_seed_gives_the_same_run() -> None:
         for number in range(50):
             await producer.send("numbers", b"%d" % number, partition=number % 2)
             if number == 20:
-                cluster.kill(0)
+                kill_broker(cluster, 0)
         assert len(await values(consumer, wait_ms=10_000)) == 25
         assert cluster.scheduler.now_us > 0
 
@@ -222,7 +234,7 @@ def test_topic_created_again_has_another_id_and_begins_at_0() -> None:
             await producer.send_and_wait("numbers", b"x", partition=0)
         assert len(await values(consumer)) == 3
         before = await consumer.topic_ids(["numbers"], TP)
-        cluster.delete_topic("numbers")
+        delete_topic(cluster, "numbers")
         with pytest.raises(UnknownTopicOrPartitionError):
             await consumer.topic_ids(["numbers"], TP)
         cluster.create_topic("numbers")
@@ -249,7 +261,7 @@ def test_admin_creates_a_topic_on_the_brokers_that_it_is_told() -> None:
 
 def test_no_broker_raises_connection_error() -> None:
     async def test(cluster: Cluster, clients: SimulatedClients) -> None:
-        cluster.kill(0)
+        kill_broker(cluster, 0)
         for client in (clients.admin(), clients.consumer(), clients.producer()):
             with pytest.raises(KafkaConnectionError):
                 await client.start()
@@ -269,9 +281,9 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_brokers_fail(how: str, see
             await asyncio.sleep(0.02)
             broker = number // 100
             if number % 100 == 10:
-                getattr(cluster, how)(broker)
+                {"kill": kill_broker, "pause": pause_broker, "isolate": isolate_broker}[how](cluster, broker)
             if number % 100 == 80:
-                {"kill": cluster.start, "pause": cluster.resume, "isolate": cluster.heal}[how](broker)
+                {"kill": start_broker, "pause": resume_broker, "isolate": heal_broker}[how](cluster, broker)
         await producer.stop(within_s=60.0)
         offsets = [each.result().offset for each in sent]
         assert len(set(offsets)) == 300
@@ -393,11 +405,11 @@ def test_isolated_leader_answers_with_an_old_end() -> None:
         consumer, producer = await started_consumer(clients), await started_producer(clients, request_timeout_ms=2_000)
         await producer.send_and_wait("numbers", b"1", partition=0)
         assert await consumer.end_offsets([TP]) == {TP: 1}
-        cluster.isolate(0)
+        isolate_broker(cluster, 0)
         await asyncio.sleep(4.0)
         await producer.send_and_wait("numbers", b"2", partition=0)
         assert await consumer.end_offsets([TP]) == {TP: 1}
-        cluster.heal(0)
+        heal_broker(cluster, 0)
         assert await consumer.end_offsets([TP]) == {TP: 2}
 
     simulate(test, brokers=3)
@@ -409,7 +421,7 @@ def test_lost_tail_gives_the_offsets_again() -> None:
         for number in range(5):
             await producer.send_and_wait("numbers", b"%d" % number, partition=0)
         assert len(await values(consumer)) == 5
-        cluster.lose_tail(TP, 2)
+        lose_tail(cluster, TP, 2)
         with pytest.raises(OffsetOutOfRangeError):
             await consumer.getmany(timeout_ms=1_000)
         other = await started_producer(clients)
@@ -424,10 +436,10 @@ def test_committed_offsets_survive_the_coordinator() -> None:
         await admin.start()
         await consumer.commit({TP: 5})
         for broker in range(3):
-            cluster.kill(broker)
+            kill_broker(cluster, broker)
             assert await consumer.committed(TP) == 5 + broker
             await consumer.commit({TP: 6 + broker})
-            cluster.start(broker)
+            start_broker(cluster, broker)
             await asyncio.sleep(2.0)
         assert await admin.committed_offsets("group", [TP, TopicPartition("numbers", 1)]) == {TP: 8, TopicPartition("numbers", 1): None}
 
@@ -454,7 +466,7 @@ def test_compaction_leaves_holes() -> None:
         producer = await started_producer(clients)
         for number in range(6):
             await producer.send_and_wait("numbers", b"%d" % number, key=b"%d" % (number % 2), partition=0)
-        cluster.compact(TP, 5)
+        compact(cluster, TP, 5)
         consumer = await started_consumer(clients)
         assert await values(consumer) == [b"3", b"4", b"5"], "the last ones of both keys among those that are compacted, and the rest"
         assert await consumer.position(TP) == 6
@@ -472,7 +484,7 @@ def test_transaction_whose_marker_is_compacted_away_stays_committed_when_the_par
             await producer.commit_transaction()
         await (await started_producer(clients)).send_and_wait("numbers", b"lost", partition=0)
         log = cluster.topics["numbers"].partitions[0].log
-        cluster.compact(TP, 4)
+        compact(cluster, TP, 4)
         log.truncate(4)
         assert [each.value for each in log.records] == [b"last"]
         assert log.last_stable_offset == log.end == 4
@@ -483,7 +495,7 @@ def test_transaction_whose_marker_is_compacted_away_stays_committed_when_the_par
 def test_stopped_consumer_raises_and_ends_what_is_asked() -> None:
     async def test(cluster: Cluster, clients: SimulatedClients) -> None:
         consumer = await started_consumer(clients)
-        cluster.pause(0)
+        pause_broker(cluster, 0)
         asking = asyncio.ensure_future(consumer.end_offsets([TP]))
         waiting = asyncio.ensure_future(consumer.getmany(timeout_ms=100_000))
         await asyncio.sleep(1.0)
@@ -505,7 +517,7 @@ def test_marker_that_is_lost_with_a_leader_is_written_again(seed: int) -> None:
         await producer.commit_transaction()
         while log.end == 1:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        cluster.elect(cluster.topics["numbers"].partitions[0])
+        elect_leader(cluster, cluster.topics["numbers"].partitions[0])
         await asyncio.sleep(10.0)
         assert log.last_stable_offset == log.end > 1
         consumer = await started_consumer(clients, read_committed=True)
@@ -552,10 +564,10 @@ def test_transactions_are_whole_when_brokers_and_producers_fail(seed: int) -> No
         while not writing.done():
             await asyncio.sleep(random.random() * 3)
             broker = random.randrange(3)
-            fail, mend = random.choice([(cluster.kill, cluster.start), (cluster.pause, cluster.resume), (cluster.isolate, cluster.heal)])
-            fail(broker)
+            fail, mend = random.choice([(kill_broker, start_broker), (pause_broker, resume_broker), (isolate_broker, heal_broker)])
+            fail(cluster, broker)
             await asyncio.sleep(random.random() * 6)
-            mend(broker)
+            mend(cluster, broker)
             await asyncio.sleep(1.0)
         await writing
         await asyncio.sleep(60.0)

@@ -24,6 +24,7 @@ from equipoise.member.tasks.positions import PositionsReader
 from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from tests.simulated.test_kafka import TP, simulate, started_producer
+from tests.support.cluster_faults import lose_tail
 
 RECORDS = 40
 Read = Callable[[Connection], Awaitable[object]]
@@ -62,7 +63,7 @@ def test_reading_to_an_end_that_does_not_come_ends_with_an_error(what: str) -> N
         async with reader(connection, max_poll_records=5) as consumer:
             end = (await consumer.end_offsets([TP]))[TP]
             if what == "the end is lost":
-                cluster.lose_tail(TP, 10)
+                lose_tail(cluster, TP, 10)
             else:
                 cluster.network.cut.add(("test", 0))
             consumer.assign([TP])

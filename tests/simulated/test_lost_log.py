@@ -23,6 +23,7 @@ from equipoise.worker.group_readings import GroupCondition, read
 from tests.simulated.judge import verify_log
 from tests.simulated.test_operators import Answers
 from tests.simulated.test_positions import Deploys, every, one
+from tests.support.cluster_faults import delete_topic, lose_tail
 
 FAR = 30
 """More records than the checkpoint is old."""
@@ -108,7 +109,7 @@ class Led(Deploys):
         """Topics lose all but so many records."""
         for what, records in kept.items():
             place = self.place(what)
-            self._cluster.lose_tail(place, max(0, self._log(*place).end - records))
+            lose_tail(self._cluster, place, max(0, self._log(*place).end - records))
 
     def verify(self) -> list[str]:
         """Folds the whole log."""
@@ -130,9 +131,9 @@ class Led(Deploys):
             self._cluster.delete_records(place, 1 if topic in ("facts", "decisions") else self._log(*place).end)
             return
         if what == "loses its end":
-            self._cluster.lose_tail(place, 1)
+            lose_tail(self._cluster, place, 1)
             return
-        self._cluster.delete_topic(place.topic)
+        delete_topic(self._cluster, place.topic)
         if what == "made again":
             self._cluster.create_topic(place.topic, 1, 1, {**MUST_BE, "bases": BASES_MUST_BE}[topic])
 
@@ -180,7 +181,7 @@ def test_group_goes_on_when_topics_lose_their_ends(topics: tuple[str, ...], coun
     with led() as group:
         begin(group, when)
         for topic in topics:
-            group._cluster.lose_tail(group.place(topic), count)
+            lose_tail(group._cluster, group.place(topic), count)
         go_on(group, when)
         assert group.status() == ""
         assert group.verify() == []
@@ -192,7 +193,7 @@ def test_group_goes_on_when_topics_lose_their_ends(topics: tuple[str, ...], coun
 def test_facts_without_end_go_on_or_halt_the_groups_that_decided_on_them(count: int, when: str) -> None:
     with led() as group:
         begin(group, when)
-        group._cluster.lose_tail(group.place("facts"), count)
+        lose_tail(group._cluster, group.place("facts"), count)
         go_on(group, when)
         assert (NEW_LOG in group.status()) == (count == FAR)
         assert bool(group.verify()) == (count == FAR)
@@ -283,7 +284,7 @@ def test_group_goes_on_when_decisions_or_checkpoints_are_gone(topic: str, what: 
         group.settle()
         assert group.sent() == every("a", 40)
         if not is_whole:
-            group._cluster.lose_tail(group.place("checkpoints"), 10_000)
+            lose_tail(group._cluster, group.place("checkpoints"), 10_000)
             assert NEW_LOG in group.status()
 
 

@@ -16,6 +16,7 @@ from equipoise.replay.trouble import wrong
 from equipoise.testing.group import NAME
 from tests.simulated.deploys import _ends_of_commits
 from tests.simulated.test_positions import GUARANTEES, SOURCE, Deploys, every, one
+from tests.support.cluster_faults import delete_topic, lose_tail
 
 POSITIONS = TopicPartition(f"{NAME}-positions", 0)
 LOST = "has lost records: source/0 is read on at offset 10, which"
@@ -42,7 +43,7 @@ def test_member_continues_behind_its_own_commits_that_positions_have_lost(
         group.join("m1")
         group.advance(20)
         write_slowly(group, 10)
-        group._cluster.lose_tail(POSITIONS, 8)
+        lose_tail(group._cluster, POSITIONS, 8)
         group.forget_offsets()
         write_slowly(group, 3)
         group.advance(20)
@@ -62,7 +63,7 @@ def test_next_owner_continues_behind_commits_that_positions_have_lost(guarantee:
         group.advance(20)
         write_slowly(group, 10)
         group.crash("m1")
-        group._cluster.lose_tail(POSITIONS, 8)
+        lose_tail(group._cluster, POSITIONS, 8)
         group.join(member)
         write_slowly(group, 3)
         group.advance(60)
@@ -87,7 +88,7 @@ def test_plain_consumer_with_the_groups_id_moves_no_lost_position(guarantee: str
         write_slowly(group, 10)
         group.crash("m1")
         group.write(5)
-        group._cluster.lose_tail(POSITIONS, 8)
+        lose_tail(group._cluster, POSITIONS, 8)
         group._cluster.coordinators.offsets[NAME] = {SOURCE: 14}
         group.join("m1")
         group.advance(30)
@@ -101,9 +102,9 @@ def test_task_is_back_within_seconds_of_lost_positions(guarantee: str, fault: st
         group.advance(20)
         write_slowly(group, 10)
         if fault == "end lost":
-            group._cluster.lose_tail(POSITIONS, 8)
+            lose_tail(group._cluster, POSITIONS, 8)
         else:
-            group._cluster.delete_topic(POSITIONS.topic)
+            delete_topic(group._cluster, POSITIONS.topic)
             group.advance(0.5)
             group._cluster.create_topic(POSITIONS.topic, PARTITIONS, 1, {"cleanup.policy": "compact"})
         group.write(3)
@@ -122,7 +123,7 @@ def test_position_that_is_lost_before_its_owner_reads_it_is_written_again(guaran
         group.join("m1")
         while log.end == before:
             group.advance(0.001)
-        group._cluster.lose_tail(POSITIONS, 2)
+        lose_tail(group._cluster, POSITIONS, 2)
         group.write(3)
         group.advance(30)
         assert group.sent() == every("a", 8)
@@ -165,9 +166,9 @@ class Chain(Deploys):
             if fault == "beginning lost":
                 cluster.delete_records(place, log.end)
             elif fault == "end lost":  # of the positions in the middle of a transaction
-                cluster.lose_tail(place, 3 if topic == POSITIONS.topic else log.end - _ends_of_commits(log)[-3:][0])
+                lose_tail(cluster, place, 3 if topic == POSITIONS.topic else log.end - _ends_of_commits(log)[-3:][0])
         if fault == "made again":
-            cluster.delete_topic(topic)
+            delete_topic(cluster, topic)
             self.advance(0.5)
             self.create(topic, len(places))
 
@@ -196,7 +197,7 @@ def test_topic_of_a_member_that_is_lost_keeps_its_promise(
         if not runs:
             group.crash("m1")
         if fault == "deleted":
-            group._cluster.delete_topic(topic)
+            delete_topic(group._cluster, topic)
             if runs:
                 group.write_some(0 if topic == "source" else 5)
                 group.advance(60)

@@ -15,6 +15,7 @@ from equipoise.kafka.client import partition_of_key
 from equipoise.member.session.location import task_of_key
 from equipoise.testing.simulated.virtual_loops import S_US
 from tests.simulated.test_start import TASKS, NewGroup, group
+from tests.support.cluster_faults import delete_topic
 
 __all__ = ["group"]
 
@@ -79,7 +80,7 @@ def test_owner_is_found_again_in_a_new_log(group: NewGroup) -> None:
     process.pause()
     for name in [name for name in group.cluster.topics if name.startswith("equipoise.")]:
         topic = group.cluster.topics[name]
-        group.cluster.delete_topic(name)
+        delete_topic(group.cluster, name)
         group.cluster.create_topic(name, len(topic.partitions), 1, topic.configs)
     settle(group, 60)  # the new log grows beyond what was read of the former one
     process.resume()
@@ -96,7 +97,7 @@ def test_question_without_an_answer_ends_with_the_member(group: NewGroup) -> Non
     group.runs_all_after_s()
     for topic in list(group.cluster.topics):
         if topic.endswith(".facts"):
-            group.cluster.delete_topic(topic)
+            delete_topic(group.cluster, topic)
     assert member._host is not None, "it has joined"
     question = member._host._app.create_task(member.owner(b"1"))
     settle(group, 5)

@@ -18,6 +18,7 @@ from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from tests.simulated import deploys
 from tests.simulated.deployment import CONFIG
+from tests.support.cluster_faults import delete_topic, lose_tail
 
 GUARANTEES = ("at_least_once", "exactly_once")
 SOURCE = TopicPartition("source", 0)
@@ -288,7 +289,7 @@ def test_source_that_is_gone_holds_up_no_other(guarantee: str) -> None:
         group.write(5)
         group.write(5, "second")
         group.advance(20)
-        group._cluster.delete_topic("second")
+        delete_topic(group._cluster, "second")
         group.advance(20)
         group.write(5)
         group.advance(2)
@@ -321,7 +322,7 @@ def test_source_that_ends_before_a_position_without_leader_epoch_is_said_once(
         group.write(5)
         group.advance(20)
         group.crash("m1")
-        group._cluster.lose_tail(SOURCE, 2)
+        lose_tail(group._cluster, SOURCE, 2)
         group.join("m1")
         group.advance(30)
         said = [each for each in caplog.messages if "source/0 ends at offset 3, and the task is at offset 5" in each]
@@ -341,7 +342,7 @@ def test_new_records_of_a_source_that_has_lost_some_are_processed(guarantee: str
         group.advance(20)
         source = group._cluster.topics["source"].partitions[0]
         fetches, source.fetches = source.fetches, []
-        group._cluster.lose_tail(SOURCE, 2)
+        lose_tail(group._cluster, SOURCE, 2)
         for _ in range(regrown):
             group._cluster.append(source, Batch(-1, -1, -1, False, [(b"k", b"v", (), 0)], 10))
         source.fetches = fetches
@@ -364,7 +365,7 @@ def test_member_that_was_away_processes_new_records_of_a_source_that_has_lost_so
         group.write(5)
         group.advance(20)
         group.crash("m1")
-        group._cluster.lose_tail(SOURCE, 2)
+        lose_tail(group._cluster, SOURCE, 2)
         group.write(regrown)
         group.join("m1")
         group.advance(30)
@@ -387,7 +388,7 @@ def test_running_member_learns_of_lost_records_although_no_others_come(guarantee
         group.join("m1")
         group.write(5)
         group.advance(20)
-        group._cluster.lose_tail(SOURCE, 2)
+        lose_tail(group._cluster, SOURCE, 2)
         group.write(2)
         group.advance(400)
         assert group.sent() == every("a", 5) + Counter({b"a 3": 1, b"a 4": 1})
@@ -410,7 +411,7 @@ def test_elections_that_lose_nothing_move_no_position(guarantee: str, state: Any
         group.join("m1")
         for number in range(6):
             group.write(3)
-            group._cluster.lose_tail(SOURCE, 0)
+            lose_tail(group._cluster, SOURCE, 0)
             group.advance(3)
             if number == 3:
                 group.crash("m1")
@@ -444,12 +445,12 @@ def test_positions_topic_that_loses_records_stops_no_task(guarantee: str, fault:
         cluster = group._cluster
         if fault == "end lost":
             for place in places:
-                cluster.lose_tail(place, 20)
+                lose_tail(cluster, place, 20)
         elif fault == "beginning lost":
             for place in places:
                 cluster.delete_records(place, group._log(*place).end)
         else:
-            cluster.delete_topic(topic)
+            delete_topic(cluster, topic)
             group.advance(0.5)
             if fault == "made again":
                 cluster.create_topic(topic, PARTITIONS, 1, {"cleanup.policy": "compact"})

@@ -25,6 +25,7 @@ from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, W
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler
 from tests.groups import configured
 from tests.simulated.run import _quiet
+from tests.support.cluster_faults import grow_topic
 
 TASKS = 6
 GOAL_S = 1.5
@@ -165,8 +166,8 @@ def test_member_with_another_topology_ends_with_the_difference(group: NewGroup, 
 def test_member_restarts_with_the_same_topology_when_its_topics_have_grown(group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
     group.start("m1")
     group.runs_all_after_s()
-    group.cluster.grow_topic("in", TASKS + 2)
-    group.cluster.grow_topic("log", TASKS + 2)
+    grow_topic(group.cluster, "in", TASKS + 2)
+    grow_topic(group.cluster, "log", TASKS + 2)
     with caplog.at_level("WARNING", logger="equipoise"):
         group.start("m2")
         group.settle(30)
@@ -181,7 +182,7 @@ def test_member_says_how_many_partitions_of_its_sources_nobody_reads_when_that_c
     group.runs_all_after_s()
     with caplog.at_level("WARNING", logger="equipoise"):
         for more in (1, 3):
-            group.cluster.grow_topic("in", TASKS + more)
+            grow_topic(group.cluster, "in", TASKS + more)
             group.settle(700)
     assert [record.getMessage() for record in caplog.records if record.name.startswith("equipoise.member")] == [
         "group g: member m1: 1 partition of in is read by nobody: deploy with a higher topology_epoch",

@@ -36,6 +36,7 @@ from equipoise.testing.simulated.connection import SimulatedClients, SimulatedCo
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 from equipoise.testing.simulated.virtual_loops import MS_US, S_US, Scheduler, VirtualLoop
+from tests.support.cluster_faults import pause_broker, resume_broker
 
 TASKS = 2
 LONG_MS = 10**9
@@ -255,13 +256,13 @@ def test_tasks_of_a_member_process_no_more_while_commits_hang(guarantee: str) ->
             bench.start(partition, answer)
         while not any(runner.is_committing for runner in bench.runners):  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
-        bench.cluster.pause(0)
+        pause_broker(bench.cluster, 0)
         await asyncio.sleep(1)
         processed = sum(runner.processed for runner in bench.runners)
         assert most <= processed <= most + TASKS * MOST_AT_ONCE, "each alone might process three times as many"
         await asyncio.sleep(2 * LONGEST_WAIT_S)
         assert processed < sum(runner.processed for runner in bench.runners) <= processed + 3 * TASKS * MOST_AT_ONCE, "it holds up no other for good"
-        bench.cluster.resume(0)
+        resume_broker(bench.cluster, 0)
         await asyncio.sleep(10)
         assert [len(bench.outputs(partition)) for partition in range(TASKS)] == [3 * most] * TASKS
 
@@ -275,10 +276,10 @@ def test_runner_processes_one_commit_more_while_one_is_under_way(guarantee: str)
         runner = bench.start(0, answer)
         while not runner.is_committing:  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
-        bench.cluster.pause(0)
+        pause_broker(bench.cluster, 0)
         await asyncio.sleep(1)
         assert runner.processed == 200
-        bench.cluster.resume(0)
+        resume_broker(bench.cluster, 0)
         await asyncio.sleep(5)
         assert [each.value for each in bench.outputs()] == [b"%d" % number for number in range(1_000)]
 
@@ -596,14 +597,14 @@ def test_tasks_reopen_when_their_producer_is_abandoned() -> None:
             bench.send(partition, 3)
         while not all(runner._open_task[1].schedule.records for runner in runners):  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
-        bench.cluster.pause(0)
+        pause_broker(bench.cluster, 0)
         vars(bench.ticks)["want"] = want
         for runner in runners:
             del vars(runner._commits)["_send_at_once"]
             runner._open_task[1].wake()
         await asyncio.sleep(1)
         await bench.clients.abandon_producers()
-        bench.cluster.resume(0)
+        resume_broker(bench.cluster, 0)
         await asyncio.sleep(5)
         assert [{each.value for each in bench.outputs(partition)} for partition in range(TASKS)] == [{b"0", b"1", b"2"}] * TASKS
         producers = {id(runner._writer.producer) for runner in runners if runner._writer is not None}
@@ -804,9 +805,9 @@ def test_timer_sends_without_a_record(guarantee: str) -> None:
         bench.start(0, answer, on_assigned=assigned)
         await asyncio.sleep(9)
         assert 3 <= len(bench.outputs()) <= 4
-        bench.cluster.pause(0)  # the task opens again, and keeps its timers
+        pause_broker(bench.cluster, 0)  # the task opens again, and keeps its timers
         await asyncio.sleep(60)
-        bench.cluster.resume(0)
+        resume_broker(bench.cluster, 0)
         before = len(bench.outputs())
         await asyncio.sleep(30)
         assert len(bench.outputs()) >= before + 5

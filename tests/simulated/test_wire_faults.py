@@ -15,6 +15,7 @@ from equipoise.testing.simulated.connection import SimulatedClients
 from equipoise.testing.simulated.kafka.broker_network import Ending
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from tests.simulated.test_kafka import simulate, started_consumer, started_producer, values
+from tests.support.cluster_faults import elect_leader
 
 IN = TopicPartition("numbers", 0)
 GROUP = "group"
@@ -43,7 +44,7 @@ def _expiring(cluster: Cluster) -> None:
 
 def _moving(cluster: Cluster) -> None:
     for each in cluster.every_partition():
-        cluster.elect(each)
+        elect_leader(cluster, each)
     cluster.scheduler.call_later(1_500_000, _move_on, cluster)
 
 

@@ -9,6 +9,7 @@ from equipoise.log.kafka.envelope import partition_of
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from tests.simulated.deployment import BROKERS, GROUP, LOG_PARTITIONS, TASKS, TOPIC, Deployment, Seat
 from tests.simulated.faults import _member, fault
+from tests.support.cluster_faults import grow_topic
 
 GROWN = TASKS + 2
 NUMBERS = (0, 1, 7)
@@ -50,7 +51,7 @@ def more_partitions(deployment: Deployment, random: Random) -> float | None:
     lasts_s = restart_all(deployment, random)
     if lasts_s is not None:
         for topic in (TOPIC, f"{TOPIC}-state"):
-            deployment.cluster.grow_topic(topic, GROWN)
+            grow_topic(deployment.cluster, topic, GROWN)
         deployment.tasks = GROWN
         deployment.topology_epoch += 1
     return lasts_s

@@ -8,6 +8,7 @@ from equipoise.testing.simulated.kafka.broker_network import Ending
 from tests.simulated.broker_faults import _reachable, _until
 from tests.simulated.deployment import Deployment
 from tests.simulated.faults import fault
+from tests.support.cluster_faults import elect_leader
 
 
 @fault("wire")
@@ -87,5 +88,5 @@ def moved_coordinators(deployment: Deployment, random: Random) -> float | None:
     """Other brokers coordinate groups and transactions."""
     for each in deployment.cluster.coordinators.partitions:
         if random.random() < 0.5:
-            deployment.cluster.elect(each)
+            elect_leader(deployment.cluster, each)
     return 0.0

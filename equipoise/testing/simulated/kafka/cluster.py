@@ -2,7 +2,7 @@
 
 A partition has one log, not one for each replica. What its in-sync replicas lack is what is not
 acknowledged: the records from the high watermark on. Some of them are lost at a failover, none
-before them, except by `lose_tail`.
+before them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from equipoise.testing.simulated.kafka.broker_network import CallsLater, Network
 from equipoise.testing.simulated.kafka.cluster_state import (
     BrokerPartition,
     ErrorClass,
-    FrozenView,
     Reply,
     SimulatedBroker,
     SimulatedTopic,
@@ -129,151 +128,10 @@ class Cluster:
         well = [each for each in replicas if self.brokers[each].is_well]
         return BrokerPartition(TopicPartition(topic, index), replicas, PartitionLog(topic, index), well[0] if well else -1, well or replicas)
 
-    def grow_topic(self, name: str, partitions: int) -> None:
-        topic = self.topics[name]
-        replication = len(topic.partitions[0].replicas)
-        topic.partitions += [self.new_partition(name, index, self.spread(index, replication)) for index in range(len(topic.partitions), partitions)]
-
-    def delete_topic(self, name: str) -> None:
-        """Committed offsets of its partitions go with it."""
-        topic = self.topics.pop(name)
-        self.coordinators.forget_topic(name)
-        for each in topic.partitions:
-            each.leader = -1
-            self._fail_unacknowledged(each, errors.UnknownTopicOrPartitionError)
-            self._bound_moved(each)
-
     def delete_records(self, place: TopicPartition, before: int) -> None:
         """Retention: the partition begins at `before`, at most at its high watermark."""
         log = self.topics[place[0]].partitions[place[1]].log
         log.delete_before(min(before, log.high_watermark))
-
-    def compact(self, place: TopicPartition, below: int, deletions_from_ms: int = 0) -> None:
-        self.topics[place[0]].partitions[place[1]].log.compact(below, deletions_from_ms)
-
-    def lose_tail(self, place: TopicPartition, count: int) -> None:
-        """A disk or an unclean election loses the last records, acknowledged ones too. The next
-        leader, or the same again, leads in another epoch.
-        """
-        each = self.topics[place[0]].partitions[place[1]]
-        each.log.truncate(max(each.log.start, each.log.end - count))
-        self._begin_epoch(each)
-        each.is_settling = False
-        each.log.raise_high_watermark(each.log.end)
-        self._fail_unacknowledged(each, errors.NotLeaderForPartitionError)
-        self._bound_moved(each)
-
-    # Brokers that fail
-
-    def kill(self, number: int) -> None:
-        """kill -9. Its connections break; the others elect leaders after a while."""
-        broker = self.brokers[number]
-        broker.is_up = broker.is_paused = False
-        broker.view = None
-        broker.fetch_sessions.clear()
-        broker.held.clear()
-        for connection in list(broker.connections.values()):
-            connection.broken()
-        self._lost(broker)
-
-    def start(self, number: int) -> None:
-        """Starts a killed broker."""
-        self.brokers[number].is_up = True
-        self.scheduler.call_later(self.between_us(self.settle_us), self._rejoin, self.brokers[number])
-
-    def pause(self, number: int) -> None:
-        """SIGSTOP: it keeps its connections and answers nothing."""
-        self.brokers[number].is_paused = True
-        self.isolate(number)
-
-    def resume(self, number: int) -> None:
-        """SIGCONT: it answers as it knew things before the pause, until it hears of the others."""
-        broker = self.brokers[number]
-        broker.is_paused = False
-        for connection in list(broker.connections.values()):
-            connection.resumed()
-        self.scheduler.call_later(self.between_us(self.settle_us), self.heal, number)
-
-    def isolate(self, number: int) -> None:
-        """Cuts a broker from the others, and not from clients: it still believes to lead, and
-        answers reads with what it has.
-        """
-        broker = self.brokers[number]
-        if broker.view is not None:
-            return
-        broker.view = FrozenView(
-            topics=dict(self.topics),
-            leaders={each.place: each.leader for each in self.every_partition()},
-            ends={each.place: (each.log.high_watermark, each.log.last_stable_offset) for each in self.every_partition() if each.leader == broker.id},
-            epochs={each.place: (each.epoch, each.log.epochs) for each in self.every_partition() if each.leader == broker.id},
-            offsets={group: dict(offsets) for group, offsets in self.coordinators.offsets.items()},
-        )
-        self._lost(broker)
-
-    def heal(self, number: int) -> None:
-        """Ends `isolate`."""
-        broker = self.brokers[number]
-        if broker.is_up and not broker.is_paused and broker.view is not None:
-            broker.view = None
-            held, broker.held = broker.held, []
-            for reply in held:
-                reply(None)
-            self._rejoin(broker)
-
-    def elect(self, each: BrokerPartition) -> None:
-        """A new leader for one partition at once, if there is another in-sync replica."""
-        self._elect(each, [number for number in each.isr if number != each.leader])
-
-    def _lost(self, broker: SimulatedBroker) -> None:
-        self.scheduler.call_later(self.between_us(self.election_us), self._elect_without, broker)
-
-    def _elect_without(self, broker: SimulatedBroker) -> None:
-        if broker.is_well:
-            return
-        for each in self.every_partition():
-            if broker.id in each.isr and len(each.isr) > 1:
-                each.isr.remove(broker.id)
-            if each.leader == broker.id:
-                self._elect(each, each.isr)
-            else:
-                self._replicated(each, each.epoch, each.log.end)
-
-    def _elect(self, each: BrokerPartition, candidates: Sequence[int]) -> None:
-        well = [number for number in candidates if self.brokers[number].is_well]
-        if not well:
-            if each.leader >= 0 and not self.brokers[each.leader].is_well:
-                each.leader = -1
-            return
-        log, random = each.log, self.random
-        log.truncate(log.committed + int(random.random() * (log.end - log.committed + 1)))
-        each.leader = random.choice(well)
-        self._begin_epoch(each)
-        each.is_settling = True
-        log.high_watermark = max(log.start, log.committed - random.randrange(4))
-        self._fail_unacknowledged(each, errors.NotLeaderForPartitionError)
-        self._bound_moved(each)
-        self.scheduler.call_later(self.between_us(self.settle_us), self._settled, each, each.epoch)
-
-    def _begin_epoch(self, each: BrokerPartition) -> None:
-        each.epoch += 1
-        each.log.begin_epoch(each.epoch)
-
-    def _settled(self, each: BrokerPartition, epoch: int) -> None:
-        if each.epoch == epoch:
-            each.is_settling = False
-            self._replicated(each, epoch, each.log.end)
-
-    def _rejoin(self, broker: SimulatedBroker) -> None:
-        if not broker.is_well:
-            return
-        for each in self.every_partition():
-            if broker.id in each.replicas and (each.leader >= 0 or broker.id in each.isr):
-                if broker.id not in each.isr:
-                    each.isr.append(broker.id)
-                if each.leader < 0:
-                    self._elect(each, [broker.id])
-                else:
-                    self._replicated(each, each.epoch, each.log.end)
 
     # Replication
 

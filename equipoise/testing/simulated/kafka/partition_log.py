@@ -158,15 +158,6 @@ class PartitionLog:
             return min(self.high_watermark, self.records[0].batch.base if self.records else self.start)
         return stable
 
-    @property
-    def committed_end(self) -> int:
-        """Behind the last record that consumers with read_committed see."""
-        stable = self.last_stable_offset
-        for record in reversed(self.records):
-            if record.batch.marker is None and record.offset < stable and record.offset not in self._aborted:
-                return record.offset + 1
-        return self.start
-
     # Leader epochs
 
     @property
