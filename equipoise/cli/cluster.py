@@ -73,7 +73,8 @@ def cluster(screen: Screen, place: str, group: str | None) -> None:
     observed = seen.observed
     if group is not None:
         if group not in observed.groups:
-            raise InputError(f"--group: {place} has no group {group!r}; without --group all are listed")
+            own = "brokers know nothing of groups of equipoise's own members, `equipoise status` does"
+            raise InputError(f"--group: {place} has no group {group!r}; without --group all are listed; {own}")
         _show(screen, observed.groups[group], seen)
         return
     found = sorted(seen.groups(), key=lambda group: (group.state != ALONE, group.state in _AT_REST, group.state == "empty", group.name))
