@@ -22,6 +22,7 @@ import pytest
 
 from equipoise.cli import main
 from equipoise.events.settings import GroupSettings
+from equipoise.hosting.live_settings import read_settings
 from equipoise.replay.sizing.autoscaling import Following, policy_of
 from equipoise.worker.settings import WorkerSettings
 from examples.orders.__main__ import main as orders
@@ -30,7 +31,9 @@ from tests.unit.test_containers import COMPOSE, SERVICES
 from tests.unit.test_docs import anchors
 
 ROOT = Path(__file__).parents[2]
-KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+KUBERNETES = [DEPLOY / "kubernetes" / f"{name}.yaml" for name in ("member", "worker")]
+MONITORS = DEPLOY / "kubernetes" / "pod-monitors.yaml"
+KUSTOMIZATION = DEPLOY / "kubernetes" / "kustomization.yaml"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 VERSIONS = ("1.31", "1.37")
 """Of Kubernetes: the oldest that is tried, and the newest one whose schema there is."""
@@ -85,6 +88,9 @@ def test_manifest_runs_a_command_with_probes_and_its_labels_agree(path: Path) ->
     (port,) = container["ports"]
     assert str(port["containerPort"]) == template["metadata"]["annotations"]["prometheus.io/port"]
     assert service["spec"]["ports"][0]["targetPort"] == policy["spec"]["ingress"][0]["ports"][0]["port"] == port["name"]
+    spread = template["spec"]["topologySpreadConstraints"]
+    assert [each["topologyKey"] for each in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert all(each["labelSelector"]["matchLabels"] == labels for each in spread)
     assert {mount["name"] for mount in container["volumeMounts"]} == {each["name"] for each in template["spec"].get("volumes", ())} | {
         each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", ())
     }
@@ -97,6 +103,56 @@ def test_manifest_runs_a_command_with_probes_and_its_labels_agree(path: Path) ->
         assert f"--http-port={port['containerPort']}" in words
         assert workload["spec"]["serviceName"] == service["metadata"]["name"]
         assert template["spec"]["terminationGracePeriodSeconds"] * 1_000 > GroupSettings().drain_timeout_ms
+
+
+def test_worker_reads_the_settings_of_its_config_map() -> None:
+    (generated,) = documents(KUSTOMIZATION)[0]["configMapGenerator"]
+    (worker, *_) = documents(KUBERNETES[1])
+    pod = worker["spec"]["template"]["spec"]
+    (volume,) = (each for each in pod["volumes"] if "configMap" in each)
+    (mount,) = (each for each in pod["containers"][0]["volumeMounts"] if each["name"] == volume["name"])
+    (name,) = generated["files"]
+    assert volume["configMap"]["name"] == generated["name"]
+    assert f"--settings={mount['mountPath']}/{name}" in pod["containers"][0]["args"]
+    settings = read_settings(WorkerSettings, {}, table="worker", file=KUSTOMIZATION.with_name(name), environ={})
+    assert (settings.bootstrap, settings.http_port) == ("kafka:9092", pod["containers"][0]["ports"][0]["containerPort"])
+
+
+def test_monitors_scrape_what_runs_under_the_jobs_that_alerts_expect() -> None:
+    pods = {path.stem: documents(path)[0]["spec"]["template"] for path in KUBERNETES}
+    jobs = set()
+    for monitor, (name, pod) in zip(documents(MONITORS), sorted(pods.items(), reverse=True), strict=True):
+        assert (monitor["apiVersion"], monitor["kind"], set(monitor["spec"])) == (
+            "monitoring.coreos.com/v1",
+            "PodMonitor",
+            {"selector", "podMetricsEndpoints"},
+        )
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        (relabeling,) = endpoint["relabelings"]
+        assert endpoint == {"port": pod["spec"]["containers"][0]["ports"][0]["name"], "path": "/metrics", "relabelings": [relabeling]}
+        assert relabeling == {"targetLabel": "job", "replacement": f"equipoise-{name}"}
+        jobs.add(relabeling["replacement"])
+    assert jobs <= set(re.findall(r'job="([\w-]+)"', (DEPLOY / "prometheus" / "rules.yml").read_text(encoding="utf-8")))
+
+
+def test_kustomize_takes_all_of_it(tmp_path: Path) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("needs kubectl, which has kustomize in it")
+    shutil.copytree(KUSTOMIZATION.parent, tmp_path / "all")
+    copy = tmp_path / "all" / "kustomization.yaml"
+    copy.write_text(copy.read_text(encoding="utf-8").replace("member.yaml]", "member.yaml, pod-monitors.yaml]"), encoding="utf-8")
+    for folder in (KUSTOMIZATION.parent, copy.parent):
+        made = list(yaml.safe_load_all(subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=True).stdout))
+        plain = [each for path in KUBERNETES for each in documents(path)]
+        assert len(made) == len(plain) + 1 + (len(documents(MONITORS)) if folder == copy.parent else 0)
+        for each in made:
+            if each["kind"] != "PodMonitor":
+                kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
+        (settings,) = (each for each in made if each["kind"] == "ConfigMap")
+        (worker,) = (each for each in made if each["kind"] == "Deployment")
+        assert {"name": settings["metadata"]["name"]} in [each.get("configMap") for each in worker["spec"]["template"]["spec"]["volumes"]]
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
@@ -197,7 +253,7 @@ def test_autoscalers_ask_for_what_a_worker_answers_within_their_limits() -> None
     assert {each["port"] for each in service["spec"]["ports"]} == {WORKER_PORT}
 
 
-@pytest.mark.parametrize("path", [*KUBERNETES, *KEDA, *UNITS], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*KUBERNETES, MONITORS, KUSTOMIZATION, *KEDA, *UNITS], ids=lambda path: path.name)
 def test_pages_that_a_manifest_names_exist(path: Path) -> None:
     named = re.findall(r"(docs/[a-z-]+\.md)#([a-z0-9-]+)", path.read_text(encoding="utf-8"))
     assert named
