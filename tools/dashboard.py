@@ -454,6 +454,23 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             },
         ),
     ),
+    "Groups that are watched": (
+        Panel(
+            title="Rebalances by cause", unit="suffix: per hour", stacked=True,
+            description="What equipoise record counts of groups that anything leads. docs/incidents.md#watch-groups",
+            queries={"sum by (group, cause) (increase(equipoise_rebalances_total[1h]))": "{{group}} {{cause}}"},
+        ),
+        Panel(
+            title="Work that stood still, by cause", unit="suffix: partitions",
+            description="Mean number of partitions in which work stood still, counted when it goes on.",
+            queries={_rate("equipoise_rebalance_unavailable_partition_seconds_total", by="group, cause"): "{{group}} {{cause}}"},
+        ),
+        Panel(
+            title="Rebalances are counted to", unit="s",
+            description="How far behind the counts of this row are: a minute, unless brokers are away.",
+            queries={"time() - max(equipoise_rebalances_counted_to_timestamp_seconds)": "behind"},
+        ),
+    ),
     "Verification on Spark": (
         Panel(
             title="Records verified", unit="suffix: records/s",

@@ -7,15 +7,21 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.started_clients import writer
-from tests.live.group_clients import aiokafka_command
-from tests.live.seat_process import SeatProcess
+from tests.live.group_clients import ROOT, aiokafka_command
+from tests.live.seat_process import SeatProcess, answer_of, metric_in
 from tests.live.test_broker_seat import answered
 from tests.live.test_restorer import until
 from tests.live.test_seat import Start, lead, start, started_behind, until_shared
+from tools.brokers import free_ports
 
 __all__ = ["lead", "start"]
 """Fixtures."""
@@ -105,3 +111,30 @@ async def test_group_that_only_seats_are_in_is_read_by_nobody(start: Start, lead
     assert "nobody reads: the group has 1 seat of equipoise" in shown
     assert "could lead it" not in shown
     assert seat.end() == 0
+
+
+@pytest.mark.slow
+async def test_rebalances_of_a_watched_group_are_counted_by_cause(start: Start, bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    """They are counted a minute after they were over."""
+    (port,) = free_ports(1)
+    words = ["record", f"kafka://{bootstrap}", "--to", str(tmp_path / "cluster.db"), "--group", prefix, "--metrics-port", str(port)]
+    recording = subprocess.Popen([sys.executable, "-m", "equipoise", *words], cwd=ROOT)  # noqa: ASYNC220  # it returns at once
+
+    def text() -> str:
+        return answer_of(f"http://127.0.0.1:{port}/metrics")[1]
+
+    try:
+        await until(lambda: bool(text()))  # what was before it began is not counted
+        first = start("first", aiokafka_command)
+        await until(lambda: len(first.assigned) == 6)
+        second = start("second", aiokafka_command)
+        await until_shared(first, second)
+        for _ in range(140):
+            if metric_in(text(), "equipoise_rebalances_total", group=prefix, cause="joined"):
+                break
+            await asyncio.sleep(1)
+        assert metric_in(text(), "equipoise_rebalances_total", group=prefix, cause="joined") == 1, text()
+        assert metric_in(text(), "equipoise_rebalances_total", group=prefix, cause="expired") is None
+    finally:
+        recording.send_signal(signal.SIGINT)
+        recording.wait(30)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from equipoise.cli.watched_metrics import WatchedCollector
 from equipoise.lead.metrics import LeadCollector
 from equipoise.member.http.metrics import MemberCollector
 from equipoise.worker.metrics import WorkerMetrics
@@ -32,6 +34,7 @@ def exported() -> str:
     """The metrics of a worker without groups, of a member that has just begun, and of no seat."""
     metrics, registry = WorkerMetrics(), CollectorRegistry()
     registry.register(LeadCollector(list))
+    registry.register(WatchedCollector(SimpleNamespace(rebalances={}, unavailable_s={}, counted_to_ms=0)))  # type: ignore[arg-type]  # of no group
     metrics.observe(list, list, lambda: 1, lambda: 0.0)
     registry.register(MemberCollector("g", "m1", lambda: None))
     return metrics.text().decode() + generate_latest(registry).decode()

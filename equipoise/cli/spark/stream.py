@@ -140,12 +140,12 @@ def _metrics(port: int | None, totals: dict[str, int]) -> Iterator[None]:
     try:
         from prometheus_client import CollectorRegistry, Gauge
 
-        from equipoise.cli.spark.exporter import StreamExporter
+        from equipoise.cli.exporter import MetricsExporter
     except ImportError:
         raise InputError("--metrics-port needs the extra: pip install 'equipoise[kafka]'") from None
     registry = CollectorRegistry()
     for name in sorted(totals):
         gauge = Gauge(f"equipoise_stream_{name}", f"{name.capitalize()} since this process began.", registry=registry)
         gauge.set_function(partial(totals.__getitem__, name))
-    with StreamExporter(registry, port):
+    with MetricsExporter("equipoise spark stream", registry, port):
         yield

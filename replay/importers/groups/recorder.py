@@ -50,6 +50,13 @@ class ReadableCluster(Protocol):
     async def ends(self, topics: Iterable[str]) -> dict[str, list[int]]: ...
 
 
+class RecordWatcher(Protocol):
+    """Gets what a recorder writes."""
+
+    def take(self, records: Iterable[tuple[str, RawRecord]], commits: Iterable[RecordedCommit]) -> None: ...
+    def take_ends(self, at_ms: int, ends: dict[str, list[int]]) -> None: ...
+
+
 class Recorder:
     """`patterns`: of the groups to record, as ``orders-*``; none: all of them. `sample_s`: between
     two samples of end offsets. `keep_ms`: how long records are kept, None: for ever.
@@ -64,11 +71,12 @@ class Recorder:
         sample_s: float = 10.0,
         keep_ms: int | None = None,
         done: Recorded | None = None,
+        watcher: RecordWatcher | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._reader = reader
-        self._recording = recording
+        self._recording, self._watcher = recording, watcher
         self._patterns = [re.compile(fnmatch.translate(each)) for each in patterns]
         self._sample_s = sample_s
         self._keep_ms = keep_ms
@@ -103,7 +111,10 @@ class Recorder:
             self._topics.update(topic for topic in names.values() if self._is_changelog(topic))
             self._listed_s = now_s
         if now_s - self._sampled_s >= self._sample_s:
-            self._recording.add_ends(self._now_ms(), await self._reader.ends(self._topics | self._read_topics()))
+            at_ms, ends = self._now_ms(), await self._reader.ends(self._topics | self._read_topics())
+            self._recording.add_ends(at_ms, ends)
+            if self._watcher is not None:
+                self._watcher.take_ends(at_ms, ends)
             self.done.samples += 1
             self._sampled_s = now_s
             if self._keep_ms is not None:
@@ -117,6 +128,8 @@ class Recorder:
         """Writes what was read."""
         if self._records or self._commits:
             self._recording.append(self._records, list(self._commits.values()), self._reader.positions)
+            if self._watcher is not None:
+                self._watcher.take(self._records, self._commits.values())
             self.done.records += len(self._records)
             self.done.commits += len(self._commits)
             self._records.clear()

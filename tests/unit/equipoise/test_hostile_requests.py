@@ -20,13 +20,14 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry
 
 import equipoise
-from equipoise.cli.spark.exporter import StreamExporter
+from equipoise.cli.exporter import MetricsExporter
 from equipoise.console.recent import Recent
 from equipoise.events.errors import InputError
 from equipoise.hosting import serving
 from equipoise.hosting.admission import Admission, names_in
 from equipoise.hosting.runtime import DEPLOYED
 from equipoise.hosting.serving import HttpServer
+from equipoise.lead.metrics import lead_server
 from equipoise.member.http.server import MemberServer
 from equipoise.member.options import MemberOptions
 from equipoise.replay.all_clear import Grounds, led_here
@@ -86,7 +87,8 @@ SERVERS = {
     "worker behind a proxy": lambda: worker(WorkerSettings(console_behind_proxy=True, http_hosts="console.example")),
     "member": member,
     "member afar": lambda: member(http_host=AFAR),
-    "exporter of Spark": lambda: StreamExporter(CollectorRegistry(), 0),
+    "lead": lambda: lead_server("g", list, str, "127.0.0.1", 0),
+    "exporter of a command": lambda: MetricsExporter("equipoise record", CollectorRegistry(), 0),
 }
 
 

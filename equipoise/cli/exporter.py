@@ -1,4 +1,4 @@
-"""Serves the metrics of `equipoise spark stream` over HTTP, beside the thread of Spark's driver."""
+"""Serves the metrics of a command that follows something over HTTP, beside its own thread."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from equipoise.hosting.runtime import LoopThread
 from equipoise.hosting.serving import MetricsServer
 
 
-class StreamExporter(MetricsServer):
-    """Serves on every address of the machine while it is entered. Raises InputError when it cannot
-    listen on `port`.
+class MetricsExporter(MetricsServer):
+    """Serves on every address of the machine while it is entered. `what`: the command. Raises
+    InputError when it cannot listen on `port`.
     """
 
-    def __init__(self, registry: CollectorRegistry, port: int) -> None:
-        super().__init__("equipoise spark stream", registry, "0.0.0.0", port)
+    def __init__(self, what: str, registry: CollectorRegistry, port: int) -> None:
+        super().__init__(what, registry, "0.0.0.0", port)
 
     def __enter__(self) -> Self:
         self._thread = LoopThread("equipoise-metrics")
