@@ -16,12 +16,19 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from equipoise.cli.exporter import MetricsExporter
 from equipoise.cli.spark.stream import _metrics as stream_metrics
+from equipoise.cli.watched_metrics import WatchedCollector
 from equipoise.events.facts import Fact
 from equipoise.kafka.connection import Connection
+from equipoise.lead.metrics import LeadCollector
+from equipoise.lead.seat_status import SeatState, SeatStatus
 from equipoise.log.kafka.envelope import group_key, pack_fact
 from equipoise.log.kafka.log_topics import Topics
+from equipoise.replay.importers.groups.cluster_recording import open_recording
+from equipoise.replay.incident.watched_groups import WatchedGroups
 from examples.orders.produce import make_topics, produce
 from tests.groups import configured
 from tests.live.builds import started
@@ -33,6 +40,25 @@ MOST_S = 90.0
 EXPECTED = {"EquipoiseMemberDown", "EquipoiseWorkerDown", "EquipoiseNoWorker"}
 QUIET = {"EquipoiseMemberExpired", "EquipoisePartitionNotLed"}
 """One kill is what the group is for, and without a worker nobody says who leads."""
+
+
+def others_metrics(port: int, recorded: Path) -> MetricsExporter:
+    """Those of `equipoise lead` that leads a group, and of `equipoise record` after a rebalance;
+    tests/live/test_lead_watched.py has the commands.
+    """
+    status = SeatStatus(group="others", monotonic_s=time.monotonic)
+    status.sees(3, 1)
+    status.become(SeatState.LEADS)
+    status.decided(0)
+    status.answered_s, status.lag_records, status.uncommitted = time.monotonic(), 10, 0
+    with open_recording(str(recorded), write=True) as recording:
+        watched = WatchedGroups(recording, time.time_ns() // 1_000_000)
+    watched.rebalances["others", "joined"] += 1
+    watched.unavailable_s["others", "joined"] += 2
+    registry = CollectorRegistry()
+    registry.register(LeadCollector(lambda: [status]))
+    registry.register(WatchedCollector(watched))
+    return MetricsExporter("equipoise lead", registry, port)
 
 
 def page(port: int, path: str) -> str:
@@ -69,7 +95,7 @@ async def say(connection: Connection, prefix: str, group: str, fact: Fact) -> No
 @pytest.mark.smoke
 def test_prometheus_finds_every_metric_of_the_dashboard_and_alerts_fire_after_kills(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     connection = Connection(bootstrap=bootstrap)
-    port_of_worker, port_of_stream, *ports_of_members = free_ports(4)
+    port_of_worker, port_of_stream, port_of_others, *ports_of_members = free_ports(5)
     asyncio.run(make_topics(connection, prefix, 4))
     worker = [
         "equipoise",
@@ -91,6 +117,7 @@ def test_prometheus_finds_every_metric_of_the_dashboard_and_alerts_fire_after_ki
     with ExitStack() as stack:
         stack.callback(end, processes)
         stack.enter_context(stream_metrics(port_of_stream, {"records": 0, "facts": 0, "decisions": 0, "alerts": 0}))
+        stack.enter_context(others_metrics(port_of_others, tmp_path / "cluster.db"))
         until(lambda: reached(port_of_worker, "/ready"), (tmp_path / "worker.out").read_text)
         config = configured("load_balanced", num_standbys=1, initial_delay_ms=200, probing_interval_ms=1_000)
         asyncio.run(say(connection, prefix, prefix, config))
@@ -132,6 +159,7 @@ def test_prometheus_finds_every_metric_of_the_dashboard_and_alerts_fire_after_ki
             "equipoise-worker": [f"127.0.0.1:{port_of_worker}"],
             "equipoise-member": [f"127.0.0.1:{port}" for port in ports_of_members],
             "equipoise-stream": [f"127.0.0.1:{port_of_stream}"],
+            "equipoise-lead": [f"127.0.0.1:{port_of_others}"],
         }
         prometheus = stack.enter_context(Prometheus(tmp_path, targets))
 
@@ -145,7 +173,7 @@ def test_prometheus_finds_every_metric_of_the_dashboard_and_alerts_fire_after_ki
             return not without
 
         until(all_answered, lambda: without)
-        for port in (port_of_worker, *ports_of_members, port_of_stream):
+        for port in (port_of_worker, *ports_of_members, port_of_stream, port_of_others):
             promtool("check", "metrics", stdin=page(port, "/metrics"))
         until(lambda: not prometheus.firing() & (EXPECTED | QUIET), prometheus.firing)
 
