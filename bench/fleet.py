@@ -71,7 +71,7 @@ def _timeline_plain(unit: Unit) -> Any:
 def _timeline_spark(spark: Any, units: Sequence[Unit], folder: Path) -> Answers:
     tables = spark_timeline(spark, units)
     write_tables(tables, folder / "history")
-    tables["groups"].unpersist()
+    tables.close()
     found: Answers = {unit.group: {name: [] for name in ("groups", *TABLES)} for unit in units}
     for name in ("groups", *TABLES):
         for batch in ds.dataset(folder / "history" / name).to_batches():

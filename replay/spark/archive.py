@@ -23,7 +23,7 @@ from equipoise.log.kafka.envelope import StoredDecision
 from equipoise.log.kafka.log_archive import Settled, Settling
 from equipoise.log.parquet.log import ArchiveLog
 from equipoise.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Row
-from equipoise.replay.spark.stream import STATE_STORE, Starts, arrived
+from equipoise.replay.spark.stream import Starts, arrived
 from equipoise.replay.watch import InOrder
 
 _COLUMNS = (
@@ -127,7 +127,6 @@ def spark_archive(
     """
     with ArchiveLog(archive, "a") as log:  # that it is there, and can be written to
         location = log.absolute_location
-    records.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
     settled = records.groupBy("partition").transformWithStateInPandas(
         statefulProcessor=processor(starts), outputStructType=_COLUMNS, outputMode="Append", timeMode="None"
     )

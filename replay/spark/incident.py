@@ -18,8 +18,8 @@ from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.groups import TASKS_A_CORE, by_bucket, ddl, dealt, parallelism, problem_of
 from equipoise.replay.spark.pieces import is_first_attempt
 from equipoise.replay.spark.recordings import ROW_SCHEMA, bucket_of, opened
-from equipoise.replay.spark.result_tables import Columns, tables_schema, taken_apart
-from equipoise.replay.spark.results import MissingRowsError, kept
+from equipoise.replay.spark.result_tables import Columns, SparkTables, tables_schema
+from equipoise.replay.spark.results import MissingRowsError
 from equipoise.replay.wording import counted
 
 _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
@@ -52,7 +52,7 @@ TABLES: dict[str, Columns] = {
         ("moves", _WHOLE),
     ),
 }
-"""Table -> its columns after its key (`taken_apart`), named as in equipoise/schemas/incident.json.
+"""Table -> its columns after its key (`SparkTables`), named as in equipoise/schemas/incident.json.
 `members`: how many the cause is about, `member`: the first of them. `partitions`: those that stood
 still. `period_ms`: of rebalances that came again and again, else null.
 """
@@ -188,8 +188,8 @@ def by_cause(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sorted(sums, key=lambda of: (-of["unavailable_ms"], -of["rebalancing_ms"], of["cause"]))
 
 
-def spark_incident(spark: Any, locations: Sequence[str], patterns: Sequence[str] = (), span: Span = ALWAYS) -> dict[str, Any]:
-    """Returns table -> DataFrame: `groups` and those of TABLES, as `taken_apart` does. `locations`:
+def spark_incident(spark: Any, locations: Sequence[str], patterns: Sequence[str] = (), span: Span = ALWAYS) -> SparkTables:
+    """Returns table -> DataFrame: `groups` and those of TABLES, which the caller closes. `locations`:
     of recordings, as `recordings.recordings_in` has them. `patterns`: of the groups to explain; ():
     all.
 
@@ -213,7 +213,7 @@ def spark_incident(spark: Any, locations: Sequence[str], patterns: Sequence[str]
 
     rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, ROW_SCHEMA)
     in_order = by_bucket(rows, buckets).sortWithinPartitions("bucket", "place", "unit", "part", "seq")
-    return taken_apart(kept(in_order.mapInArrow(explain, ddl(tables_schema(GROUPS, TABLES)))), TABLES)
+    return SparkTables(in_order.mapInArrow(explain, ddl(tables_schema(GROUPS, TABLES))), TABLES)
 
 
 def read_recording(location: str, place: int, patterns: Sequence[str], buckets: int) -> Iterator[Any]:

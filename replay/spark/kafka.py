@@ -11,19 +11,25 @@ from equipoise.log.kafka.log import KafkaLog
 from equipoise.log.kafka.log_topics import Topics
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 MOST_RECORDS = 200_000
 """Most records of one trigger; without a limit the first trigger would take the whole log."""
 
 
-def records(spark: Any, connection: Connection, topics: Topics, *, most_records: int = MOST_RECORDS) -> Any:
-    """Returns facts and decisions from the first on, as the connector's columns and `is_fact`.
-    Raises InputError when the connector is missing.
+def records(spark: Any, connection: Connection, topics: Topics, *, partitions: int, most_records: int = MOST_RECORDS) -> Any:
+    """Returns facts and decisions from the first on, as the connector's columns and `is_fact`. They
+    are of a session of their own, whose streams keep state in as many parts as the log has
+    partitions (`partitions`): the first trigger fixes that for a checkpoint, and Spark's default is
+    200. The caller's settings stay. Raises InputError when the connector is missing.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
+    own = spark.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    own.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
     reader = (
-        spark.readStream.format("kafka")
+        own.readStream.format("kafka")
         .option("subscribe", f"{topics.facts},{topics.decisions}")
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", most_records)
@@ -43,13 +49,12 @@ def records(spark: Any, connection: Connection, topics: Topics, *, most_records:
     )
 
 
-def starts(location: str) -> dict[int, BaseStart]:
-    """Returns where the partitions begin whose first records were deleted: at a base. Raises
-    DamagedError when there is none to begin at.
+def starts(location: str) -> dict[int, BaseStart | None]:
+    """Returns where the partitions begin: at a base, where the first records were deleted; None: at
+    their first record. Raises DamagedError when there is no base to begin at.
     """
     with KafkaLog(location) as log:
-        found = {partition: log.base_start(partition) for partition in log.partitions()}
-    return {partition: start for partition, start in found.items() if start is not None}
+        return {partition: log.base_start(partition) for partition in log.partitions()}
 
 
 def _options(connection: Connection) -> dict[str, str]:

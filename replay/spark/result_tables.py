@@ -4,11 +4,11 @@ and written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from equipoise.replay.spark.results import write_table
+from equipoise.replay.spark.results import kept, write_table
 
 Columns = tuple[tuple[str, str], ...]
 """Names and pyarrow's types."""
@@ -28,10 +28,37 @@ def tables_schema(groups: Columns, tables: Mapping[str, Columns]) -> Any:
     return pa.schema([("groups", struct(groups)), *((table, pa.list_(struct(columns))) for table, columns in tables.items())])
 
 
-def taken_apart(rows: Any, tables: Mapping[str, Columns]) -> dict[str, Any]:
-    """Returns table -> DataFrame: `groups` and `tables`, whose key is `group`, `location` and `seq`,
-    which counts a group's rows from 0.
+class SparkTables(Mapping[str, Any]):
+    """Table -> DataFrame: `groups`, and others whose key is `group`, `location` and `seq`, which
+    counts a group's rows from 0. They are computed once, when the first is read, and kept on Spark's
+    disks until `close`, or the end of a `with` block.
     """
+
+    def __init__(self, rows: Any, tables: Mapping[str, Columns]) -> None:
+        self._rows = kept(rows)
+        self._tables = _taken_apart(self._rows, tables)
+
+    def __getitem__(self, table: str) -> Any:
+        return self._tables[table]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def close(self) -> None:
+        """Lets go what Spark keeps of them. A second call does nothing."""
+        self._rows.unpersist()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _taken_apart(rows: Any, tables: Mapping[str, Columns]) -> dict[str, Any]:
     from pyspark.sql import functions as f
 
     found = {"groups": rows.select("groups.*")}

@@ -19,7 +19,6 @@ from equipoise.events.errors import InputError
 from equipoise.log.kafka.bases_topic import BaseStart
 from equipoise.replay.watch import Alert, Arrived, Watch
 
-STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 METRIC = "equipoise"
 """Name of the metrics in a query's progress: records, facts, decisions and alerts of the trigger.
 """
@@ -29,8 +28,8 @@ _ROWS = f"{ALERT_COLUMNS}, facts bigint, decisions bigint"
 """Rows for each partition and trigger: its alerts, and one row of counts without a verdict."""
 
 
-Starts = Mapping[int, BaseStart]
-"""Partition -> the base at which it begins; other partitions begin with their first record."""
+Starts = Mapping[int, BaseStart | None]
+"""Partition -> the base at which it begins; None, or not in it: it begins with its first record."""
 
 
 def processor(starts: Starts) -> Any:
@@ -125,7 +124,6 @@ def spark_stream(records: Any, alerts: Path, checkpoint: str, *, trigger: dict[s
     """
     from pyspark.sql import functions as f
 
-    records.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
     counted = watched(records, starts).observe(
         METRIC,
         f.sum("facts").alias("facts"),

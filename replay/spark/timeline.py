@@ -13,8 +13,7 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.replay.spans import ALWAYS, Span, SpanReader
 from equipoise.replay.spark.groups import Unit, files_of, over_groups, problem_of
-from equipoise.replay.spark.result_tables import Columns, tables_schema, taken_apart
-from equipoise.replay.spark.results import kept
+from equipoise.replay.spark.result_tables import Columns, SparkTables, tables_schema
 from equipoise.replay.timelines import Timeline, build_timeline, costs_of, timeline_document
 
 _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
@@ -60,7 +59,7 @@ TABLES: dict[str, Columns] = {
         ("restored_records", _WHOLE),
     ),
 }
-"""Table -> its columns after its key (`taken_apart`), named as in equipoise/schemas/timeline.json.
+"""Table -> its columns after its key (`SparkTables`), named as in equipoise/schemas/timeline.json.
 Unavailability:
 times without a running owner. Costs: those of `equipoise.replay.timelines.history_costs.Cost`.
 """
@@ -158,12 +157,9 @@ def schema() -> Any:
     return tables_schema(GROUPS, TABLES)
 
 
-def spark_timeline(spark: Any, units: Sequence[Unit], span: Span = ALWAYS) -> dict[str, Any]:
-    """Returns table -> DataFrame: `groups` and those of TABLES, as `taken_apart` does.
-
-    The histories are computed once, when the first table is read, and kept on Spark's disks.
-    """
-    return taken_apart(kept(over_groups(spark, units, partial(timeline_group, span=span), schema(), files=files_of(units, span.last_day))), TABLES)
+def spark_timeline(spark: Any, units: Sequence[Unit], span: Span = ALWAYS) -> SparkTables:
+    """Returns table -> DataFrame: `groups` and those of TABLES, which the caller closes."""
+    return SparkTables(over_groups(spark, units, partial(timeline_group, span=span), schema(), files=files_of(units, span.last_day)), TABLES)
 
 
 def plain_tables(units: Sequence[Unit], span: Span = ALWAYS) -> dict[str, list[dict[str, Any]]]:

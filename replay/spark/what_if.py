@@ -13,7 +13,8 @@ from typing import Any
 
 import attrs
 
-from equipoise.events.errors import InputError
+from equipoise.events.errors import FieldError, InputError
+from equipoise.events.settings import GroupSettings
 from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.groups import Unit, files_of, over_groups, problem_of
 from equipoise.replay.spark.results import sorted_batches
@@ -112,8 +113,22 @@ def what_if_rows(spark: Any, units: Sequence[Unit], configurations: Sequence[Con
     names = [each.name for each in configurations]
     if len(set(names)) < len(names):
         raise InputError(f"configuration {next(name for name in names if names.count(name) > 1)!r}: there are two of that name; give each its own")
+    for each in configurations:
+        _check_settings(each)
     work = partial(what_if_group, configurations=tuple(configurations), seeds=tuple(seeds), span=span)
     return over_groups(spark, units, work, schema(), files=files_of(units, span.last_day))
+
+
+def _check_settings(configuration: Configuration) -> None:
+    """Raises InputError for a value that no group may have."""
+    fields = attrs.fields_dict(GroupSettings)
+    for name, value in configuration.settings.items():
+        validator = fields[name].validator if name in fields else None
+        try:
+            if validator is not None:
+                validator(GroupSettings(), fields[name], value)
+        except FieldError as error:
+            raise InputError(f"configuration {configuration.name!r}, {name}: {error.problem}") from None
 
 
 def spark_what_if(spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], *, seeds: Sequence[int] = (0,)) -> Any:

@@ -32,6 +32,7 @@ from equipoise.log.parquet.archive_writing import Writer
 from equipoise.log.parquet.files import all_parts
 from equipoise.log.parquet.store import ArchivePartition, clear
 from equipoise.log.rows import DecisionRow, FactRow, Row
+from equipoise.replay import spark as spark_functions
 from equipoise.replay.importers.groups.cluster_recording import open_recording
 from equipoise.replay.incident import history_of, incidents
 from equipoise.replay.spans import ALWAYS, Span
@@ -309,7 +310,7 @@ def assert_same_tables(spark: Any, units: Sequence[Unit], span: Span, folder: Pa
     with tasks_of_first_stage(spark) as tasks:
         write_tables(tables, folder)
     assert tasks == [4]
-    tables["groups"].unpersist()
+    tables.close()
     plain = plain_tables(units, span)
     kinds = {"string": pa.string(), "int64": pa.int64()}
     for name in ("groups", *TABLES):
@@ -347,6 +348,19 @@ def test_spark_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp
     of_groups = {group: of for (group, _), of in by_group(costs).items()}
     assert {row["group"]: row["causes"] for row in document["groups"]} == {"": {}, "g000": {}, **of_groups}
     assert sum(each["stopped_ms"] for each in document["causes"]) == sum(row["stopped_ms"] or 0 for row in document["groups"]) > 0
+
+
+def test_what_spark_keeps_has_an_owner_that_lets_it_go(spark: Any, fleet: Path) -> None:
+    cached = spark._jsparkSession.sharedState().cacheManager()
+    assert cached.isEmpty()
+    with spark_functions.spark_timeline(str(fleet), spark=spark) as tables:
+        assert tables["groups"].count() == 4
+        assert not cached.isEmpty()
+    assert cached.isEmpty()
+    rows = spark_functions.spark_verify(str(fleet), spark=spark)
+    assert not cached.isEmpty(), "each action would verify again"
+    rows.unpersist()
+    assert cached.isEmpty()
 
 
 def test_two_archives_with_groups_of_one_name_are_kept_apart(spark: Any, fleet: Path, tmp_path: Path) -> None:
@@ -444,7 +458,7 @@ def test_recorded_group_gives_the_same_answers_from_an_archive(spark: Any, tmp_p
     assert [{name: each[name] for name, _ in TABLES["moves"]} for each in moves] == [
         {name: each[name] for name, _ in TABLES["moves"]} for each in history["moves"]
     ]
-    tables["groups"].unpersist()
+    tables.close()
 
 
 # ------------------------------------------------------------------------------------------- groups

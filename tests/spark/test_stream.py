@@ -51,7 +51,14 @@ def test_restarted_queries_verify_and_archive_a_live_log(spark: Any, bootstrap: 
     verifying = ("stream", location, "--alerts", str(alerts), "--checkpoint", str(tmp_path / "stream"))
     archiving = ("stream", location, "--to", str(archive), "--checkpoint", str(tmp_path / "archiving"))
 
-    first = run(*verifying)
+    spark.conf.set("spark.sql.shuffle.partitions", "7")
+    try:
+        first = run(*verifying)
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "7", "the user's setting stays"
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    settings = json.loads((tmp_path / "stream" / "offsets" / "0").read_text().splitlines()[1])["conf"]
+    assert settings["spark.sql.shuffle.partitions"] == str(PARTITIONS), "the checkpoint keeps state in as many parts as the log has partitions"
     assert (first["facts"], first["alerts"]) == (PARTITIONS + 400, 0)
     assert first["decisions"] > 10
     assert alerts_in(alerts) == []

@@ -61,7 +61,7 @@ def incident(
         check_tables("--to", folder, names)
     check_files(("--html", html_path, Kind.PAGE))
     found = recordings_in(locations)
-    with spark_session(master, settings) as spark:
+    with spark_session(master, settings, f"incident: {counted(len(found), 'recording')}") as spark:
         tables = spark_incident(spark, found, patterns, span)
         groups = check_every_group(sorted((row.asDict() for row in tables["groups"].collect()), key=lambda row: (row["group"], row["location"])))
         if not groups:
@@ -72,7 +72,7 @@ def incident(
             with new_tables("--to", folder, names) as part:
                 write_tables(kept, part)
         costs = costs_by_group(tables, SUMMED)
-        tables["groups"].unpersist()
+        tables.close()
     causes, of_groups = by_cause(costs), _by_group(costs)
     shown: list[Part] = [f"{counted(sum(row['group'] != '' for row in groups), 'group')} of {counted(len(found), 'recording')}"]
     parts = [*shown, _causes_table(causes), *_groups(groups, of_groups, several=len(found) > 1)]

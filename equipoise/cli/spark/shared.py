@@ -16,7 +16,7 @@ from equipoise.cli.output import Kind, write_file
 from equipoise.cli.params import TIME
 from equipoise.cli.screen import Part, Screen
 from equipoise.events.errors import InputError
-from equipoise.replay.wording import groups_text
+from equipoise.replay.wording import counted, groups_text
 
 if TYPE_CHECKING:
     from equipoise.replay.spark.groups import Unit
@@ -70,9 +70,9 @@ def _is_of_others(record: logging.LogRecord) -> bool:
 
 
 @contextlib.contextmanager
-def spark_session(master: str | None, settings: Sequence[str]) -> Iterator[Any]:
-    """The running session, or a new one that ends with the block. Raises InputError for a `--conf`
-    without a value.
+def spark_session(master: str | None, settings: Sequence[str], job: str) -> Iterator[Any]:
+    """The running session, or a new one that ends with the block. `job`: what Spark's page shows of
+    its jobs. Raises InputError for a `--conf` without a value, and for a failure of Spark itself.
     """
     from equipoise.replay.spark.session import session
 
@@ -85,10 +85,46 @@ def spark_session(master: str | None, settings: Sequence[str]) -> Iterator[Any]:
     logging.getLogger().addFilter(_is_of_others)
     spark, is_ours = session(master, given)
     try:
-        yield spark
+        with _described(spark, job):
+            yield spark
+    except Exception as error:
+        reason = _failure_of_spark(error)
+        if reason is None:
+            raise
+        raise InputError(f"Spark has failed: {reason}; its log says more. Run it again, with more memory or fewer cores if it is that") from None
     finally:
         if is_ours:
             spark.stop()
+
+
+@contextlib.contextmanager
+def _described(spark: Any, job: str) -> Iterator[None]:
+    """Over Spark Connect jobs have no description."""
+    try:
+        context = spark.sparkContext
+    except Exception:  # noqa: BLE001 - PySparkAttributeError or PySparkNotImplementedError, by version
+        yield
+        return
+    former = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(f"equipoise {job}")
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.job.description", former)
+
+
+def _failure_of_spark(error: Exception) -> str | None:
+    """The first line of a failure of Spark itself, as of a worker that was killed; None: it is none.
+    An exception of Python in a worker is ours.
+    """
+    if not type(error).__module__.startswith(("py4j.", "pyspark.")) or "Traceback (most recent call last)" in str(error):
+        return None
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+
+
+def job_text(what: str, units: Sequence[Unit], locations: Sequence[str]) -> str:
+    """Says what a job does, for Spark's page."""
+    return f"{what}: {counted(sum(bool(unit.group) for unit in units), 'group')} of {', '.join(locations)}"
 
 
 def units(locations: Sequence[str], patterns: Sequence[str] = ()) -> list[Unit]:

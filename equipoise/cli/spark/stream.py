@@ -68,7 +68,7 @@ def stream(
     if (alerts is None) == (archive is None):
         raise click.UsageError("name --alerts FOLDER to verify, or --to ARCHIVE to copy")
     trigger: dict[str, Any] | None = {"availableNow": True} if once else None
-    with spark_session(master, settings) as spark:
+    with spark_session(master, settings, f"stream of {location}") as spark:
         records, begins = _records(spark, location, most_records)
         if alerts is not None:
             query = spark_stream(records, alerts, checkpoint, trigger=trigger, starts=begins)
@@ -94,7 +94,7 @@ def _answer_archived(screen: Screen, archive: str) -> int:
     return 0
 
 
-def _records(spark: Any, location: str, most_records: int) -> tuple[Any, dict[int, BaseStart]]:
+def _records(spark: Any, location: str, most_records: int) -> tuple[Any, dict[int, BaseStart | None]]:
     """The log's records, and where its partitions begin."""
     from equipoise.log.kafka.log import SCHEME, Place
     from equipoise.replay.spark.kafka import records, starts
@@ -104,7 +104,8 @@ def _records(spark: Any, location: str, most_records: int) -> tuple[Any, dict[in
     place = Place.parse(location)
     if place.partition is not None:
         raise InputError(f"{location}: a stream reads all partitions; leave out ?partition")
-    return records(spark, place.connection, place.topics, most_records=most_records), starts(location)
+    begins = starts(location)
+    return records(spark, place.connection, place.topics, partitions=len(begins), most_records=most_records), begins
 
 
 def _follow(screen: Screen, query: Any, metrics_port: int | None) -> dict[str, int]:

@@ -14,7 +14,7 @@ from equipoise.cli.command import command
 from equipoise.cli.output import Kind, check_files
 from equipoise.cli.output_tables import check_tables, new_tables
 from equipoise.cli.screen import Part, Screen, Table
-from equipoise.cli.spark.shared import archives, html_option, span_options, spark_session, units, write_page
+from equipoise.cli.spark.shared import archives, html_option, job_text, span_options, spark_session, units, write_page
 from equipoise.replay.numbers import MOVES, WITHOUT_RUNNER
 from equipoise.replay.wording import counted
 
@@ -66,14 +66,14 @@ def timeline(
     check_tables("--to", folder, names)
     check_files(("--html", html_path, Kind.PAGE))
     found = units(locations, patterns)
-    with spark_session(master, settings) as spark:
+    with spark_session(master, settings, job_text("timeline", found, locations)) as spark:
         tables = spark_timeline(spark, found, span)
         groups = sorted((row.asDict() for row in tables["groups"].collect()), key=lambda row: (row["group"], row["location"]))
         check_complete([row["group"] for row in groups], found)
         with new_tables("--to", folder, names) as part:
             counts = write_tables(tables, part)
         costs = costs_by_group(tables, SUMMED)
-        tables["groups"].unpersist()
+        tables.close()
     without = [group for group in groups if group["problem"] is not None]
     causes, of_groups = by_cause(costs), by_group(costs)
     said = ", ".join(f"{name} {count:,}" for name, count in counts.items())

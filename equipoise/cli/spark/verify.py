@@ -10,7 +10,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.output_tables import check_tables, new_tables
 from equipoise.cli.screen import Part, Screen, Table
-from equipoise.cli.spark.shared import archives, spark_session, units
+from equipoise.cli.spark.shared import archives, job_text, spark_session, units
 from equipoise.events.errors import InputError
 from equipoise.replay.wording import counted, extent_text
 
@@ -84,7 +84,7 @@ def verify(
     if former is not None and not patterns:
         found += lost_partitions(found, former)
     done = None
-    with spark_session(master, settings) as spark:
+    with spark_session(master, settings, job_text("verify", found, locations)) as spark:
         if former is None or states is None:
             rows = kept(spark_verify(spark, found))
         elif again:

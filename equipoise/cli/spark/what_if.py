@@ -12,7 +12,7 @@ from equipoise.cli.output import Kind, check_files
 from equipoise.cli.output_tables import check_tables, new_tables
 from equipoise.cli.params import WholeNumber
 from equipoise.cli.screen import Part, Screen, Table
-from equipoise.cli.spark.shared import archives, html_option, span_options, spark_session, units, write_page
+from equipoise.cli.spark.shared import archives, html_option, job_text, span_options, spark_session, units, write_page
 from equipoise.cli.what_if import MEASURES, configuration_options
 from equipoise.cli.what_if import configurations as configurations_to_try
 from equipoise.events.errors import InputError
@@ -75,7 +75,7 @@ def what_if(
     check_files(("--html", html_path, Kind.PAGE))
     span = Span(from_, until)
     found = units(locations, patterns)
-    with spark_session(master, settings) as spark:
+    with spark_session(master, settings, job_text("what-if", found, locations)) as spark:
         rows = kept(what_if_rows(spark, found, configurations, range(seeds), span))
         costs = by_configuration(rows)
         groups = sorted((row.asDict() for row in rows.drop("outcomes", "document").collect()), key=lambda row: (row["group"], row["location"]))

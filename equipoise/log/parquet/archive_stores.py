@@ -31,6 +31,7 @@ Hadoop's file system.
 """
 _REMOTE = re.compile(rf"(?:{'|'.join(SCHEMES)})://.*")
 _MOUNT = "mount it, and name the folder"
+_FOLDER = "write ./{0} or another folder"
 _OTHER_STORES = {
     "s3a": "write s3://{}",
     "s3n": "write s3://{}",
@@ -42,7 +43,7 @@ _OTHER_STORES = {
     **dict.fromkeys(("webhdfs", "viewfs", "maprfs", "adl", "oss", "cosn", "obs", "ofs", "o3fs", "alluxio"), _MOUNT),
 }
 """Scheme of a store that is not supported -> what to do, with the rest of the location."""
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)")
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):(/*.*)")
 _QUERY = re.compile(r"(.*)\?partition=(\d{1,5})")
 _MOST_ATTEMPTS = 10
 _FOLDERS = ("date=", "_manifests")
@@ -64,10 +65,10 @@ def split_location(location: str) -> tuple[str, int | None]:
 def check_scheme(location: str | Path) -> None:
     """Raises InputError, with what is supported, for a place in a store of another kind."""
     found = _SCHEME.match(str(location))
-    if found is None or found[1] not in _OTHER_STORES:
+    if found is None or Path(location).exists() or (found[1] not in _OTHER_STORES and found[2].startswith("//")):
         return
-    scheme, path = found.groups()
-    fix = _OTHER_STORES[scheme].format(path)
+    scheme, path = found[1], found[2].lstrip("/")
+    fix = _OTHER_STORES.get(scheme, _FOLDER).format(path)
     places = "in a folder that all machines see, or at s3://, gs://, abfs:// or hdfs://"
     raise InputError(f"{location}: {scheme}: is not supported; {fix}. An archive is {places}")
 
