@@ -1,7 +1,6 @@
 """Jobs over many groups: Spark beside as many plain processes as there are cores, on the same work;
 the archive of a worker, whose many groups share a partition, beside one process that verifies it;
-one group with half of the facts, cut at states that a run has left, beside the same uncut; and one
-long group in little memory.
+and one long group in little memory.
 
 The plain peer is what a careful user would write: a pool of processes, the groups dealt to them by
 size, the same function of one group. Spark's session and its first Python workers are begun before,
@@ -39,13 +38,9 @@ from equipoise.events.records import FactRecord
 from equipoise.log.copying import copy_log
 from equipoise.log.parquet.log import ArchiveLog
 from equipoise.log.sqlite import SqliteLog
-from equipoise.replay.spark.cuts import pieces_plan
-from equipoise.replay.spark.groups import TASKS_A_CORE, Unit, dealt, over_groups, units_of
-from equipoise.replay.spark.incremental import plan_of, spark_verify_on
+from equipoise.replay.spark.groups import Unit, dealt, over_groups, units_of
 from equipoise.replay.spark.session import session
-from equipoise.replay.spark.states import Former, verify_on
-from equipoise.replay.spark.states import schema as states_schema
-from equipoise.replay.spark.verify import COLUMNS, schema, spark_verify, verify_group
+from equipoise.replay.spark.verify import schema, spark_verify, verify_group
 from equipoise.replay.spark.what_if import what_if_group, what_if_rows
 from equipoise.replay.verification import verify
 from equipoise.replay.whatif.evaluate import Configuration
@@ -65,9 +60,6 @@ MANY = [
     )
     for partitions in os.environ.get("BENCH_MANY_PARTITIONS", "1,32").split(",")
 ]
-LARGE = ManyGroups(groups=101, partitions=1, records=int(os.environ.get("BENCH_LARGE_RECORDS", "150000")), large=True)
-CUTS = 32
-"""About so many states a run leaves of that archive."""
 LONG_RECORDS = int(os.environ.get("BENCH_LONG_RECORDS", "300000"))
 SHORT_RECORDS = 100_000
 
@@ -109,32 +101,6 @@ def _many(spark: Any, many: ManyGroups, archive: Path) -> tuple[str, float, str]
     return name, spark_s / alone_s, f"{spark_s:.1f} s over {alone_s:.1f} s ({many.records:,} records); goal: at most 0.65"
 
 
-def _timed(unit: Unit) -> dict[str, Any]:
-    begin = time.process_time()
-    return {**verify_on(unit), "cpu_s": time.process_time() - begin}
-
-
-def _cut(spark: Any, archive: Path, states: Path) -> tuple[float, float, float, float]:
-    """Seconds of wall, and of CPU of the group or piece that takes longest: uncut, then cut."""
-    import pyarrow as pa
-
-    units = units_of([str(archive)])
-    every = LARGE.records // CUTS
-    first = spark_verify_on(spark, plan_of(units, Former(), every))
-    first.write(Former(), states)
-    first.unpersist()
-    plan = pieces_plan(units, Former.read(str(states)), TASKS_A_CORE * CORES, every)
-    of = states_schema().append(pa.field("cpu_s", pa.float64()))
-    names = [name for name, _ in COLUMNS]
-    found = []
-    for pieces, begun in ((units, None), (plan.units, plan.begun)):
-        seconds, rows = _seconds(partial(over_groups(spark, pieces, _timed, of, begun=begun).collect))
-        found.append((seconds, max(row.cpu_s for row in rows), sorted([row[name] for name in names] for row in rows if row.is_last)))
-    if found[0][2] != found[1][2]:
-        raise RuntimeError("the pieces of a group do not say what the whole does")
-    return found[0][0], found[0][1], found[1][0], found[1][1]
-
-
 def _peak_mb(archive: Path) -> float:
     """Peak memory of a process of its own that verifies the one group of an archive, as a worker
     does.
@@ -164,7 +130,6 @@ def run() -> list[tuple[str, float, str]]:
         make_fleet(FLEET, folder / "fleet", processes=CORES)
         for many in MANY:
             make(many, folder / f"many{many.partitions}")
-        make(LARGE, folder / "large")
         make_fleet(SWEPT_FLEET, folder / "swept", processes=CORES)
         units, swept = units_of([str(folder / "fleet")]), units_of([str(folder / "swept")])
         asked = _configurations(CONFIGURATIONS)
@@ -179,7 +144,6 @@ def run() -> list[tuple[str, float, str]]:
                 if _by_name(rows) != _by_name(plain):
                     raise RuntimeError("Spark and the plain processes do not say the same")
                 of_many = [_many(spark, many, folder / f"many{many.partitions}") for many in MANY]
-                uncut_s, uncut_cpu_s, cut_s, cut_cpu_s = _cut(spark, folder / "large", folder / "states")
                 _swept_on_spark(spark, swept[-CORES:], asked[:1])
                 # by turns, so that whoever else is at work on this machine slows both
                 seconds = [(_seconds(partial(_swept, pool, *each))[0], _seconds(partial(_swept_on_spark, spark, *each))[0]) for each in sweeps]
@@ -194,16 +158,6 @@ def run() -> list[tuple[str, float, str]]:
     return [
         (f"spark verify / {CORES} plain processes", spark_s / plain_s, f"{spark_s:.1f} s over {plain_s:.1f} s ({work}); goal: at most 1.3"),
         *of_many,
-        (
-            "CPU of the longest fold where one group has half of the facts, cut / uncut",
-            cut_cpu_s / uncut_cpu_s,
-            f"{cut_cpu_s:.1f} s over {uncut_cpu_s:.1f} s, the least that any number of cores takes ({LARGE.records:,} records); goal: at most 0.25",
-        ),
-        (
-            f"spark verify of that archive on {CORES} cores, cut / uncut",
-            cut_s / uncut_s,
-            f"{cut_s:.1f} s over {uncut_s:.1f} s; goal: at most 1.2, and with two cores about 1: the half is one core's share",
-        ),
         ("Spark's start, seconds", start_s + first_s, f"session {start_s:.1f} s, first workers {first_s:.1f} s; shown apart"),
         (f"{sweep} / decoding once and folding as often", whole_s / folds_s, f"{whole_s:.1f} s over {folds_s:.1f} s; goal: at most 8"),
         (f"{sweep} / reading once and simulating each, alone", whole_s / alone_s, f"{whole_s:.1f} s over {alone_s:.1f} s; goal: at most 1.3"),

@@ -34,18 +34,11 @@ no core waiting for long.
 """
 
 
-@attrs.define
-class Passed:
-    """The place up to which the rows of a group are read. `next_row`: the row after it."""
-
-    next_row: int = 0
-
-
 @attrs.frozen(kw_only=True)
 class Unit:
-    """One group of one archive, or a piece of it; without a group, a partition, which has an answer
-    of its own only where something is wrong with it. `location` names its partition:
-    ``/data/archive?partition=3``. `records`: its facts and decisions.
+    """One group of one archive; without a group, a partition, which has an answer of its own only
+    where something is wrong with it. `location` names its partition: ``/data/archive?partition=3``.
+    `records`: its facts and decisions.
     """
 
     location: str
@@ -57,30 +50,16 @@ class Unit:
     """The last day of which its files are read, as ``2026-11-23``; None: all."""
     first_row: int = 0
     """The first row of its partition from which its rows are read."""
-    until_row: int | None = None
-    """Rows from here on are of its next piece; None: it has no next one."""
-    piece: int = 0
-    """Number of the piece of a group that is cut; 0 is the first, or the whole."""
-    cut_every: int = attrs.field(default=0, eq=False)
-    """After so many of its records a job leaves a state at which it may be cut; 0: never."""
     next_row: int = attrs.field(default=0, eq=False)
-    """Where a task has its log at hand: the row after the last one of its partition or its piece.
-    """
+    """Where a task has its log at hand: the row after the last one of its partition."""
     read: Callable[[], Iterator[Entry]] | None = attrs.field(default=None, eq=False, repr=False)
     """Yields its log where a task has it at hand; None: it is read from the archive."""
     order: Order | None = attrs.field(default=None, eq=False, repr=False)
     """Where a task has its log at hand: where `read` is in it."""
-    passed: Passed | None = attrs.field(default=None, eq=False, repr=False)
-    """Where a task has its log at hand: the rows that `read` has yielded."""
     saved: bytes | None = attrs.field(default=None, eq=False, repr=False)
     """What an earlier job has left of the group, up to `first_row`; None: nothing."""
     files: PartitionFiles | None = attrs.field(default=None, eq=False, repr=False)
     """The files of its partition when the archive was listed; None: not known."""
-
-    @property
-    def place(self) -> str:
-        """The name of its rows on their way: its location, and of later pieces also the group."""
-        return f"{self.location} {self.piece} {self.group}" if self.piece else self.location
 
     def entries(self) -> Iterator[Entry]:
         """Yields its log from the start. Raises what opening and reading it raise."""
@@ -178,7 +157,7 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, file
     buckets = dealt(units, most)
     places = _places_of(units, files)
     numbers, targets = targets_of(buckets, places)
-    ends = ends_of(units, numbers, places)
+    ends = ends_of(numbers, places)
     tasks = dealt(pieces_of(places), most, size=lambda piece: piece.next_row - piece.first_row)
     scan = PieceScan(tasks, targets)
 
@@ -212,26 +191,19 @@ class PartitionEnd:
     next_row: int
 
 
-def ends_of(units: Sequence[Unit], numbers: Numbers, places: Sequence[PiecePlace]) -> list[PartitionEnd]:
+def ends_of(numbers: Numbers, places: Sequence[PiecePlace]) -> list[PartitionEnd]:
     """Returns the end of the partition of each place, by its number."""
     found = {place.location: PartitionEnd(place.partition, place.next_row) for place in places}
-    found |= {unit.place: found[unit.location] for unit in units}
-    return [found[place] for place in numbers]
+    return [found[location] for location in numbers]
 
 
 def targets_of(buckets: Sequence[Sequence[Unit]], places: Sequence[PiecePlace]) -> tuple[dict[str, int], list[Targets]]:
-    """Returns place -> its number, and where the rows of each place go: first the partitions, then
-    the later pieces of groups that are cut.
-    """
+    """Returns location -> number of the partition, and where the rows of each go."""
     numbers = {place.location: number for number, place in enumerate(places)}
     targets = [Targets() for _ in places]
     for bucket, each in enumerate(buckets):
         for unit in each:
-            if unit.piece:
-                numbers[unit.place] = len(targets)
-                targets.append(Targets())
-                targets[numbers[unit.location]].add_piece(unit.group, unit.first_row, bucket, numbers[unit.place])
-            of = targets[numbers[unit.place]]
+            of = targets[numbers[unit.location]]
             of.every.add(bucket)
             if unit.group:
                 of.groups[unit.group] = bucket
@@ -268,7 +240,7 @@ def folded(
     `ends`: of each partition.
     """
     for bucket, in_bucket in groupby(groups_in(batches), key=itemgetter(0)):
-        waiting = {(numbers[unit.place], unit.group): unit for unit in buckets[bucket] if unit.group}
+        waiting = {(numbers[unit.location], unit.group): unit for unit in buckets[bucket] if unit.group}
         begins: dict[int, Begin] = {}
         for _, place, group, rows in in_bucket:
             begin = begins.setdefault(place, Begin())
@@ -282,16 +254,14 @@ def folded(
         for (place, _), unit in sorted(waiting.items()):
             yield work(_at_hand(unit, begins.get(place, Begin()), iter(()), ends[place]))
         for unit in buckets[bucket]:
-            begin = begins.get(numbers[unit.place], Begin())
+            begin = begins.get(numbers[unit.location], Begin())
             if not unit.group and (unit.problem or begin.problem is not None):
-                yield work(_at_hand(unit, begin, iter(()), ends[numbers[unit.place]]))
+                yield work(_at_hand(unit, begin, iter(()), ends[numbers[unit.location]]))
 
 
 def _at_hand(unit: Unit, begin: Begin, rows: Iterator[tuple[Any, ...]], end: PartitionEnd) -> Unit:
     """The unit with its log. `rows`: its own, and before them what an earlier job has left."""
-    order, saved, passed = Order(), None, Passed(unit.first_row)
-    if unit.until_row is not None and begin.problem is not None and begin.problem[0] >= unit.until_row:
-        begin = attrs.evolve(begin, problem=None)
+    order, saved = Order(), None
     if unit.first_row:
         head = next(rows, None)
         if head is not None and head[0] == BEFORE:
@@ -303,15 +273,8 @@ def _at_hand(unit: Unit, begin: Begin, rows: Iterator[tuple[Any, ...]], end: Par
         elif head is not None:
             rows = chain((head,), rows)
         rows = (row for row in rows if row[0] >= unit.first_row)
-    read = partial(begin.entries, _noted(rows, passed), end.partition, order)
-    next_row = end.next_row if unit.until_row is None else unit.until_row
-    return attrs.evolve(unit, read=read, order=order, passed=passed, saved=saved, next_row=next_row)
-
-
-def _noted(rows: Iterator[tuple[Any, ...]], passed: Passed) -> Iterator[tuple[Any, ...]]:
-    for row in rows:
-        passed.next_row = row[0] + 1
-        yield row
+    read = partial(begin.entries, rows, end.partition, order)
+    return attrs.evolve(unit, read=read, order=order, saved=saved, next_row=end.next_row)
 
 
 def left(order: Order, saved: bytes) -> bytes:

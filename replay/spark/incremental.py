@@ -5,7 +5,6 @@ states of the groups that the run before has left.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 import attrs
@@ -20,7 +19,7 @@ from equipoise.replay.spark.groups import Files, Numbers, Unit, over_groups, str
 from equipoise.replay.spark.pieces import Targets
 from equipoise.replay.spark.pieces import schema as of_rows
 from equipoise.replay.spark.results import kept
-from equipoise.replay.spark.states import CUT_RECORDS, Former, VerifiedGroups, distance, schema, state_row, verify_on
+from equipoise.replay.spark.states import Former, VerifiedGroups, schema, state_row, verify_on
 from equipoise.replay.verification import LogVerifier
 
 
@@ -40,11 +39,6 @@ class IncrementalPlan:
         groups = [unit for unit in self.folded if unit.group]
         going_on = sum(self.former.next_row(unit.location, unit.group) is not None for unit in groups)
         return {"went_on": going_on, "began": len(groups) - going_on, "unchanged": len(self.unchanged)}
-
-    def kept(self) -> set[tuple[str, str]]:
-        """(location, group) of those whose former cuts are kept: they were not read again."""
-        read = {(unit.location, unit.group) for unit in self.folded if self.former.next_row(unit.location, unit.group) is None}
-        return {(unit.location, unit.group) for unit in (*self.folded, *self.unchanged)} - read
 
     def begun(self, numbers: Numbers, targets: Sequence[Targets]) -> Any:
         """The states of groups that go on, and LogOpened for those that are new there."""
@@ -68,13 +62,11 @@ class IncrementalPlan:
         return pa.Table.from_pylist(rows, schema=of_rows())
 
 
-def plan_of(units: Sequence[Unit], former: Former, cut_every: int = CUT_RECORDS, files: Files | None = None) -> IncrementalPlan:
+def plan_of(units: Sequence[Unit], former: Former) -> IncrementalPlan:
     """Finds the groups with new rows, from what files say that they hold. Raises InputError for an
-    archive that has fewer rows than were read of it. `cut_every`: see `states.distance`. `files`:
-    as those of `over_groups`.
+    archive that has fewer rows than were read of it.
     """
-    units = [attrs.evolve(unit, cut_every=distance(unit.records, cut_every)) for unit in units]
-    plan = IncrementalPlan(former, strict_files_of(units) if files is None else files, [], [])
+    plan = IncrementalPlan(former, strict_files_of(units), [], [])
     by_location: dict[str, list[Unit]] = {}
     for unit in units:
         by_location.setdefault(unit.location, []).append(unit)
@@ -148,12 +140,10 @@ class _Rows:
 
 def spark_verify_on(spark: Any, plan: IncrementalPlan) -> VerifiedGroups:
     """Verifies each unit of the plan."""
-    frames = [kept(over_groups(spark, plan.folded, verify_on, schema(), plan.files, plan.begun))] if plan.folded else []
-    rows = [*frames, *([spark.createDataFrame(plan.former.rows(plan.unchanged))] if plan.unchanged else [])]
-    stay = plan.kept()
-    counts = {**plan.counts(), "pieces": len(plan.folded), "wrong": []}
-    answers = reduce(lambda one, other: one.union(other), rows)
-    return VerifiedGroups(rows=answers, cuts=answers, keeps=lambda location, group, _: (location, group) in stay, counts=counts, frames=frames)
+    folded = kept(over_groups(spark, plan.folded, verify_on, schema(), plan.files, plan.begun)) if plan.folded else None
+    former = spark.createDataFrame(plan.former.rows(plan.unchanged)) if plan.unchanged else None
+    rows = former if folded is None else folded if former is None else folded.union(former)
+    return VerifiedGroups(rows=rows, counts=plan.counts(), kept=folded)
 
 
 def _opened_row(log: LogVerifier) -> Mapping[str, Any]:

@@ -142,22 +142,12 @@ def pieces_of(places: Sequence[PiecePlace]) -> list[Piece]:
 
 @attrs.define
 class Targets:
-    """Where the rows of a place go. `groups`: group -> its bucket. `every`: all buckets that have
-    something of the place, if only a file of which nobody knows whose it is. `pieces`: group that
-    is cut -> (first row, bucket, place) of its pieces but the first.
+    """Where the rows of a partition go. `groups`: group -> its bucket. `every`: all buckets that
+    have something of it, if only a file of which nobody knows whose it is.
     """
 
     groups: dict[str, int] = attrs.field(factory=dict)
     every: set[int] = attrs.field(factory=set)
-    pieces: dict[str, list[tuple[int, int, int]]] = attrs.field(factory=dict)
-
-    def add_piece(self, group: str, first_row: int, bucket: int, place: int) -> None:
-        self.pieces[group] = sorted([*self.pieces.get(group, ()), (first_row, bucket, place)])
-
-    def shared(self, place: int) -> list[tuple[int, int]]:
-        """(bucket, place) that a row of the partition goes to that all its groups need."""
-        later = {(bucket, other) for pieces in self.pieces.values() for _, bucket, other in pieces}
-        return sorted({(bucket, place) for bucket in self.every} | later)
 
 
 @attrs.frozen
@@ -212,16 +202,12 @@ def _rows(place: int, first: int, batch: Any, targets: Targets) -> Iterator[Any]
     names = named.dictionary.to_pylist()
     of_names = np.array([targets.groups.get(name, -1) for name in names], np.int32)
     indices = np.frombuffer(named.indices.buffers()[1], np.int32, len(named), named.indices.offset * 4)  # to_numpy() would import pandas
-    bucket, places = of_names[indices], np.full(len(named), place, np.int32)
-    for at, name in enumerate(names):
-        for first_row, its_bucket, its_place in targets.pieces.get(name, ()):
-            later = (indices == at) & (np.arange(first, first + len(named)) >= first_row)
-            bucket[later], places[later] = its_bucket, its_place
+    bucket = of_names[indices]
     wanted = np.flatnonzero(bucket >= 0)
     if not len(wanted):
         return
     rows = batch.take(pa.array(wanted))
-    heads = [pa.array(bucket[wanted]), pa.array(places[wanted]), pa.array(first + wanted)]
+    heads = [pa.array(bucket[wanted]), pa.array(np.full(len(wanted), place, np.int32)), pa.array(first + wanted)]
     columns = [rows.column(name).dictionary_decode() if name == "group" else rows.column(name) for name in COLUMNS]
     yield pa.RecordBatch.from_arrays([*heads, *columns], schema=schema())
 
@@ -231,7 +217,7 @@ def _for_all(place: int, seq: int, values: Mapping[str, Any], targets: Targets) 
     import pyarrow as pa
 
     row = {**dict.fromkeys(COLUMNS), **values, "seq": seq}
-    return pa.RecordBatch.from_pylist([{**row, "bucket": bucket, "place": other} for bucket, other in targets.shared(place)], schema=schema())
+    return pa.RecordBatch.from_pylist([{**row, "bucket": bucket, "place": place} for bucket in sorted(targets.every)], schema=schema())
 
 
 def groups_in(batches: Iterator[Any]) -> Iterator[tuple[int, int, str | None, Iterator[tuple[Any, ...]]]]:

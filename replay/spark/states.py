@@ -1,12 +1,10 @@
 """The states that a verification leaves: of each group where it ended, from which the next run goes
-on, and of large groups some before, at which they may be cut.
+on.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +14,10 @@ from equipoise.events.errors import InputError
 from equipoise.log.parquet.archive_stores import store_at
 from equipoise.replay.spark.groups import Unit, left, unpacked
 from equipoise.replay.spark.pieces import BEFORE
-from equipoise.replay.spark.results import FILE, sorted_batches, write_table
+from equipoise.replay.spark.results import FILE, write_table
 from equipoise.replay.spark.verify import COLUMNS, failed, row_of
 from equipoise.replay.verification import LogVerifier
 
-CUT_RECORDS = 50_000
-"""After so many records of a group, it leaves a state at which it may be cut."""
-MOST_CUTS = 64
-"""Of larger groups the states are further apart, so that there are not many more of them."""
-CUTS_FILE = "cuts.parquet"
-CUT_COLUMNS = (("location", "string"), ("group", "string"), ("row", "int64"), ("records", "int64"), ("saved", "binary"))
-"""`saved`: the state of a group before a row of its partition. `records`: read by then."""
-_CUTS_A_BATCH = 16
 STATE_COLUMNS = (*COLUMNS, ("next_row", "int64"), ("saved", "binary"))
 """`next_row`: of the group's partition, the first row that was not read. `saved`: what a later run
 goes on from; null: it begins at the start.
@@ -35,12 +25,10 @@ goes on from; null: it begins at the start.
 
 
 class Former:
-    """The states that the run before has left: a row for each group, as `STATE_COLUMNS`.
-    `folder`: where these are, and its cuts.
-    """
+    """The states that the run before has left: a row for each group, as `STATE_COLUMNS`."""
 
-    def __init__(self, table: Any | None = None, folder: str = "") -> None:
-        self._table, self._folder = table, folder
+    def __init__(self, table: Any | None = None) -> None:
+        self._table = table
         keys = [] if table is None else zip(table.column("location").to_pylist(), table.column("group").to_pylist(), strict=True)
         self._places = {key: at for at, key in enumerate(keys)}
 
@@ -55,7 +43,7 @@ class Former:
         if FILE not in store.names():
             return cls()
         with store.open(FILE) as source:
-            former = cls(parquet.read_table(source), folder)
+            former = cls(parquet.read_table(source))
         try:
             next((former.verifier(location, group) for location, group in former._places if former.next_row(location, group) is not None), None)
         except InputError as error:
@@ -111,43 +99,14 @@ class Former:
         rows = self._table.take(pa.array([self._places[unit.location, unit.group] for unit in found], pa.int64()))
         at = rows.schema.get_field_index("next_row")
         rows = rows.set_column(at, rows.schema.field(at), pa.array([unit.next_row for unit in found], pa.int64()))
-        for name, kind in _PIECE_COLUMNS:
-            rows = rows.append_column(name, pa.array([{"piece": 0, "is_last": True, "cuts": []}.get(name)] * len(found), kind()))
         return rows.cast(schema())
-
-    def cuts(self) -> Iterator[Any]:
-        """Yields the states at which groups may be cut, as pyarrow.RecordBatch of CUT_COLUMNS."""
-        from pyarrow import parquet
-
-        store = store_at(self._folder) if self._folder else None
-        if store is not None and CUTS_FILE in store.names():
-            with store.open(CUTS_FILE) as source, parquet.ParquetFile(source) as file:
-                yield from file.iter_batches(_CUTS_A_BATCH)
 
 
 def schema() -> Any:
     """Returns the pyarrow.Schema of what `verify_on` returns."""
     import pyarrow as pa
 
-    return pa.schema([*STATE_COLUMNS, *((name, kind()) for name, kind in _PIECE_COLUMNS)])
-
-
-def _cuts_kind() -> Any:
-    import pyarrow as pa
-
-    return pa.list_(pa.struct([(name, pa.binary() if kind == "binary" else pa.int64()) for name, kind in CUT_COLUMNS[2:]]))
-
-
-_PIECE_COLUMNS: tuple[tuple[str, Callable[[], Any]], ...] = (
-    ("piece", lambda: "int64"),
-    ("is_last", lambda: "bool"),
-    ("began", lambda: "string"),
-    ("ended", lambda: "string"),
-    ("cuts", _cuts_kind),
-)
-"""`began`, `ended`: hashes of the states at which a piece begins and ends; `ended` is null when it
-could not be read or compared up to there. `cuts`: states within it.
-"""
+    return pa.schema(list(STATE_COLUMNS))
 
 
 def state_row(bucket: int, place: int, group: str, saved: bytes) -> dict[str, Any]:
@@ -156,83 +115,31 @@ def state_row(bucket: int, place: int, group: str, saved: bytes) -> dict[str, An
 
 
 def verify_on(unit: Unit) -> dict[str, Any]:
-    """Verifies one group, or a piece of it, from where its state is, and returns its row."""
-    row: dict[str, Any] = {"next_row": unit.next_row, "saved": None, "piece": unit.piece, "is_last": unit.until_row is None}
-    row |= {"began": None, "ended": None, "cuts": []}
+    """Verifies one group from where its state is, and returns its row."""
     try:
         log, order = LogVerifier() if unit.saved is None else LogVerifier.restore(unit.saved), unit.order
-        if unit.saved is not None and order is not None:
-            row["began"] = _hash(left(order, log.save()))
-        row["cuts"] = _read(unit, log)
-        if order is not None and log.may_go_on:
-            row["saved"] = left(order, log.save())
-            row["ended"] = _hash(row["saved"])
-        return {**row, **row_of(unit, log.answer())}
+        log.read(unit.entries())
+        saved = left(order, log.save()) if order is not None and log.may_go_on else None
+        return {"next_row": unit.next_row, "saved": saved, **row_of(unit, log.answer())}
     except Exception as error:  # noqa: BLE001 - as in `verify_group`
-        return {**row, **failed(unit, error), "next_row": 0, "saved": None, "ended": None}
-
-
-def _hash(saved: bytes) -> str:
-    return hashlib.sha256(saved).hexdigest()
-
-
-def _read(unit: Unit, log: LogVerifier) -> list[dict[str, Any]]:
-    """Reads the log to its end. Returns states within, at multiples of `cut_every` records: at the
-    same ones whenever it is read.
-    """
-    cuts: list[dict[str, Any]] = []
-    entries = unit.entries()
-    while unit.cut_every:
-        due = log.records + unit.cut_every - log.records % unit.cut_every
-        log.read(islice(entries, due - log.records))
-        if log.records < due:
-            break
-        if log.may_go_on and unit.order is not None and unit.passed is not None and unit.passed.next_row:
-            cuts.append({"row": unit.passed.next_row, "records": due, "saved": left(unit.order, log.save())})
-    else:
-        log.read(entries)
-    if cuts and cuts[-1]["records"] == log.records:
-        cuts.pop()  # nothing came behind it
-    return cuts
-
-
-def distance(records: int, least: int = CUT_RECORDS) -> int:
-    """Returns after how many records each a group of so many leaves states."""
-    while records > MOST_CUTS * least:
-        least *= 2
-    return least
+        return {**failed(unit, error), "next_row": 0, "saved": None}
 
 
 @attrs.frozen(kw_only=True)
 class VerifiedGroups:
-    """The answer of a run. `rows`: DataFrame of `schema`, with one row for each group. `cuts`:
-    DataFrame whose column `cuts` has all states that it has left. `keeps`: which of the former ones
-    stay: of location, group and row. `frames`: what Spark keeps of it.
+    """The answer of a run. `rows`: DataFrame of `schema`, with one row for each group. `kept`: what
+    Spark keeps of it; None: nothing.
     """
 
     rows: Any
-    cuts: Any
-    keeps: Callable[[str, str, int], bool]
-    counts: dict[str, Any]
-    frames: list[Any]
+    counts: dict[str, int]
+    kept: Any | None
 
     def unpersist(self) -> None:
         """Lets go what Spark keeps of it."""
-        for frame in self.frames:
-            frame.unpersist()
+        if self.kept is not None:
+            self.kept.unpersist()
 
-    def write(self, former: Former, folder: Path) -> None:
+    def write(self, folder: Path) -> None:
         """Writes what it leaves to `folder`, which it makes."""
-        import pyarrow as pa
-        from pyarrow.parquet import ParquetWriter
-
-        write_table(self.rows.select(*(name for name, _ in STATE_COLUMNS)), ("group", "location"), folder)
-        there = self.cuts.where("size(cuts) > 0")
-        new = there.selectExpr("location", "`group`", "inline(cuts)") if there.limit(1).count() else None
-        kinds = pa.schema(list(CUT_COLUMNS))
-        with ParquetWriter(folder / CUTS_FILE, kinds) as file:
-            for batch in former.cuts():
-                places = zip(*(batch.column(name).to_pylist() for name in ("location", "group", "row")), strict=True)
-                file.write_batch(batch.filter(pa.array([self.keeps(*place) for place in places], pa.bool_())).cast(kinds))
-            for batch in () if new is None else sorted_batches(new, ("group", "location", "row")):
-                file.write_batch(batch.cast(kinds))
+        write_table(self.rows, ("group", "location"), folder)

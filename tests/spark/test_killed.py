@@ -16,13 +16,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-from bench.many_groups import ManyGroups, make
 from equipoise.log import open_log
 from equipoise.replay.spark.groups import units_of
-from equipoise.replay.spark.results import FILE
 from equipoise.replay.spark.verify import verify_group
 from tests.spark.conftest import settings
 from tests.spark.leading import GROUPS, PARTITIONS, Leader, alerts_in, facts_of
@@ -112,35 +109,6 @@ def test_killed_executors_change_no_result(fleet: Path, tmp_path: Path) -> None:
     output = json.loads(done.stdout)
     assert output["ends"]["ExecutorLostFailure"] == len(list(archive.glob("_died-*"))) == 2
     assert sorted(output["rows"], key=itemgetter("group")) == [verify_group(unit) for unit in units_of([str(archive)])]
-
-
-def test_killed_verify_goes_on_from_its_last_leg(tmp_path: Path) -> None:
-    """Killed with all its processes as soon as the first leg has left states."""
-    archive, states = tmp_path / "archive", tmp_path / "states"
-    with pytest.MonkeyPatch.context() as small:
-        small.setattr("bench.many_groups.RECORDS_A_TRANSACTION", 300)
-        make(ManyGroups(groups=5, partitions=2, records=6_000), archive)
-    small_legs = "import sys, equipoise.cli as cli, equipoise.replay.spark.legs as legs; legs.ROWS_A_CORE = 500; sys.exit(cli.main())"
-    command = [sys.executable, "-c", small_legs, "spark", "verify", str(archive), "--states", str(states), "--master", "local[2]"]
-    with open(tmp_path / "killed.txt", "wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-    deadline_s = time.monotonic() + MOST_S
-    try:
-        while not states.exists():
-            assert process.poll() is None, (tmp_path / "killed.txt").read_text()
-            assert time.monotonic() < deadline_s, (tmp_path / "killed.txt").read_text()
-            time.sleep(0.001)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    found = pq.read_table(states / FILE)
-    assert 0 < max(found.column("next_row").to_pylist()) < 3_000
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=MOST_S)
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert {name: answer["states"][name] for name in ("went_on", "began", "unchanged")} == {"went_on": 5, "began": 0, "unchanged": 0}
-    plain = [verify_group(unit) for unit in units_of([str(archive)])]
-    assert answer["groups"] == [{name: row[name] for name in row if name != "document"} for row in plain]
 
 
 def test_killed_archive_query_archives_everything_once(spark: Any, location: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def on_tasks(units: Sequence[Unit], work: Work, *, tasks: int = 3, begun: Before
     read = list(PieceScan(reading, targets).read(iter([pa.RecordBatch.from_pydict({"id": list(range(len(reading)))})])))
     before = [] if begun is None else begun(numbers, targets).to_batches()
     by_bucket: Iterator[Any] = iter(_sorted(pa.Table.from_batches([*read, *before])).to_batches(max_chunksize=100))
-    return list(folded(by_bucket, buckets, numbers, ends_of(units, numbers, places), work))
+    return list(folded(by_bucket, buckets, numbers, ends_of(numbers, places), work))
 
 
 def _sorted(rows: Any) -> Any:

@@ -23,7 +23,6 @@ from equipoise.log.parquet.log import ArchiveLog
 from equipoise.log.rows import Row
 from equipoise.replay.spark.groups import Unit, left, units_of, unpacked
 from equipoise.replay.spark.incremental import IncrementalPlan, plan_of
-from equipoise.replay.spark.legs import Legs
 from equipoise.replay.spark.results import FILE, write_rows
 from equipoise.replay.spark.states import STATE_COLUMNS, Former, verify_on
 from equipoise.replay.spark.verify import COLUMNS, verify_group
@@ -50,8 +49,6 @@ class Archive:
     def __init__(self, folder: Path, rows: list[list[Row]]) -> None:
         self.folder, self._rows, self._ends = folder / "archive", rows, [0] * PARTITIONS
         self.states = folder / "states"
-        self.legs = 0
-        """Of the last run."""
 
     def grow(self, to: float, *, only: int | None = None) -> None:
         """Up to this share of the rows, in a file more for each partition."""
@@ -71,22 +68,6 @@ class Archive:
         plan = plan_of(units, Former.read(str(self.states)))
         self._must_be_those_of_a_whole_run(self._fold(plan, tasks), units)
         return tuple(plan.counts().values())
-
-    def verify_in_legs(self, most_rows: int, *, killed_after: int | None = None) -> Legs:
-        """The same in legs. `killed_after`: ends after so many of them, the states of which are
-        written.
-        """
-        units = units_of([str(self.folder)])
-        legs = Legs(units, Former.read(str(self.states)), most_rows)
-        for number, plan in enumerate(legs.plans(), 1):
-            found = self._fold(plan, 3)
-            legs.former = Former.read(str(self.states))
-            self.legs = number
-            if legs.is_last:
-                self._must_be_those_of_a_whole_run(found, units)
-            elif number == killed_after:
-                break
-        return legs
 
     def _fold(self, plan: IncrementalPlan, tasks: int) -> list[dict[str, Any]]:
         found = on_tasks(plan.folded, verify_on, tasks=tasks, begun=plan.begun, files=plan.files) if plan.folded else []
@@ -204,72 +185,11 @@ def test_states_of_another_build_are_told(archive: Archive) -> None:
         Former.read(str(archive.states))
 
 
-# --------------------------------------------------------------------------------------------- legs
-
-
-@pytest.fixture
-def long(archive: Archive) -> Archive:
-    """An archive of ten files for each partition."""
-    for tenth in range(1, 11):
-        archive.grow(tenth / 10)
-    return archive
-
-
-@pytest.mark.parametrize(("most_rows", "legs"), [(10**9, 1), (1_402, 1), (701, 2), (150, 10), (20, 10)])
-def test_run_in_legs_answers_as_a_whole_one(long: Archive, most_rows: int, legs: int) -> None:
-    done = long.verify_in_legs(most_rows)
-    assert long.legs == legs
-    assert done.counts() == {"went_on": 0, "began": GROUPS, "unchanged": 0, "pieces": GROUPS}
-    assert done.rows_read == done.rows == 1_400 + PARTITIONS
-
-
-@pytest.mark.parametrize("killed_after", [1, 2, 5, 8, 9])
-def test_run_that_is_killed_goes_on_from_its_last_leg(long: Archive, killed_after: int) -> None:
-    killed = long.verify_in_legs(100, killed_after=killed_after)
-    assert killed.rows_read == 140 * killed_after
-    assert {row["next_row"] for row in long.left().values()} == {70 * killed_after}
-    done = long.verify_in_legs(100)
-    assert long.legs == 10 - killed_after
-    assert done.counts()["went_on"] == GROUPS
-
-
-def test_groups_that_begin_in_a_later_leg_and_partitions_that_grow_alone(archive: Archive) -> None:
-    archive.grow(0.01)
-    archive.verify()
-    for to in (0.3, 0.5, 1.0):
-        archive.grow(to, only=1)
-    archive.grow(0.02)
-    with ArchiveLog(f"{archive.folder}?partition=1", "a") as log, log.transaction():
-        log.append_fact("a new one", 10**9, ProbingTick())
-    archive.verify_in_legs(100)
-    assert archive.legs == 3
-    archive.grow(1.0)
-    assert archive.verify_in_legs(100).counts()["unchanged"] > 0
-
-
 @pytest.mark.parametrize("damage", [cut, flip])
-def test_damaged_file_stops_its_partition_once(long: Archive, damage: Callable[[Path], None]) -> None:
-    """Its groups wait for the last leg, and begin at the start there."""
-    third = sorted(long.folder / part.name for part in all_parts(store_at(long.folder)) if part.partition == 0)[2]
-    sound = third.read_bytes()
-    damage(third)
-    done = long.verify_in_legs(100)
-    stopped = {unit.group for unit in units_of([str(long.folder)]) if unit.location.endswith("=0")}
-    assert {group for group, row in long.left().items() if row["saved"] is None} == stopped
-    assert done.counts()["began"] == GROUPS
-    third.write_bytes(sound)
-    assert long.verify_in_legs(100).counts()["went_on"] == 0
-
-
-def test_file_that_is_damaged_after_it_was_verified_is_not_read_again(long: Archive) -> None:
-    long.verify_in_legs(100, killed_after=4)
-    first = next(long.folder / part.name for part in all_parts(store_at(long.folder)) if part.partition == 0 and not part.first_row)
-    sound = first.read_bytes()
-    cut(first)
-    legs = Legs([unit for unit in units_of([str(long.folder)]) if unit.group], Former.read(str(long.states)), 100)
-    for plan in legs.plans():
-        assert all(row["verdict"] == "identical" for row in long._fold(plan, 3))
-        legs.former = Former.read(str(long.states))
-    assert legs.is_last
-    first.write_bytes(sound)
-    long.verify()
+def test_file_that_is_damaged_after_it_was_verified_is_not_read_again(archive: Archive, damage: Callable[[Path], None]) -> None:
+    archive.grow(0.5)
+    archive.verify()
+    archive.grow(1.0)
+    damage(next(archive.folder / part.name for part in all_parts(store_at(archive.folder)) if part.partition == 0 and not part.first_row))
+    plan = plan_of([unit for unit in units_of([str(archive.folder)]) if unit.group], Former.read(str(archive.states)))
+    assert {row["verdict"] for row in archive._fold(plan, 3)} == {"identical"}
