@@ -164,3 +164,10 @@ def write_alerts(rows: Any, alerts: Path, query: str, number: int) -> None:
     part = path.with_name(f".{path.name}.part")
     parquet.write_table(rows.sort_by([("partition", "ascending"), ("group", "ascending"), ("offset", "ascending")]), part)
     os.replace(part, path)
+
+
+def count_alerts(alerts: Path) -> int:
+    """Returns the number of rows that are in the folder, of this query and of those before."""
+    import pyarrow.parquet as parquet
+
+    return sum(parquet.read_metadata(path).num_rows for path in alerts.glob("trigger-*.parquet"))

@@ -74,7 +74,7 @@ def stream(
             query = spark_stream(records, alerts, checkpoint, trigger=trigger, starts=begins)
         elif archive is not None:
             query = spark_archive(records, archive, checkpoint, trigger=trigger, starts=begins)
-        totals = _follow(screen, query, metrics_port)
+        totals = _follow(screen, query, metrics_port, alerts)
     if archive is not None:
         return _answer_archived(screen, archive)
     summary = f"{counted(totals['facts'], 'fact')} and {counted(totals['decisions'], 'decision')} verified, {counted(totals['alerts'], 'alert')}"
@@ -108,15 +108,15 @@ def _records(spark: Any, location: str, most_records: int) -> tuple[Any, dict[in
     return records(spark, place.connection, place.topics, partitions=len(begins), most_records=most_records), begins
 
 
-def _follow(screen: Screen, query: Any, metrics_port: int | None) -> dict[str, int]:
+def _follow(screen: Screen, query: Any, metrics_port: int | None, alerts: Path | None) -> dict[str, int]:
     """Follows the query until it ends or is interrupted. Returns what it did, and serves the counts
-    meanwhile.
+    meanwhile. `alerts`: the folder of findings; None: it finds none.
     """
     from equipoise.replay.spark.stream import METRIC
 
     totals = {"records": 0, "facts": 0, "decisions": 0, "alerts": 0}
     seen = -1
-    with _metrics(metrics_port, totals):
+    with _metrics(metrics_port, totals, alerts):
         while True:
             over = query.awaitTermination(_LOOK_S)
             for progress in query.recentProgress:
@@ -134,7 +134,7 @@ def _follow(screen: Screen, query: Any, metrics_port: int | None) -> dict[str, i
 
 
 @contextlib.contextmanager
-def _metrics(port: int | None, totals: dict[str, int]) -> Iterator[None]:
+def _metrics(port: int | None, totals: dict[str, int], alerts: Path | None = None) -> Iterator[None]:
     if port is None:
         yield
         return
@@ -144,9 +144,13 @@ def _metrics(port: int | None, totals: dict[str, int]) -> Iterator[None]:
         from equipoise.cli.exporter import MetricsExporter
     except ImportError:
         raise InputError("--metrics-port needs the extra: pip install 'equipoise[kafka]'") from None
+    from equipoise.replay.spark.stream import count_alerts
+
     registry = CollectorRegistry()
     for name in sorted(totals):
-        gauge = Gauge(f"equipoise_stream_{name}", f"{name.capitalize()} since this process began.", registry=registry)
-        gauge.set_function(partial(totals.__getitem__, name))
+        value, about = partial(totals.__getitem__, name), f"{name.capitalize()} since this process began."
+        if name == "alerts" and alerts is not None:  # an alert on it outlasts the process
+            value, about = partial(count_alerts, alerts), "Rows in the folder of alerts."
+        Gauge(f"equipoise_stream_{name}", about, registry=registry).set_function(value)
     with MetricsExporter("equipoise spark stream", registry, port):
         yield
