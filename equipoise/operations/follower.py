@@ -156,10 +156,11 @@ class Follower:
         workers run. `least_age_ms`: facts that are younger are not called undecided. Raises what
         `undecided` and `catch_up` raise.
         """
-        late_ms = math.inf if asked.now_ms is None else asked.now_ms - least_age_ms
-        undecided = {name: each for name, each in (await self.undecided(within_s)).items() if each.append_ms <= late_ms}
+        unwritten = await self.undecided(within_s)
+        latest_ms = (asked.now_ms or 0) - least_age_ms if least_age_ms else math.inf
+        undecided = {name: each for name, each in unwritten.items() if each.append_ms <= latest_ms}
         read = {lead.name: (partition, lead) for partition, lead in self.groups()}
-        shown = {lead.name: lead for _, lead in (await self.decided() if undecided else self).groups()}
+        shown = {lead.name: lead for _, lead in (await self.decided()).groups()}
         found = []
         for name, (partition, last) in read.items():
             lead = shown.get(name) or _nothing_decided(name)

@@ -272,7 +272,7 @@ async def test_hostile_names_are_text_on_every_page(bootstrap: str, prefix: str)
             )
         places = [(), ("g", group), *(("g", group, "m", name) for name in HOSTILE), *(("g", group, "t", f"0_{number}") for number in range(3))]
         async with page_at(live.browser, live.place()) as page:
-            await expect(page.locator(".list")).to_contain_text("failed, and kept by its member")
+            await expect(page.locator(".list")).to_contain_text("6 tasks failed (")
             for place in places:
                 await page.goto(live.place(*place))
                 await page.reload()

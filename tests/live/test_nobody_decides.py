@@ -54,7 +54,7 @@ async def test_decision_that_nobody_has_written_is_not_shown(bootstrap: str, pre
                 while True:
                     text, document = await answered(tmp_path, "status", *address, "--group", "g")
                     grounds = document["grounds"]
-                    if grounds["undecided"] is not None and grounds["workers"] == 0:
+                    if grounds["undecided"] is not None and "no worker runs" in text:  # the text is older than the document
                         break
                     assert grounds["workers"] is None or document["trouble"] or grounds["workers"] == 1
             assert re.match(r"nobody has decided since \S+: \d+ decisions? (?:is|are) not written; no worker runs", text.splitlines()[1])
