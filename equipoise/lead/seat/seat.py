@@ -282,11 +282,11 @@ class Seat(AnySeat):
         if generation.protocol not in PROTOCOLS:
             raise NoSeatError(_unknown_protocol(self.group, generation.protocol))
         began_s = self._monotonic_s()
+        if self.status.become(SeatState.LEADS):  # the coordinator has said so
+            _LOG.info("group %s: equipoise leads it, from generation %d on", self.group, generation.number)
         self._rebalances.over(member_id for member_id, _, _ in generation.members)
         assignments, waiting = await self._assign(generation)
         await self._client.sync([(member_id, write_assignment(assigned)) for member_id, assigned in assignments.items()])
-        if self.status.become(SeatState.LEADS):
-            _LOG.info("group %s: equipoise leads it, from generation %d on", self.group, generation.number)
         self.status.decided(sum(len(each.revoking) for each in self._log.state.members.values()))
         self.status.topics = self._topics
         clients = clients_of((member_id, instance_id) for member_id, instance_id, _ in generation.members)
