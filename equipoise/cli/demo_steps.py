@@ -24,7 +24,7 @@ from equipoise.replay.simulation.restored_copies import RestoreModel
 from equipoise.replay.simulation.run import Simulation, SimulationResult, simulate
 from equipoise.replay.timelines import Timeline, build_timeline, render_page, render_picture
 from equipoise.replay.verification import Verification, verify
-from equipoise.replay.whatif.compared import MarkedCost, action_costs, compared, simulated_unavailable
+from equipoise.replay.whatif.compared import compared, cost_rows, simulated_unavailable
 from equipoise.replay.whatif.evaluate import AS_IT_IS, run_configuration
 from equipoise.replay.whatif.fit import Fit, fit
 
@@ -57,7 +57,7 @@ class Simulated:
     run: str
     log: Path
     result: SimulationResult
-    costs: tuple[MarkedCost, ...]
+    costs: list[dict[str, Any]]
     verification: Verification
 
 
@@ -114,7 +114,7 @@ def run_demo(out: Path) -> Iterator[Step]:
         simulations = [Simulation(seed=seed, restore=RestoreModel(records_per_s=fitted.records_per_s)) for seed in SEEDS]
         with new_log(str(led), option="--out", replaces=SIMULATED) as log:
             result = simulate(restarted, simulations[0], sink=log)
-        costs = action_costs(inputs.windows, was, [result, *(simulate(restarted, each) for each in simulations[1:])])
+        costs = cost_rows(inputs.windows, was, [result, *(simulate(restarted, each) for each in simulations[1:])])
         with open_log(led) as log:
             verification = verify(log.read())
             yield Simulated(run=run, log=led, result=result, costs=costs, verification=verification)
@@ -159,8 +159,7 @@ def step_document(step: Step) -> dict[str, Any]:
         measured = [None if window.measured is None else dict(window.measured) for window in step.windows]
         return {"log": str(step.log), "facts": step.summary.facts, "generations": step.summary.generations, "measured": measured}
     if isinstance(step, Simulated):
-        costs = [each.as_json() for each in step.costs]
-        return {"log": str(step.log), "simulation": step.result.as_json(), "costs": costs, "verification": step.verification.document()}
+        return {"log": str(step.log), "simulation": step.result.as_json(), "costs": step.costs, "verification": step.verification.document()}
     if isinstance(step, Explained):
         return step.explanation.document()
     return {name: {"html": str(each.html), "svg": str(each.svg)} for name, each in zip(("recorded", "equipoise"), step.drawings, strict=True)}

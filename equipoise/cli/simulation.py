@@ -22,7 +22,6 @@ from equipoise.replay.wording import counted, span_text
 if TYPE_CHECKING:
     from equipoise.replay.recorded_inputs import RecordedInputs
     from equipoise.replay.simulation.run import Progress, SimulationResult
-    from equipoise.replay.whatif.compared import MarkedCost
     from equipoise.replay.whatif.fit import Fit
 
 
@@ -44,7 +43,7 @@ def write_simulation(
     """
     from equipoise.replay.simulation.restored_copies import RestoreModel  # each loads the solver
     from equipoise.replay.simulation.run import Simulation, simulate
-    from equipoise.replay.whatif.compared import action_costs
+    from equipoise.replay.whatif.compared import cost_rows
     from equipoise.replay.whatif.evaluate import AS_IT_IS, run_configuration
 
     if same_place(log.location, location):
@@ -65,8 +64,8 @@ def write_simulation(
     was = [run_configuration(recorded, AS_IT_IS, seed=seed, speed=speed)] if inputs.imported else []
     with new_log(location, replaces=SIMULATED_LOG, force=force) as sink, simulating(screen, inputs) as progress:
         result = simulate(inputs, simulation, sink=sink, progress=progress)
-    costs = action_costs(inputs.windows, was, [result])
-    document = {**result.as_json(), "costs": [each.as_json() for each in costs]}
+    costs = cost_rows(inputs.windows, was, [result])
+    document = {**result.as_json(), "costs": costs}
     document |= {"log": location, "fit": fitted.as_json(), "restore_records_per_s": speed}
     screen.answer(document, *simulation_parts(result, costs, fitted, speed, location))
 
@@ -135,7 +134,7 @@ def simulating(screen: Screen, inputs: RecordedInputs) -> Iterator[Progress]:
         yield progress
 
 
-def simulation_parts(result: SimulationResult, costs: Sequence[MarkedCost], fitted: Fit, speed: int, location: str) -> list[Part]:
+def simulation_parts(result: SimulationResult, costs: Sequence[Mapping[str, Any]], fitted: Fit, speed: int, location: str) -> list[Part]:
     """Simulated and measured cost, and the speeds that the simulation uses."""
     configured = result.configured
     span = span_text(result.end_ms - result.start_ms)
@@ -145,7 +144,7 @@ def simulation_parts(result: SimulationResult, costs: Sequence[MarkedCost], fitt
     return [head, "", cost_table(costs, f"seed {result.seed}"), closes_text(result), "", *fidelity_parts(fitted, speed, result.seed)]
 
 
-def cost_table(costs: Sequence[MarkedCost], seeds: str) -> Table:
+def cost_table(costs: Sequence[Mapping[str, Any]], seeds: str) -> Table:
     """Compares what each action cost, simulated as it was led and by equipoise, beside what was
     measured. ``for good``: tasks that moved for good; ``fewest``: the moves that balance needs.
     `seeds`: of the simulations.

@@ -25,23 +25,8 @@ SHOWN = (
 )
 """Totals that are compared (`equipoise.replay.simulation.measures`)."""
 Totals = Mapping[str, float]
-
-
-@attrs.frozen(kw_only=True)
-class MarkedCost:
-    """The cost of one action in one run. `source`: MEASURED, or SIMULATED with `seed`. `totals`:
-    those SHOWN.
-    """
-
-    action: str
-    led_by: str
-    source: str
-    seed: int | None
-    totals: Totals
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns it JSON-ready."""
-        return {**attrs.asdict(self, recurse=False), "totals": dict(self.totals)}
+AS_IT_WAS, LED = "as it was", "equipoise"
+"""Who led a run: as recorded, or equipoise."""
 
 
 @attrs.frozen(kw_only=True)
@@ -56,53 +41,39 @@ class ComparedCost:
     led: Totals
 
 
-AS_IT_WAS, LED = "as it was", "equipoise"
-"""Who led a run: as recorded, or equipoise."""
-
-
-def action_costs(windows: Sequence[Window], was: Sequence[SimulationResult], led: Sequence[SimulationResult]) -> tuple[MarkedCost, ...]:
-    """Returns the cost of each action in each run. `windows`: the actions, as they were recorded.
-    `was`, `led`: one simulation for each seed.
+def cost_rows(windows: Sequence[Window], was: Sequence[SimulationResult], led: Sequence[SimulationResult]) -> list[dict[str, Any]]:
+    """Returns a row for each action and run, JSON-ready. `windows`: the actions, as they were
+    recorded. `was`, `led`: one simulation for each seed.
     """
-    found = [
-        MarkedCost(action=each.label, led_by=AS_IT_WAS, source=MEASURED, seed=None, totals=_shown(each.measured["totals"]))
-        for each in windows
-        if each.measured is not None
+    runs: list[tuple[str, str, int | None, list[tuple[str, Totals]]]] = [
+        (AS_IT_WAS, MEASURED, None, [(each.label, each.measured["totals"]) for each in windows if each.measured is not None])
     ]
     for leader, results in ((AS_IT_WAS, was), (LED, led)):
-        found += [
-            MarkedCost(action=window.label, led_by=leader, source=SIMULATED, seed=result.seed, totals=_shown(window.totals))
-            for result in results
-            for window in result.windows
-        ]
-    return tuple(found)
+        runs += [(leader, SIMULATED, result.seed, [(each.label, each.totals) for each in result.windows]) for result in results]
+    return [
+        {"action": action, "led_by": leader, "source": source, "seed": seed, "totals": {name: totals[name] for name in SHOWN}}
+        for leader, source, seed, costs in runs
+        for action, totals in costs
+    ]
 
 
-def compared(costs: Sequence[MarkedCost]) -> list[ComparedCost]:
+def compared(rows: Sequence[Mapping[str, Any]]) -> list[ComparedCost]:
     """Returns the costs of each action side by side, and of several together as ``in all``."""
     runs: dict[tuple[str, str], dict[int | None, dict[str, Totals]]] = {}
-    for each in costs:
-        runs.setdefault((each.led_by, each.source), {}).setdefault(each.seed, {})[each.action] = each.totals
-    actions = list(dict.fromkeys(each.action for each in costs))
+    for row in rows:
+        runs.setdefault((row["led_by"], row["source"]), {}).setdefault(row["seed"], {})[row["action"]] = row["totals"]
+    actions = list(dict.fromkeys(row["action"] for row in rows))
     if len(actions) > 1:
-        for of_seed in runs.values():
-            for of_action in of_seed.values():
-                of_action["in all"] = sum_windows([of_action[action] for action in actions if action in of_action])
+        for of_action in (each for of_seed in runs.values() for each in of_seed.values()):
+            of_action["in all"] = sum_windows(list(of_action.values()))
         actions.append("in all")
 
     def mean(leader: str, source: str, action: str) -> Totals | None:
         every = [of_action[action] for of_action in runs.get((leader, source), {}).values() if action in of_action]
         return {name: _of_seeds(name, [totals[name] for totals in every]) for name in SHOWN} if every else None
 
-    return [
-        ComparedCost(
-            action=action.replace("_", " "),
-            measured=mean(AS_IT_WAS, MEASURED, action),
-            as_it_was=mean(AS_IT_WAS, SIMULATED, action),
-            led=mean(LED, SIMULATED, action) or {},
-        )
-        for action in actions
-    ]
+    found = [(action, mean(AS_IT_WAS, MEASURED, action), mean(AS_IT_WAS, SIMULATED, action), mean(LED, SIMULATED, action)) for action in actions]
+    return [ComparedCost(action=each.replace("_", " "), measured=measured, as_it_was=was, led=led or {}) for each, measured, was, led in found]
 
 
 def simulated_unavailable(totals: Totals, seeds: int) -> Unavailable:
@@ -113,7 +84,3 @@ def simulated_unavailable(totals: Totals, seeds: int) -> Unavailable:
 
 def _of_seeds(name: str, values: Sequence[float]) -> float:
     return max(values) if name.startswith("longest_") else round(sum(values) / len(values), 3)
-
-
-def _shown(totals: Totals) -> Totals:
-    return {name: totals[name] for name in SHOWN}

@@ -16,7 +16,7 @@ from equipoise.console.recent import Recent
 from equipoise.events.records import FactRecord
 from equipoise.log import open_log
 from equipoise.replay import numbers
-from equipoise.replay.whatif.compared import MarkedCost, compared
+from equipoise.replay.whatif.compared import compared
 from equipoise.replay.wording import span_text
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.worker.metrics import WorkerMetrics
@@ -67,7 +67,7 @@ def test_unavailable_time_and_moves_have_one_value_of_each_source(demo: dict[str
     """Measured, simulated as it was led, and simulated with equipoise: of the demo, its pages,
     `what-if`, `timeline`, `incident` and the README.
     """
-    whole = compared([MarkedCost(**each) for each in demo["equipoise"]["costs"]])[-1]
+    whole = compared(demo["equipoise"]["costs"])[-1]
     assert whole.measured is not None
     assert whole.as_it_was is not None
     (answer,) = asked("what-if", logs["recorded"], "--sweep", "assignor=high_availability")["groups"]

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from equipoise.cli import main
 from equipoise.replay.numbers import LONGEST_GAP, MEASURED, MOVED_FOR_GOOD, MOVES, SIMULATED, UNAVAILABLE
-from equipoise.replay.whatif.compared import SHOWN, ComparedCost, MarkedCost, compared
+from equipoise.replay.whatif.compared import SHOWN, ComparedCost, compared
 from equipoise.replay.wording import span_text
 from tests.made import hold
 
@@ -43,8 +43,9 @@ def document(out: Path) -> dict[str, Any]:
     return document
 
 
-def costs_of(document: dict[str, Any], run: str) -> list[MarkedCost]:
-    return [MarkedCost(**each) for each in document["runs"][run]["equipoise"]["costs"]]
+def costs_of(document: dict[str, Any], run: str) -> list[dict[str, Any]]:
+    costs: list[dict[str, Any]] = document["runs"][run]["equipoise"]["costs"]
+    return costs
 
 
 def pair(each: ComparedCost, name: str, form: str = "{:,.0f}", scale: float = 1) -> str:
@@ -84,11 +85,9 @@ def caption(document: dict[str, Any]) -> str:
         f"A recorded Kafka Streams group, {span_text(simulation['end_ms'] - simulation['start_ms'])}. A row is a task, a colour is the member that "
         "runs it, red is no member.\nThe second picture: the same starts, kills and closes with equipoise as leader, in a simulated cluster.\n"
         f"{SIMULATED.capitalize()} with Kafka Streams → with equipoise (mean of 3 seeds): **{pair(whole, 'unavailable_task_seconds', '{:,.1f}')}** "
-        f"{UNAVAILABLE} task-seconds,\n"
-        f"**{pair(whole, 'active_moves')}** moves; balance needs {whole.led['min_moves_for_balance']:.0f}. "
-        f"With equipoise tasks are {UNAVAILABLE} in {', '.join(waited) or 'no action'} alone.\n"
-        f"{MEASURED.capitalize()} in the recorded group: {whole.measured['unavailable_task_seconds']:,.1f} task-seconds, "
-        f"{whole.measured['active_moves']:.0f} moves."
+        f"{UNAVAILABLE} task-seconds, **{pair(whole, 'active_moves')}** moves; balance needs {whole.led['min_moves_for_balance']:.0f}.\n"
+        f"With equipoise tasks are {UNAVAILABLE} in {', '.join(waited) or 'no action'} alone. {MEASURED.capitalize()} in the recorded group: "
+        f"{whole.measured['unavailable_task_seconds']:,.1f} task-seconds, {whole.measured['active_moves']:.0f} moves."
     )
 
 
@@ -97,8 +96,8 @@ def raw(document: dict[str, Any]) -> str:
     lines = [",".join(("run", "action", "led_by", "source", "seed", *SHOWN))]
     for run in ("scale-out", "rolling"):
         for each in costs_of(document, run):
-            seed = "" if each.seed is None else each.seed
-            lines.append(",".join(map(str, (run, each.action, each.led_by, each.source, seed, *(each.totals[name] for name in SHOWN)))))
+            about = [each["action"], each["led_by"], each["source"], "" if each["seed"] is None else each["seed"]]
+            lines.append(",".join(map(str, (run, *about, *(each["totals"][name] for name in SHOWN)))))
     return "\n".join(lines) + "\n"
 
 
