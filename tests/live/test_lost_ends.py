@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.kafka.client import TopicPartition
+from equipoise.kafka.started_clients import admin_client
 from equipoise.log.kafka.log_topics import NEW_LOG
 from equipoise.member import Member
+from equipoise.operations.doctor.open_transactions import of_sources
 from equipoise.replay.trouble import UNCONFIGURED
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.live.builds import THIS_BUILD, run_in
-from tests.live.chains import TOPICS, Chain, side_by_side
+from tests.live.chains import TOPICS, Chain, side_by_side, until
 from tests.live.led_logs import LedLog
-from tools.brokers import Brokers
+from tools.brokers import Brokers, classes, jars, run
 
 pytestmark = pytest.mark.slow
 RUNS = pytest.mark.parametrize("runs", [True, False], ids=["runs", "is away"])
@@ -27,6 +30,7 @@ MANY = 1_000
 """More batches than a topic has."""
 FIRST_FACTS = 2
 """Batches of facts before the group is configured."""
+ABORT = Path(__file__).with_name("java") / "AbortTransaction.java"
 COMMIT = 2
 """Batches of a transaction in a partition: the second one is its marker."""
 
@@ -58,6 +62,8 @@ async def test_group_whose_topic_has_lost_its_end_keeps_its_promise(
             if not runs:
                 await stack.enter_async_context(chain.member())
             await chain.write(5)
+            if chain.lost == "s1" and batches % COMMIT and not runs:
+                await abort_as_doctor_says(chain)
             await chain.judge(again=old if chain.lost == "s1" else (), lost=old)
 
         await side_by_side(chains, begin)
@@ -65,6 +71,27 @@ async def test_group_whose_topic_has_lost_its_end_keeps_its_promise(
             await stack.aclose()
         await asyncio.to_thread(lose_ends, broker, [(each.lost, each.topic) for each in chains], batches)
         await side_by_side(chains, go_on)
+
+
+async def abort_as_doctor_says(chain: Chain) -> None:
+    """The end of a transaction is lost, whose producer is gone: brokers never end it, and nobody
+    restores the changelog. `status` and `doctor` name it, and doctor's command ends it.
+    """
+    named = f"changelog {chain.topic}/0: records from offset"
+
+    async def is_named() -> bool:
+        return any(named in each for each in await chain.troubles())
+
+    await until(is_named)
+    async with admin_client(chain.connection) as admin:
+        (found,) = await of_sources(chain.connection, admin, [TopicPartition(chain.topic, 0)], 5_000)
+    assert found.fix is not None
+    script, *words = found.fix.split()
+    assert script == "kafka-transactions.sh"
+    _, bootstrap, _, _, topic, _, partition, _, offset = words
+    libraries = f"{jars()}/*"
+    place = f"{classes(ABORT, libraries)}:{libraries}"
+    await asyncio.to_thread(run, "java", "-cp", place, ABORT.stem, bootstrap, topic, partition, offset)
 
 
 def lose_ends(broker: Brokers, topics: Sequence[tuple[str, str]], batches: int, facts: int = FIRST_FACTS) -> None:

@@ -54,6 +54,37 @@ def test_member_whose_source_a_transaction_holds_logs_that_once_and_its_end(guar
         assert [each.value for each in group.outputs()] == ["before", "behind"]
 
 
+def test_member_whose_changelog_a_transaction_holds_names_it_and_restores_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """As after an unclean election that has lost the end of a transaction whose producer is gone."""
+
+    def count(record: Record, context: TaskContext) -> None:
+        counted = str(int(context.state.get(record.key) or 0) + 1)
+        context.state.put(record.key, counted)
+        context.send("out", counted, key=record.key)
+
+    text = StringSerde()
+    with Group(count, sources="in", state="s1", outputs="out", partitions=1, guarantee="exactly_once", key_serde=text, value_serde=text) as group:
+        group.join("m1")
+        group.send("1", key="k")
+        group.settle()
+        group.crash("m1")
+        place = group._cluster.partition(TopicPartition("s1", 0))
+        assert place is not None
+        group._cluster.append(place, HANGING)
+        group.join("m2")
+        group.send("2", key="k")
+        group.advance(HELD_S + 60)
+        ((_, lead),) = group._worker.groups()
+        named = f"m2: changelog s1/0: records from offset {HANGING.base} on wait for an open transaction; `equipoise doctor` names it"
+        assert named in [each.text for each in troubles(lead.machine.state)]
+        assert sum("changelog s1/0" in each and "wait for a transaction" in each for each in caplog.messages) == 1
+        group._cluster.append(place, MARKER)
+        group.settle()
+        group.advance(10)
+        assert troubles(lead.machine.state) == []
+        assert [each.value for each in group.outputs()] == ["1", "2"]
+
+
 @pytest.mark.parametrize("read", [ReadTo(3, 7, 9), ReadTo(7, 7, 7), ReadTo(None, 7, 9), ReadTo(7, None, 9), ReadTo(7, 7, None)])
 def test_partition_that_waits_for_no_transaction_is_not_logged(read: ReadTo, caplog: pytest.LogCaptureFixture) -> None:
     held = HeldSources()

@@ -32,6 +32,7 @@ from equipoise.member.copies.fencing import CopiedTopic, FencedStore, Owners, Ta
 from equipoise.member.copies.kept_stores import CopyStores, put_down
 from equipoise.member.copies.stores import DamagedStoreError, OpenStore, StateStore, StoreError
 from equipoise.member.copies.throttle import Throttle
+from equipoise.member.tasks.held_sources import HeldSources, ReadTo
 from equipoise.member.tasks.refusals import is_missing_right
 
 T = TypeVar("T")
@@ -154,6 +155,7 @@ class ChangelogRestorer:
         self._held: frozenset[TopicPartition] = frozenset()
         """Those of them that are not fetched while tasks open."""
         self._apart = ApartPartitions(runtime.monotonic_s)
+        self._waiting = HeldSources("changelog")
         self._woken = asyncio.Event()
         self._reported_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
@@ -672,12 +674,23 @@ class ChangelogRestorer:
                     await self._unknown.wait()
             self._unknown.clear()
             await self._learn_ends()
+            self._look_for_transactions()
             self._report(now=True)
 
     async def _learn_ends(self) -> None:
         here = {*self._copies, *self._stores.tasks}
         places = [tp for task in here for tp in self._partitions(task)]
         await asyncio.gather(self._ends.learn(self._asker.end_offsets, places), self._look_for_new_topics(), self._note_epochs())
+
+    def _look_for_transactions(self) -> None:
+        read, places = self._consumer, self._assigned & self._served().keys()
+        reads = {tp: ReadTo(read.next_offset(tp), read.last_stable_offset(tp), read.highwater(tp)) for tp in places}
+        self._waiting.look(self._monotonic_s(), reads)
+
+    @property
+    def troubles(self) -> list[str]:
+        """Returns what holds up restores from outside. Any thread may call it."""
+        return self._waiting.troubles
 
     async def _note_epochs(self) -> None:
         """Notes for stores of running tasks in which leader epochs the changelogs have what is in

@@ -187,7 +187,7 @@ class Work:
         """Says what holds up the member from outside."""
         now_s = asyncio.get_running_loop().time()
         of_tasks = (each.trouble(self._monotonic_s()) for each in self._runners.values())
-        self.troubles.say([*self._factory.shared.troubles(now_s), *filter(None, of_tasks)])
+        self.troubles.say([*self._factory.shared.troubles(now_s), *self._restorer.troubles, *filter(None, of_tasks)])
 
     def begin_incarnation(self) -> None:
         """Begins a new incarnation, whose session knows of no copies."""

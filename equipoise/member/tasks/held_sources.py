@@ -1,5 +1,5 @@
-"""Sources whose committed records end before an open transaction: consumers with read_committed get
-nothing behind it until it ends, and a hanging one never ends.
+"""Sources and changelogs whose committed records end before an open transaction: consumers with
+read_committed get nothing behind it until it ends, and a hanging one never ends.
 """
 
 from __future__ import annotations
@@ -44,16 +44,19 @@ class _Hold:
 
 
 class HeldSources:
-    """Logs once that a partition is held for longer than `HELD_S`, and once that this has ended."""
+    """Logs once that a partition is held for longer than `HELD_S`, and once that this has ended.
+    `what`: the partitions are of ``source`` topics, or each of a ``changelog``.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "source") -> None:
+        self._what = what
         self._holds: dict[TopicPartition, _Hold] = {}
 
     @property
     def troubles(self) -> list[str]:
         """Returns a sentence about each partition that is held for so long. Any thread may call it."""
         return [
-            f"source {tp.topic}/{tp.partition}: records from offset {hold.offset} on wait for an open transaction; `equipoise doctor` names it"
+            f"{self._what} {tp.topic}/{tp.partition}: records from offset {hold.offset} on wait for an open transaction; `equipoise doctor` names it"
             for tp, hold in sorted(self._holds.copy().items())
             if hold.is_logged
         ]
@@ -69,7 +72,9 @@ class HeldSources:
             if known is not None and known.offset != offset:
                 del self._holds[tp]
                 if known.is_logged:
-                    _LOG.warning("source %s/%d: the transaction at offset %d has ended, reading goes on", tp.topic, tp.partition, known.offset)
+                    _LOG.warning(
+                        "%s %s/%d: the transaction at offset %d has ended, reading goes on", self._what, tp.topic, tp.partition, known.offset
+                    )
                 known = None
             if offset is None:
                 continue
@@ -77,8 +82,9 @@ class HeldSources:
             if now_s - known.since_s >= HELD_S and not known.is_logged:
                 known.is_logged = True
                 _LOG.warning(
-                    "source %s/%d: records from offset %d to %d wait for a transaction that has been open for %.0f s. "
+                    "%s %s/%d: records from offset %d to %d wait for a transaction that has been open for %.0f s. "
                     "`kafka-transactions.sh describe-producers --topic %s --partition %d` names its producer, `abort` ends a hanging one",
+                    self._what,
                     tp.topic,
                     tp.partition,
                     offset,

@@ -158,7 +158,7 @@ class _Examination:
                     yield finding
 
     async def _held(self, applications: Iterable[Application], found: Mapping[str, TopicFound]) -> list[Finding]:
-        names = dict.fromkeys(name for each in applications for name in each.sources)
+        names = dict.fromkeys(name for each in applications for name in (*each.sources, *each.changelogs))
         places = [
             TopicPartition(name, partition)
             for name in names
