@@ -7,7 +7,7 @@ three, and where one of them is missing, it says what is missing in the place of
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -25,6 +25,7 @@ class AllClear(enum.StrEnum):
     RUNS = "every task runs, and nothing moves"
     BALANCED = "the group is balanced"
     NOTHING_WRONG = "nothing is wrong"
+    NO_INCIDENT = "no incident was seen"
     NOTHING_WAITS = "nothing waits, and every task runs where it should"
 
 
@@ -211,6 +212,14 @@ def all_troubles(lead: GroupLead, grounds: Grounds) -> list[Trouble]:
     if lead.halted is not None:
         return troubles(lead.machine.state, str(lead.halted))
     return sorted([*grounds.missing, *troubles(lead.machine.state)], key=lambda each: each.severity)
+
+
+def nothing_seen(first_ms: int, last_ms: int, missing: Sequence[str]) -> str:
+    """Returns that a recording has no incident, with its evidence. `first_ms`, `last_ms`: of the
+    states that were read, 0: without times. `missing`: what the recording cannot tell.
+    """
+    read = f"between {day_text(first_ms)} and {day_text(last_ms)}, the first and last change that were read" if first_ms else "in what has no times"
+    return "; ".join([f"{AllClear.NO_INCIDENT} {read}", *(f"it cannot tell {each}" for each in missing[:1])])
 
 
 def _silent(state: GroupState, age_ms: int) -> Iterator[str]:

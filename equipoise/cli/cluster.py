@@ -37,7 +37,7 @@ _DESCRIBED = (
     " are silent, and share groups are not known"
 )
 _WAYS = {"seat": "from a seat (docs/seat.md)", "brokers": "from inside the brokers (docs/seat.md)", "rounds": "by rounds (docs/streams.md)"}
-_ORPHAN = "by equipoise's assignor; no process of equipoise lead is there: nothing is balanced"
+_ORPHAN = "by equipoise's assignor; no process of equipoise lead is there: nobody balances it"
 _NO_SAMPLE: tuple[int, dict[str, list[int]]] = (0, {})
 _WITHOUT_WORK = ("share", "other", "offsets only")
 """Kinds of groups whose work is not read."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from equipoise.cli.screen import Line, Part, Table, bold
+from equipoise.replay.all_clear import nothing_seen
 from equipoise.replay.numbers import MOVES, NEVER_COMMITTED, UNAVAILABLE, WITHOUT_COMMITS
 from equipoise.replay.wording import counted, day_text, span_text
 
@@ -39,7 +40,9 @@ def group_parts(
     if not history.has_records:
         rebalancing = sum(each.rebalancing_ms for each in found)
         cost = f"{span_text(rebalancing)} rebalancing"
-    head = Line(bold(history.group), f"  {what}: {counted(len(found), 'incident')}, {cost}")
+    times = [state.at_ms for state in history.states] or [0]
+    seen = f"{counted(len(found), 'incident')}, {cost}" if found else nothing_seen(times[0], times[-1], history.missing)
+    head = Line(bold(history.group), f"  {what}: {seen}")
     parts: list[Part] = [head]
     if not is_told:
         return parts

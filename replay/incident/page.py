@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from equipoise.replay.all_clear import AllClear
 from equipoise.replay.drawing.colours import CAUSE_COLOURS, colour_numbers, member_colour
 from equipoise.replay.importers.groups.observed import ObservedGroup
 from equipoise.replay.incident.causes import Cause, Rebalance
@@ -56,10 +57,11 @@ def page_data(history: GroupHistory, found: Sequence[Incident], told: Mapping[In
     unavailable_ms = sum(each.unavailable_ms for each in found)
     longest_ms = max((gap.unavailable_ms for gap in gaps), default=0)
     left_out = len(shown.every) - len(shown.works)
+    incidents = counted(len(found), "incident") if found else AllClear.NO_INCIDENT
     return {
         "title": f"{history.group}: what happened",
         "subtitle": f"{day_text(from_ms)}, {span_text(to_ms - from_ms)}; {history.states[-1].group.kind.value if history.states else 'no records'}; "
-        f"{counted(len(found), 'incident')}, {counted(len(shown.every), 'piece')} of work, {counted(len(shown.members), 'member')}",
+        f"{incidents}, {counted(len(shown.every), 'piece')} of work, {counted(len(shown.members), 'member')}",
         "note": f"{counted(left_out, 'piece')} of work that changed least are not drawn." if left_out else "",
         "from": from_ms,
         "to": to_ms - from_ms,

@@ -261,7 +261,7 @@ async def test_group_goes_on_without_its_seat_and_the_next_one_leads(broker: Bro
                 if not said[1]:
                     break
                 await asyncio.sleep(0.5)
-            assert said[0] == "the broker, by equipoise's assignor; no process of equipoise lead is there: nothing is balanced"
+            assert said[0] == "the broker, by equipoise's assignor; no process of equipoise lead is there: nobody balances it"
             seat = SeatProcess(broker.bootstrap, prefix, tmp_path / "first.db")
             await until(lambda: "1 processes" in seat.said)
             later = SeatProcess(broker.bootstrap, prefix, tmp_path / "second.db")
