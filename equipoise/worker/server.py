@@ -129,7 +129,7 @@ class Server(HttpServer):
             rows.append(_brief(place, lead))
             if not len(rows) % _ROWS_A_PART:
                 await asyncio.sleep(0)
-        return web.json_response({"log_id": self._worker.log_id, "groups": rows})
+        return web.json_response({"log_id": self._worker.log_id, "unready": self._worker.unready(), "groups": rows})
 
     async def _group(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]

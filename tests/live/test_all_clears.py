@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 import pytest
 from aiokafka.admin import NewTopic
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Error, Page
 
 from equipoise.kafka.client import TopicPartition
 from equipoise.kafka.connection import Connection
@@ -108,6 +108,8 @@ async def size(scene: Scene) -> str:
 async def console(scene: Scene) -> str:
     """The page that was opened when all was well."""
     assert scene.page is not None
+    if scene.page.url.startswith("chrome-error:"):
+        return await scene.page.content()
     return await scene.page.inner_text("body")
 
 
@@ -182,6 +184,14 @@ def worker(scene: Scene, bootstrap: str) -> subprocess.Popen[bytes]:
     return started([*command, "--worker-session-timeout-ms", str(WORKER_SESSION_MS)], scene.folder / "worker.out")
 
 
+def worker_as_commands(scene: Scene) -> subprocess.Popen[bytes]:
+    """With the user of the commands."""
+    command = [sys.executable, "-m", "equipoise", "worker", "--bootstrap", scene.bootstrap, "--prefix", scene.prefix]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **scene.environment}
+    with open(scene.folder / "nobody.out", "wb") as out:
+        return subprocess.Popen([*command, "--http-port", str(scene.http_port)], env=environment, stdout=out, stderr=out)
+
+
 def end(scene: Scene) -> None:
     for process in scene.processes.values():
         with contextlib.suppress(ProcessLookupError):
@@ -243,11 +253,23 @@ async def test_worker_that_is_paused_is_said_in_every_view(bootstrap: str, prefi
         await check(scene, words, {"metrics": "EquipoiseNoWorker|EquipoiseWorkerDown"})
 
 
+async def hand_over_to_a_worker_without_rights(scene: Scene) -> None:
+    """The worker ends, and the next one has the user of the commands."""
+    scene.processes["worker"].kill()
+    scene.processes["worker"].wait()
+    scene.processes["worker"] = worker_as_commands(scene)
+    assert scene.page is not None
+    await asyncio.sleep(3)
+    with contextlib.suppress(Error):
+        await scene.page.reload()
+
+
 async def test_user_without_rights_hears_that_nothing_is_known(prefix: str, tmp_path: Path) -> None:
     with secured_broker(tmp_path, "nobody", "worker") as secured:
         settings = {f"EQUIPOISE_{name.upper()}": value for name, value in secured.settings("nobody").items()}
         async with deployed(secured.bootstrap, prefix, tmp_path, inside=secured.inside, environment=settings) as scene:
-            await check(scene, r"is missing; without it", {"console": None, "metrics": None})
+            await hand_over_to_a_worker_without_rights(scene)
+            await check(scene, r"is missing; without it", {"console": "ERR_CONNECTION_REFUSED|not ready", "metrics": "EquipoiseWorkerDown"})
 
 
 async def test_brokers_that_are_away_are_said_in_every_view(prefix: str, tmp_path: Path) -> None:

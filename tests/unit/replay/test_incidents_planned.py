@@ -80,7 +80,7 @@ def test_command_names_planned_changes(tmp_path: Path) -> None:
         CliRunner().invoke(main, ["incident", "scale-out", str(log), "--all", "--json", "--redact", "--until", "2026-11-20T04:43"]).stdout
     )
     planned = document["groups"][0]["incidents"][-1]
-    assert [(each["change"]["change_id"], each["is_cause"]) for each in planned["changes"]] == [(None, False), ("c", True)]
+    assert [(each["change"]["change_id"], each["is_cause"]) for each in planned["changes"]] == [(None, False), ("name-2", True)]
     assert planned["changes"][1]["change"]["what"] == "a change of kind join"
     drawn = CliRunner().invoke(main, ["incident", "scale-out", str(log), "--group", "orders", "--html", str(page), "--until", "2026-11-20T04:43"])
     assert drawn.exit_code == 0, drawn.output
