@@ -6,11 +6,11 @@ group. An older one halts the group in which it meets a fact that it does not kn
 from __future__ import annotations
 
 import asyncio
-import time
 
 from equipoise.events import codec
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.hosting.live_settings import LiveSettings
+from equipoise.hosting.runtime import DeployedRuntime
 from equipoise.kafka.connection import Connection
 from equipoise.kafka.consumer_groups import ConsumerGroup, repeated
 from equipoise.log.kafka.log_topics import Topics
@@ -33,7 +33,7 @@ async def ask_workers(connection: Connection, topics: Topics) -> AskedNow:
         unknown = f"this user may not describe group {name}"
     except (KafkaError, OSError, EquipoiseError) as error:
         unknown = f"group {name} cannot be described: {type(error).__name__} {error}"
-    return AskedNow(workers=workers, unknown=unknown, now_ms=time.time_ns() // 1_000_000)
+    return AskedNow(workers=workers, unknown=unknown, now_ms=DeployedRuntime().wall_us() // 1_000)
 
 
 async def check_workers_read(settings: LiveSettings) -> str:
