@@ -17,7 +17,7 @@ from equipoise.cli.command import command
 from equipoise.cli.params import brokers_argument, brokers_of, check_recording
 from equipoise.cli.screen import Line, Screen, Table, bold
 from equipoise.events.errors import InputError
-from equipoise.replay.importers.groups.observed import ALONE, SEAT
+from equipoise.replay.importers.groups.observed import ALONE
 from equipoise.replay.numbers import LAG, NEVER_COMMITTED
 from equipoise.replay.wording import counted, span_text
 
@@ -216,7 +216,7 @@ def _uneven(group: ObservedGroup, names: Mapping[str, str]) -> list[str]:
 
 
 def _state(member: ClusterMember) -> str:
-    return "seat" if member.client_id == SEAT else member.state
+    return "seat" if member.is_seat else member.state
 
 
 def _member(member: ClusterMember) -> dict[str, Any]:

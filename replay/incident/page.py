@@ -114,7 +114,7 @@ def _round(each: Rebalance, from_ms: int, group: ObservedGroup | None) -> dict[s
         "cause": _COLOURS.get(each.cause, "unknown"),
         "text": each.cause.value,
         "moves": len(each.changed),
-        "members": 0 if group is None else len(group.members),
+        "members": 0 if group is None else len(group.readers),
     }
 
 

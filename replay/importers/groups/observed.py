@@ -72,6 +72,11 @@ class ClusterMember:
     rejoin_ms: int = -1
     problem: str = ""
 
+    @property
+    def is_seat(self) -> bool:
+        """Returns whether it is a seat of equipoise, which reads nothing."""
+        return self.client_id == SEAT
+
 
 _ADOPTING = "equipoise-member"
 """What ids of members that hold an adopted group begin with (`equipoise.kafka.held_group`)."""
@@ -115,12 +120,12 @@ class ObservedGroup:
     @property
     def seats(self) -> dict[str, ClusterMember]:
         """The members by which equipoise leads the group, or stands by; they read nothing."""
-        return {name: member for name, member in self.members.items() if member.client_id == SEAT}
+        return {name: member for name, member in self.members.items() if member.is_seat}
 
     @property
     def readers(self) -> dict[str, ClusterMember]:
         """The members that are no seats."""
-        return {name: member for name, member in self.members.items() if member.client_id != SEAT}
+        return {name: member for name, member in self.members.items() if not member.is_seat}
 
     @property
     def state(self) -> str:

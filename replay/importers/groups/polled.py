@@ -198,10 +198,8 @@ class PolledCluster:
         since_s, is_said = self._waits_since.setdefault(group, (time.monotonic(), False))
         if not is_said and time.monotonic() - since_s >= _LONG_S:
             self._waits_since[group] = since_s, True
-            self._say(
-                f"group {group} rebalances for {_LONG_S:.0f} s and longer, with {counted(len(found.members), 'member')}: "
-                "it is recorded when that is over"
-            )
+            members = counted(sum(not each.is_seat for each in found.members.values()), "member")
+            self._say(f"group {group} rebalances for {_LONG_S:.0f} s and longer, with {members}: it is recorded when that is over")
 
     def _tell_denied(self, group: str) -> None:
         if group not in self._denied:

@@ -9,6 +9,9 @@ import pytest
 
 from equipoise.replay.importers.groups.leading import could_be_led, is_beside, led_by, seats_of, stands_by
 from equipoise.replay.importers.groups.observed import ALONE, ClusterMember, GroupKind, ObservedGroup
+from equipoise.replay.incident import incidents
+from equipoise.replay.incident.page import page_data
+from tests.observed_groups import BOTH, history, member
 
 
 def group(kind: GroupKind, *members: ClusterMember, **changed: Any) -> ObservedGroup:
@@ -55,3 +58,10 @@ def test_seat_is_no_reader() -> None:
     assert group(GroupKind.CLASSIC_CONSUMER, SEAT, leader="s-1").state == ALONE
     assert group(GroupKind.CONSUMER, SEAT).state == ALONE
     assert group(GroupKind.CONSUMER).state == "empty"
+
+
+def test_page_of_an_incident_counts_readers() -> None:
+    """In the round in which a seat joins."""
+    joined = attrs.evolve(BOTH, epoch=2, members={**BOTH.members, "equipoise-lead-1": member("equipoise-lead")})
+    found = history((0, BOTH), (100, joined))
+    assert [each["members"] for each in page_data(found, incidents(found), {})["rounds"]][-1] == 2
