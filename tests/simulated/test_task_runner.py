@@ -207,6 +207,29 @@ def test_runner_never_handles_a_record_beyond_the_lease(guarantee: str) -> None:
 
 
 @BOTH
+def test_handler_that_does_not_return_is_told_with_its_record_until_it_does(guarantee: str) -> None:
+    async def test(bench: Bench) -> None:
+        goes_on = asyncio.Event()
+
+        async def handler(record: Any, context: TaskContext) -> None:
+            if record.offset == 2:
+                await goes_on.wait()
+
+        bench.send(0, 5)
+        runner = bench.start(0, handler)
+        await asyncio.sleep(50)
+        assert runner.trouble(bench.monotonic_s()) == ""
+        await asyncio.sleep(20)
+        place = "task 0_0 waits for its handler for over 60 s, with in/0 at offset 2; give the handler a timeout of its own"
+        assert runner.trouble(bench.monotonic_s()) == place
+        goes_on.set()
+        await asyncio.sleep(1)
+        assert runner.trouble(bench.monotonic_s()) == ""
+
+    simulate(test, guarantee=guarantee)
+
+
+@BOTH
 def test_runner_commits_a_lone_record_at_once(guarantee: str) -> None:
     async def test(bench: Bench) -> None:
         bench.start(0, answer)

@@ -19,12 +19,15 @@ from equipoise.log.kafka.log_topics import MADE_WITH, MUST_BE, Topics
 from equipoise.operations.doctor import brokers, directory_findings
 from equipoise.operations.doctor.access import ROLES, Acl, Application, Need, needs
 from equipoise.operations.doctor.finding import CHECKS, Finding
-from equipoise.operations.doctor.group_findings import of_timeouts, unknown_group
+from equipoise.operations.doctor.group_findings import of_group, of_timeouts, of_workers, unknown_group
 from equipoise.operations.doctor.protocol_findings import GroupProtocols, of_protocols
 from equipoise.operations.doctor.topic_findings import LEAST_MESSAGE_BYTES, is_allowed, of_application, of_log, of_topology
-from equipoise.statemachine.state import GroupState
+from equipoise.replay.all_clear import AskedNow, Undecided, grounds_of
+from equipoise.statemachine.group_lead import GroupLead
+from equipoise.statemachine.state import GroupState, Parked
 from tests.groups import Group, configured, joined
 from tests.pages import rows_of
+from tests.unit.replay.test_trouble import settled
 
 ROOT = Path(__file__).parents[3]
 TOPICS = Topics("p")
@@ -467,3 +470,35 @@ def test_assignors_that_may_not_be_read_are_unknown() -> None:
     assert brief(found) == [("unknown", "groups"), ("fine", "groups")]
     assert "of broker 2: this user may not read them" in found[0].text
     assert list(of_protocols([])) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "members", "said"),
+    [
+        (1, 1, ("fine", "1 worker of the log")),
+        (0, 1, ("problem", "no worker runs: nobody decides in 1 group (orders)")),
+        (0, 0, ("warning", "no worker runs: nobody will decide")),
+        (None, 1, ("unknown", "whether a worker runs is not known: no right")),
+    ],
+)
+def test_doctor_says_whether_somebody_decides(workers: int | None, members: int, said: tuple[str, str]) -> None:
+    group = Group().starts("m1", stateful=2)
+    if not members:
+        group.state.members.clear()
+    found = of_workers(AskedNow(workers=workers, unknown="no right", now_ms=0), [GroupLead("orders", group.machine)])
+    assert found.status == said[0]
+    assert found.text.startswith(said[1])
+
+
+def test_doctor_names_what_stands_still_and_what_nobody_has_decided() -> None:
+    lead = GroupLead("orders", settled("m1").machine)
+    state = lead.machine.state
+    asked = AskedNow(workers=0, unknown="", now_ms=state.last_append_ms)
+    assert list(of_group(lead, grounds_of(state, asked=asked))) == []
+    task = next(iter(state.owner))
+    state.parked[task] = Parked("m1", 0, "in", 1, 17, "ValueError")
+    found = list(of_group(lead, grounds_of(state, asked=asked, undecided=Undecided(9, 0, 3))))
+    assert [(each.status, each.text) for each in found] == [
+        ("problem", "group orders: nobody has decided since 00:00:00.000: 3 decisions are not written; what follows is the state before"),
+        ("warning", f"group orders: 1 task failed ({task}) at in/1 offset 17: ValueError"),
+    ]
