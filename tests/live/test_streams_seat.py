@@ -249,9 +249,9 @@ async def test_group_goes_on_without_its_seat_and_the_next_one_leads(broker: Bro
             (known,) = seat.changes()
             assert known.judged is not None
             assert (known.judged.outcome, known.judged.moves, known.judged.unavailable_task_ms) == ("at_rest", 0, 0)
-            rounds = seat.said.count(" processes, assigned in ")
+            rounds = seat.said.count(", assigned in ")
             await asyncio.sleep(8)
-            assert seat.said.count(" processes, assigned in ") == rounds, "a round in which nothing happens is not logged"
+            assert seat.said.count(", assigned in ") == rounds, "a round in which nothing happens is not logged"
             seat.end(signal.SIGKILL)
             second.end("leave")
             alone = await until_running(broker, prefix, 1)
@@ -263,7 +263,7 @@ async def test_group_goes_on_without_its_seat_and_the_next_one_leads(broker: Bro
                 await asyncio.sleep(0.5)
             assert said[0] == "the broker, by equipoise's assignor; no process of equipoise lead is there: nobody balances it"
             seat = SeatProcess(broker.bootstrap, prefix, tmp_path / "first.db")
-            await until(lambda: "1 processes" in seat.said)
+            await until(lambda: "1 process," in seat.said)
             later = SeatProcess(broker.bootstrap, prefix, tmp_path / "second.db")
             await until(lambda: later is not None and "another process leads it: standing by" in later.said)
             seat.end(signal.SIGKILL)
