@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equipoise.cli.size import size_parts
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LagReported, Load, MemberUnchanged
 from equipoise.events.records import Entry, FactRecord
 from equipoise.events.tasks import TaskId
+from equipoise.replay.prediction.habits import habits_of
 from equipoise.replay.sizing.demand import BUCKET_MS, DemandReader
 from equipoise.replay.sizing.member_queues import dealt, lagging, longest_lag_s
 from equipoise.replay.sizing.size import Sizable, Sizing, read_sizable, size
@@ -175,6 +177,19 @@ def test_log_that_shows_too_little_is_refused() -> None:
         sized(Known(per_s=5_000, mean=100), busy_per_record=False)
     with pytest.raises(InputError, match=r"reported loads for . minutes; 10 are needed"):
         size(read_sizable(lived()[0]), target_lag_s=10.0)
+
+
+def test_members_are_counted_where_no_restore_speed_is_known_and_costs_are_not() -> None:
+    found = read_sizable(lived()[0])
+    reader = DemandReader(group="orders")
+    for entry in Known(per_s=1_000, mean=200).log():
+        reader.take(entry)
+    answer = size(attrs.evolve(found, demand=reader.demand(), habits=habits_of(None)), target_lag_s=20.0, runs=2)
+    assert answer.recommended is not None
+    assert {each.there for each in answer.options} == {None}
+    assert "--restore-speed" in answer.unpredicted
+    (said,) = [part for part in size_parts(answer) if isinstance(part, str) and "not known" in part]
+    assert said.startswith("what a change costs is not known: ")
 
 
 def test_changes_are_predicted_there_and_back_and_say_how_often_they_are_worth_it() -> None:
