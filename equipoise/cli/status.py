@@ -54,8 +54,9 @@ def status(
     restores and warm-ups with their expected times, then members and tasks. What nobody has decided
     yet is not shown: the first line says since when.
 
-    With --json, --group decides which document it is: one group, or the list. Exit code 1: a group
-    is halted. --watch waits for brokers that are away.
+    Of a LOG with one group people see that group. With --json, --group alone decides which document
+    it is: one group, or the list, whatever the LOG holds. Exit code 1: a group is halted. --watch
+    waits for brokers that are away.
 
     \b
     Examples:
