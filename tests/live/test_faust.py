@@ -229,4 +229,4 @@ async def test_upgrade_from_stock_and_back_under_load_loses_nothing(application:
             assert decided is led
     await application.check()
     warned = "".join(worker.said for worker in (*application.workers.values(), *application._ended))
-    assert "do not report their copies" in warned or "decided for 1 workers" in warned
+    assert "no report of its copies" in warned or "decided for 1 worker in" in warned
