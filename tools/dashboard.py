@@ -12,6 +12,8 @@ from typing import Any
 
 import attrs
 
+from equipoise.replay.numbers import WITHOUT_RUNNER
+
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 PANELS_A_ROW, WIDTH, HEIGHT = 3, 8, 8
 """Grafana's grid is 24 columns wide; a unit of height is 30 pixels."""
@@ -135,7 +137,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             queries={
                 "sum by (state) (equipoise_all_tasks)": "{{state}}",
                 "sum by (state) (equipoise_all_lost_tasks)": "lost, {{state}}",
-                _rate("equipoise_all_unavailable_task_seconds_total"): "unavailable",
+                _rate("equipoise_all_unavailable_task_seconds_total"): WITHOUT_RUNNER,
             },
         ),
         Panel(
@@ -167,8 +169,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             queries={f"sum by (state) (equipoise_tasks{G})": "{{state}}"},
         ),
         Panel(
-            title="Unavailable tasks", unit="suffix: tasks",
-            description="Mean number of tasks without a running owner: task-seconds of unavailability per second. A silence counts when it is over.",
+            title=f"Tasks {WITHOUT_RUNNER}", unit="suffix: tasks",
+            description=f"Mean number of tasks {WITHOUT_RUNNER}: task-seconds per second, as timelines show. A silence counts when it is over.",
             queries={_rate("equipoise_unavailable_task_seconds_total", G, "group"): "{{group}}"},
         ),
         Panel(

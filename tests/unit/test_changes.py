@@ -54,6 +54,8 @@ def test_wish_to_undo_says_what_is_too_much() -> None:
     planned = ChangeWish(or_undo=True, at_most_task_s=1.5, why="a test").planned("configure", "x", 7, None)
     assert (planned.change_id, planned.most_unavailable_task_ms, planned.why) == ("configure-8", 1_500, "a test")
     assert ChangeWish().planned("restart", "x", 7, None).quiet_ms > planned.quiet_ms
+    killed = ChangeWish().planned("scale_down", "m2 is killed", 7, None, name="kill")
+    assert (killed.change_id, killed.kind) == ("kill-8", "scale_down")
 
 
 @pytest.mark.parametrize(

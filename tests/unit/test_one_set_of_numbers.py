@@ -8,15 +8,19 @@ import re
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
+from equipoise.cli.what_if import fidelity_table
 from equipoise.console.recent import Recent
 from equipoise.events.records import FactRecord
 from equipoise.log import open_log
 from equipoise.replay import numbers
 from equipoise.replay.whatif.compared import compared
+from equipoise.replay.whatif.evaluate import what_if_recorded
+from equipoise.replay.whatif.recorded_costs import read_recording
 from equipoise.replay.wording import span_text
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.worker.metrics import WorkerMetrics
@@ -201,6 +205,20 @@ def test_costs_that_what_if_reads_from_a_log_are_those_of_its_timeline(logs: dic
     assert rows["moves"] == sum(each["moves"] for each in windows)
     assert rows["rebalances"] == sum(each["rounds"] for each in windows)
     assert f"{rows['moves']:.0f} moves in " in ask("timeline", logs["led"], "--svg", str(Path(logs["led"]).with_suffix(".svg")))
+
+
+def test_unlike_numbers_are_not_compared(logs: dict[str, str]) -> None:
+    """A log of another leader that nobody measured has no restores, and its simulation has."""
+    with open_log(logs["recorded"]) as log:
+        recording = read_recording(log.read())
+    unmeasured = attrs.evolve(recording, metrics_source="log")
+    answer = what_if_recorded(unmeasured)
+    assert (what_if_recorded(recording).log_shows, answer.log_shows) == (numbers.UNAVAILABLE, numbers.WITHOUT_OWNER)
+    errors = {each.metric: each.error for each in answer.fidelity}
+    assert errors["unavailable_task_seconds"] is None
+    assert errors["moves"] is not None
+    (row, *_) = fidelity_table(answer).rows
+    assert (row[0], row[-1]) == ("task-s without an owner; simulated: unavailable", "")
 
 
 def test_status_of_a_group_that_its_own_leader_leads_counts_owners(logs: dict[str, str]) -> None:
