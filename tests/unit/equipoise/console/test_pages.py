@@ -120,6 +120,13 @@ async def test_page_names_only_files_that_are_served() -> None:
                 assert await status(http, f"/console/{name}") == 200, name
 
 
+async def test_page_links_to_the_docs_of_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url, link in (("https://example.org/docs?a&b", 'href="https://example.org/docs?a&amp;b/console.md"'), ("", "docs: docs/console.md")):
+        monkeypatch.setattr(pages_module, "docs_url", lambda url=url: url)
+        async with served() as (_, http), http.get("/console/") as answer:
+            assert link in await answer.text()
+
+
 @pytest.mark.parametrize(
     ("settings", "headers", "expected"),
     [
