@@ -70,17 +70,6 @@ def joined_stretches(intervals: Iterable[Interval]) -> dict[TaskId, list[tuple[i
     return joined((each.task, each.from_ms, each.to_ms) for each in intervals if each.condition is not Condition.RUNNING)
 
 
-@attrs.frozen(kw_only=True)
-class _Begun:
-    """The current interval of a task."""
-
-    member_id: str | None
-    condition: Condition
-    from_ms: int
-    offset: int
-    generation: int
-
-
 class Owners:
     """Follows the owners of a group, fact by fact.
 
@@ -92,7 +81,8 @@ class Owners:
     def __init__(self, only: TaskId | None = None, silences: SilenceFinder | None = None) -> None:
         self._only = only
         self.intervals: list[Interval] = []
-        self._open: dict[TaskId, _Begun] = {}
+        self._open: dict[TaskId, Interval] = {}
+        """What goes on; `Interval.to_ms` says nothing there."""
         self._topology: TopologyDeclared | None = None
         self._tasks: dict[TaskId, None] = {}
         """The followed tasks of the current topology."""
@@ -207,7 +197,10 @@ class Owners:
             elif state.phase is not GroupPhase.SHADOWING:
                 self._unread.setdefault(owner, {})[task] = state.members[owner].issued_epoch
             self._last_owner[task] = owner
-        begun = _Begun(member_id=owner, condition=condition, from_ms=record.append_ms, offset=record.offset, generation=state.generation)
+        began_ms, generation = record.append_ms, state.generation
+        begun = Interval(
+            task=task, member_id=owner, condition=condition, from_ms=began_ms, to_ms=began_ms, offset=record.offset, generation=generation
+        )
         self._set(task, begun)
 
     def _note_started(self, record: FactRecord, state: GroupState, member_id: str) -> None:
@@ -245,7 +238,7 @@ class Owners:
         if not unread:
             del self._unread[member_id]
 
-    def _set(self, task: TaskId, begun: _Begun) -> None:
+    def _set(self, task: TaskId, begun: Interval) -> None:
         """Begins the next interval of a task, or has the current one been another."""
         self._open[task] = begun
         if begun.condition is not Condition.RUNNING:
@@ -272,15 +265,7 @@ class Owners:
             ends = [(now.condition, now.from_ms, silent_ms), (Condition.SILENT, silent_ms, at_ms)]
         for condition, from_ms, to_ms in ends:
             if from_ms < to_ms:
-                yield Interval(
-                    task=task,
-                    member_id=now.member_id,
-                    condition=condition,
-                    from_ms=from_ms,
-                    to_ms=to_ms,
-                    offset=now.offset,
-                    generation=now.generation,
-                )
+                yield attrs.evolve(now, condition=condition, from_ms=from_ms, to_ms=to_ms)
 
 
 def _first_condition(state: GroupState, task: TaskId, owner: str) -> Condition:
