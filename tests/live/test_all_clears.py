@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,15 @@ async def metrics(scene: Scene) -> str:
 
 
 VIEWS: Mapping[str, Text] = {each.__name__: each for each in (status, explain, cluster, doctor, size, console, metrics)}
+
+
+async def is_open(port: int) -> bool:
+    try:
+        _, writing = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writing.close()
+    return True
 
 
 async def until(what: Callable[[], Awaitable[Any]], why: Callable[[], object], within_s: float = MOST_S) -> None:
@@ -314,8 +324,9 @@ async def test_log_that_is_cut_is_said_in_every_view(bootstrap: str, prefix: str
 async def test_metrics_of_a_worker_that_reads_no_more_are_not_taken_for_the_present(prefix: str, tmp_path: Path) -> None:
     relays = Relays(["worker", "others"])
     with Brokers(1, relays.listeners) as brokers:
+        for relay in (*relays.of("worker"), *relays.of("others")):  # the broker opens them after its own
+            await until(partial(is_open, relay.broker_port), lambda: brokers.log_of(0))
         async with relays.relaying(), deployed(relays.bootstrap("others"), prefix, tmp_path, of_worker=relays.bootstrap("worker")) as scene:
-            assert brokers.bootstrap
             relays.cut("worker")
             words = r"nobody has decided since|no worker runs|brokers have not answered|being taken over"
             await check(scene, words, {"metrics": "EquipoisePartitionNotLed"})
