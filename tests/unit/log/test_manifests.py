@@ -102,6 +102,12 @@ def test_table_has_every_state() -> None:
     assert {state for state in PartitionState if TABLE[state][0] is Reader.ALL} == {PartitionState.COMMITTED}
 
 
+def test_decision_record_has_the_table() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "decisions" / "0029-manifests-of-an-archive.md").read_text(encoding="utf-8")
+    for state, (reader, appender, compactor) in TABLE.items():
+        assert f"| {state.value} | {reader.value} | {appender.value} | {compactor.value} |\n" in page
+
+
 def test_next_manifests() -> None:
     first = manifest(5, 9, 12)
     assert [each.next_row for each in first.appended([part(12, 20)]).files] == [5, 9, 12, 20]
