@@ -34,7 +34,14 @@ def shown_pageviews(row: dict[str, str]) -> str:
     return f"| {row['system']} | {number(row, 'records_per_s')} | {number(row, 'cpu_s_per_100k', 2)} | {float(row['state_bytes']) / 1e6:.1f} |"
 
 
-SHOWN = {"member_speed.csv": shown_speed, "member_speed_again.csv": shown_speed, "pageviews.csv": shown_pageviews}
+def shown_peers(row: dict[str, str]) -> str:
+    over = "over " if row["at rest after, s"].startswith("over") else ""
+    waits = f"{number(row, 'wait_median_ms')}, {number(row, 'wait_p99_ms')}"
+    costs = f"{over}{number(row, 'task-s', 1)} | {number(row, 'longest, s', 1)} | {row['owners changed']}"
+    return f"| {row['system']} | {costs} | {waits} | {number(row, 'started_s')} |"
+
+
+SHOWN = {"member_speed.csv": shown_speed, "member_speed_again.csv": shown_speed, "pageviews.csv": shown_pageviews, "peers_kill.csv": shown_peers}
 
 
 def test_each_file_has_its_table() -> None:
