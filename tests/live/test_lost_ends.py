@@ -109,7 +109,7 @@ async def test_group_goes_on_exactly_when_topics_of_its_log_have_lost_their_ends
     """`runs`: its member, which leads the log, meanwhile. Of MANY facts the first two batches are
     left, which do not configure the group.
     """
-    kinds = ("decisions", "checkpoints", "rejected", "bases", "facts+decisions", "facts+decisions+checkpoints")
+    kinds = ("decisions", "checkpoints", "bases", "facts+decisions", "facts+decisions+checkpoints")
     logs = [LedLog(broker.bootstrap, prefix, lost, tmp_path) for lost in kinds]
     async with contextlib.AsyncExitStack() as stack:
         members: dict[str, Member] = {}

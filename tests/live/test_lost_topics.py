@@ -19,7 +19,7 @@ from tests.live.led_logs import LedLog
 pytestmark = pytest.mark.slow
 RUNS = pytest.mark.parametrize("member", ["runs", "is away"])
 FAULTS = pytest.mark.parametrize("fault", ["is made again", "loses its beginning", "is deleted"])
-GOES_ON = ("decisions", "checkpoints", "rejected", "bases")
+GOES_ON = ("decisions", "checkpoints", "bases")
 
 
 @RUNS
