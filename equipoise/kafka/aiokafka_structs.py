@@ -13,6 +13,7 @@ from io import BytesIO
 from itertools import groupby
 from typing import Any
 
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.types import Array, Bytes, Schema
 
 _LENGTH = struct.Struct(">i")
@@ -135,3 +136,13 @@ def _writer(field: Any) -> Write:
         parts.append(field.encode(value))
 
     return write_other
+
+
+def client_subscription(data: bytes) -> Any:
+    """A subscription as assignors of aiokafka and Faust take it: `subscription`, `user_data`."""
+    return ConsumerProtocolMemberMetadata.decode(data)
+
+
+def client_assignment(data: bytes) -> Any:
+    """An assignment as assignors of aiokafka and Faust take it: `partitions()`, `user_data`."""
+    return ConsumerProtocolMemberAssignment.decode(data)

@@ -5,7 +5,7 @@ without topics, nor answer for others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -72,9 +72,14 @@ def fewest_buckets(members: int) -> int:
     return buckets
 
 
+def _subscribed_to_nothing(protocol: str) -> bytes:
+    return write_subscription(cooperative=protocol == COOPERATIVE)
+
+
 class GroupClient:
-    """The seat's own membership. Requests raise KafkaError or OSError. `protocol_type`: the broker
-    refuses members of another type than those that are there.
+    """The membership of one client. Requests raise KafkaError or OSError. `protocol_type`: the broker
+    refuses members of another type than those that are there. `subscription`: what is said to the
+    leader of a generation, for each protocol.
     """
 
     def __init__(
@@ -85,12 +90,13 @@ class GroupClient:
         client_id: str = CLIENT_ID,
         protocol_type: str = "consumer",
         session_ms: int = SESSION_MS,
+        subscription: Callable[[str], bytes] = _subscribed_to_nothing,
         quiet: bool = True,
     ) -> None:
         self.group = group
         self.member_id = ""
         self.generation = -1
-        self._protocol_type, self._session_ms = protocol_type, session_ms
+        self._protocol_type, self._session_ms, self._subscription = protocol_type, session_ms, subscription
         self._joins = ConsumerGroup(connection, group, request_timeout_ms=JOIN_TIMEOUT_MS, client_id=client_id, quiet=quiet)
         self._others = ConsumerGroup(connection, group, client_id=client_id, quiet=quiet)
 
@@ -120,6 +126,11 @@ class GroupClient:
     async def describe_consumers(self) -> list[Any]:
         """The members of a group of KIP-848 as ConsumerGroupDescribe shows them; of another: []."""
         return await self._others.describe_consumers() or []
+
+    async def partitions(self, topics: Sequence[str]) -> dict[str, set[int]]:
+        """Topic -> its partitions; none, where there is no such topic. Raises KafkaError."""
+        described = await (await self._others.admin()).describe_topics(topics)
+        return {each["topic"]: {row["partition"] for row in each["partitions"]} for each in described}
 
     async def join_in(self, wanted: int, protocols: tuple[str, ...]) -> Generation:
         """Joins a group that has members, as a new one whose id is in this bucket of the broker's
@@ -166,7 +177,7 @@ class GroupClient:
         return Generation(number=answer.generation_id, protocol=answer.group_protocol, leader=answer.leader_id, members=members)
 
     def _join(self, member_id: str, protocols: tuple[str, ...]) -> Any:
-        offered = [(name, write_subscription(cooperative=name == COOPERATIVE)) for name in protocols]
+        offered = [(name, self._subscription(name)) for name in protocols]
         return JoinGroupRequest(self.group, self._session_ms, REBALANCE_MS, member_id, None, self._protocol_type, offered)
 
     async def _kept(self, request: Any) -> Any:
@@ -224,11 +235,15 @@ class GroupClient:
             for _, code in answered:
                 self._others.check(code)
 
-    async def leave(self) -> None:
+    async def leave(self, reason: str = "the seat is given up") -> None:
         """Leaves the group: the broker makes another member the leader."""
         if self.member_id:
             member_id, self.member_id = self.member_id, ""
-            await self._others.send(LeaveGroup(self.group, [(member_id, None)], "the seat is given up"))
+            await self._others.send(LeaveGroup(self.group, [(member_id, None)], reason))
+
+    def forget_id(self) -> None:
+        """Joins as a new member next time: the coordinator does not have this one any more."""
+        self.member_id, self.generation = "", -1
 
     async def evict(self, members: Sequence[GroupMember]) -> None:
         """Takes other members out of the group, all at once."""

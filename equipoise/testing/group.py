@@ -38,8 +38,8 @@ from equipoise.testing.simulated.connection import SimulatedClients, SimulatedCo
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 from equipoise.testing.simulated.machines import DiskStore, Machine, SimulatedProcess
-from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler
+from equipoise.testing.simulated.worker import SimulatedWorker
 
 NAME = "test"
 LOOK_S = 0.1
@@ -125,7 +125,6 @@ class Group:
         self._worker = SimulatedWorker(
             SimulatedSettings(made=SimulatedClients(self._cluster, "worker"), prefix=self._options.prefix, partitions=1, observe_interval_ms=1_000),
             self._process("worker", lambda error: None),
-            WorkerCoordinator(self._scheduler, 1, 10.0),
         )
         self._worker.process.start(self._lead())
         self._until(lambda: not self._worker.unready(), LED_S)

@@ -19,7 +19,7 @@ from equipoise.events.records import DecisionRecord, FactRecord
 from equipoise.folding.log_reading import FactReader, PartitionReading
 from equipoise.hosting.runtime import DEPLOYED, Runtime
 from equipoise.kafka.broker_watch import BrokerWatch
-from equipoise.kafka.client import ENDS_S, LOG_COMPRESSION, call_off, within
+from equipoise.kafka.client import ENDS_S, LOG_COMPRESSION, Producer, call_off, within
 from equipoise.log.kafka.log_opening import open_again
 from equipoise.log.kafka.log_topics import MADE_AGAIN
 from equipoise.replay.wording import names_text
@@ -34,7 +34,7 @@ from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reader_watch import ReaderStalledError
 from equipoise.worker.session_sender import SendFailedError, SessionSender
 from equipoise.worker.settings import WorkerSettings
-from equipoise.worker.takeover_session import TakeoverSession
+from equipoise.worker.takeover_session import Deliver, TakeoverSession
 from equipoise.worker.tracing import Tracing
 
 _LOG = logging.getLogger(__name__)
@@ -63,9 +63,10 @@ class PartitionHost:
     """Leads one partition from `start` to `stop`, or until the log is replaced; then it calls
     `replaced`.
 
-    `topic_ids`: ids of the topics of the log that `opened` names
-    (`Topics.ids`); None: the brokers give topics no ids. `folded` is called with the partition,
-    each fact that was folded, and its decisions.
+    `deliver`: brings facts to where they are folded. `make_producer`: makes the producer of a
+    session. `topic_ids`: ids of the topics of the log that `opened` names (`Topics.ids`); None: the
+    brokers give topics no ids. `folded` is called with the partition, each fact that was folded, and
+    its decisions.
     """
 
     def __init__(
@@ -74,6 +75,8 @@ class PartitionHost:
         opened: LogOpened,
         partition: int,
         metrics: WorkerMetrics,
+        deliver: Deliver,
+        make_producer: Callable[..., Producer],
         *,
         topic_ids: tuple[str, ...] | None = None,
         replaced: Callable[[], None] = lambda: None,
@@ -87,6 +90,7 @@ class PartitionHost:
         self.problem = ""
         """Why the last session failed; "" once the next one has taken over."""
         self._settings, self._opened, self._metrics, self._brokers, self._replaced = settings, opened, metrics, brokers, replaced
+        self._deliver, self._make_producer = deliver, make_producer
         self._monotonic_s = runtime.monotonic_s
         self._reading = PartitionReading(settings, settings.topics, opened, partition)
         self._identity = LogIdentity(settings.topics, opened, topic_ids, runtime.monotonic_s)
@@ -165,6 +169,11 @@ class PartitionHost:
             raise SendFailedError(f"partition {self.partition} is not led yet")
         await self._sender.append(group, fact)
 
+    def tick(self) -> None:
+        """Has probing ticks appended, where some are due."""
+        if self._session is not None and self._session.leading:
+            self._session.tick()
+
     # Takeover sessions
 
     def _end_session(self) -> None:
@@ -202,9 +211,7 @@ class PartitionHost:
     async def _run_session(self) -> None:
         from aiokafka.errors import UnknownTopicOrPartitionError
 
-        producer = self._settings.clients.producer(
-            request_timeout_ms=int(ANSWER_S * 1_000), compression_type=LOG_COMPRESSION, topic_ids=self._identity.topic_ids
-        )
+        producer = self._make_producer(request_timeout_ms=int(ANSWER_S * 1_000), compression_type=LOG_COMPRESSION, topic_ids=self._identity.topic_ids)
         self._sender = sender = SessionSender(producer, self.partition, self._settings.topics.facts)
         try:
             await producer.start()
@@ -215,7 +222,7 @@ class PartitionHost:
                 assert self._session is not None, "it was taken over above"
                 recalling = asyncio.ensure_future(self._news.recall(self._reading, self.lead))
                 try:
-                    await self._session.run(facts)
+                    await self._session.run(facts, self._deliver)
                 finally:
                     recalling.cancel()
         except (LogReplacedError, UnknownTopicOrPartitionError):

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
+
+import attrs
 
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError
@@ -25,17 +27,34 @@ from equipoise.worker.decision_marks import DecisionMarks
 from equipoise.worker.log_identity import LogIdentity
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reader_watch import ReaderWatch
-from equipoise.worker.session_sender import SessionSender
+from equipoise.worker.session_sender import SendFailedError, SessionSender
 from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
-_TICK_S = 0.02
+_LOOK_S = 0.02
 REJECTED_AGAIN_S = 60.0
 """Time between two lines about records that belong to no group."""
 _FACTS_A_TURN = 100
 """Facts folded before other coroutines run."""
 _CHECKPOINTS_A_TURN = 20
 """Checkpoints that are stored before facts are folded again: some milliseconds."""
+
+
+@attrs.frozen(eq=False)
+class FactBatch:
+    """The facts that one fetch has brought, for the session that wanted them."""
+
+    session: TakeoverSession
+    records: Sequence[ConsumedRecord | NoRecord]
+    reader: FactReader
+
+    async def fold(self) -> None:
+        """Steps the machines of the groups with these facts, and publishes what they decide."""
+        await self.session.fold(self)
+
+
+Deliver = Callable[[Callable[[], Awaitable[FactBatch]]], Coroutine[Any, Any, None]]
+"""Brings what a function returns to `TakeoverSession.fold`, time after time."""
 
 
 class TakeoverSession:
@@ -62,6 +81,7 @@ class TakeoverSession:
         self._metrics, self._monotonic_s = metrics, monotonic_s
         self._lock = asyncio.Lock()
         """Held while facts are folded or checkpoints are stored."""
+        self._ticked = asyncio.Event()
         self._is_over = False
         self._has_caught_up = False
         self._written = Written(decisions_offset=begun.published_to, since=self.lead.position)
@@ -125,9 +145,13 @@ class TakeoverSession:
         self._watch.note()
         self._has_caught_up = True
 
-    async def run(self, facts: FactReader) -> None:
-        """Leads until something fails."""
-        jobs = [self._read_facts(facts), self._run_periodic_jobs(facts), self._identity.watch(facts)]
+    async def run(self, facts: FactReader, deliver: Deliver) -> None:
+        """Leads until something fails. `deliver`: brings each batch of facts to `fold`."""
+
+        async def batch() -> FactBatch:
+            return FactBatch(self, await facts.batch(), facts)
+
+        jobs = [deliver(batch), self._append_ticks(), self._run_periodic_jobs(facts), self._identity.watch(facts)]
         if self.bases is not None:
             jobs.append(self.bases.run())
         await self._sender.run_until_failed(*jobs)
@@ -151,26 +175,46 @@ class TakeoverSession:
         async with self._lock:
             await self.checkpoints.write_index()
 
-    async def _read_facts(self, facts: FactReader) -> None:
-        while True:
-            records = await facts.batch()
+    async def fold(self, batch: FactBatch) -> None:
+        """Folds the next facts, and has their decisions published. An error ends the session, and
+        what is still under way for one that has ended is left for the next one.
+        """
+        records = batch.records
+        try:
             for start in range(0, len(records), _FACTS_A_TURN):
                 async with self._lock:
                     for record in records[start : start + _FACTS_A_TURN]:
+                        if not self.leading:
+                            return
                         self._watch.read_s = now_s = self._monotonic_s()
                         if self._identity.is_stale(now_s):
-                            await self._identity.check(facts)
+                            await self._identity.check(batch.reader)
                         await self._fold(record)
                 self._watch.note()
                 await asyncio.sleep(0)
+            self._watch.note()
+        except asyncio.CancelledError:
+            self._sender.fail(SendFailedError("the agent was cancelled while it folded facts"))
+            raise
+        except Exception as error:  # noqa: BLE001 whatever it is, the next session starts from the log
+            self._sender.fail(error)
+
+    def tick(self) -> None:
+        """Has probing ticks appended, where some are due."""
+        self._ticked.set()
+
+    async def _append_ticks(self) -> None:
+        while True:
+            await self._ticked.wait()
+            self._ticked.clear()
+            for group in self.lead.ticks_due(self._now_ms()):
+                await self._sender.append(group, self.lead.tick(group))
+                self._metrics.ticks.inc()
 
     async def _run_periodic_jobs(self, facts: FactReader) -> None:
         checkpoints = self.checkpoints
         while True:
             await self._identity.check(facts)
-            for group in self.lead.ticks_due(self._now_ms()):
-                await self._sender.append(group, self.lead.tick(group))
-                self._metrics.ticks.inc()
             if not checkpoints.is_in_round and checkpoints.is_round_due:
                 checkpoints.begin_round()
             if checkpoints.is_in_round:
@@ -181,7 +225,7 @@ class TakeoverSession:
                 await self._note_halted()
                 self._watch.note()  # it could not fold meanwhile
             await self._watch.look(facts, self.lead.position)
-            await self._watch.sleep(_TICK_S)
+            await self._watch.sleep(_LOOK_S)
 
     async def _fold(self, fact: ConsumedRecord | NoRecord) -> None:
         """Folds the next fact and publishes its decisions."""

@@ -25,7 +25,6 @@ from equipoise.log.kafka.topic_making import ensure_topics
 from equipoise.member import Member
 from equipoise.worker.app import Worker
 from equipoise.worker.metrics import WorkerMetrics
-from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.settings import WorkerSettings
 from tests.live.kafka import admin_client, delete_topics, reader, topic_names, writer
 from tests.live.leader import leading
@@ -33,6 +32,7 @@ from tests.live.swarm import Swarm, everything, topology
 from tests.live.test_member import PARTITIONS, SHORT, Application
 from tests.live.test_restorer import until
 from tests.live.test_worker import CONFIG
+from tests.support.lone_hosts import LoneHost
 
 
 async def delete_log(bootstrap: str, prefix: str) -> None:
@@ -183,7 +183,7 @@ async def test_worker_paused_while_its_log_was_replaced_folds_nothing_of_the_new
 
     monkeypatch.setattr(FactReader, "batch", when_awake(FactReader.batch))
     monkeypatch.setattr(FactReader, "topic_ids", when_awake(FactReader.topic_ids))
-    host = PartitionHost(settings, opened, 0, WorkerMetrics(), topic_ids=ids, replaced=replaced.set)
+    host = LoneHost(settings, opened, 0, WorkerMetrics(), topic_ids=ids, replaced=replaced.set)
     host.start()
     try:
         await until(lambda: host.leading)
@@ -216,7 +216,7 @@ async def test_worker_begins_at_the_start_when_its_checkpoint_is_ahead_of_the_fa
     async with writer(settings) as producer:
         for key, value in index_records(opened.log_id, Index(position=501, recovery_offset=501)):
             await producer.send_and_wait(settings.topics.checkpoints, value, key=key, partition=0)
-    host = PartitionHost(settings, opened, 0, WorkerMetrics())
+    host = LoneHost(settings, opened, 0, WorkerMetrics())
     host.start()
     try:
         with caplog.at_level(logging.WARNING):

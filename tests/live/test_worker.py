@@ -40,6 +40,7 @@ from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured, joined
 from tests.live.swarm import Swarm, checksum_of, everything, topology
+from tests.support.lone_hosts import LoneHost
 
 MOST_S = 120.0
 CONFIG = configured(initial_delay_ms=200, acceptable_recovery_lag=100, checkpoint_every_records=20)
@@ -213,7 +214,7 @@ async def hosting(settings: WorkerSettings) -> AsyncIterator[PartitionHost]:
     """Leads partition 0 without Faust."""
     await ensure_topics(settings, settings.topics)
     opened = await open_partitions(settings, settings.topics)
-    host = PartitionHost(settings, opened, 0, WorkerMetrics())
+    host = LoneHost(settings, opened, 0, WorkerMetrics())
     host.start()
     try:
         await until(lambda: host.leading, "the partition is taken over")

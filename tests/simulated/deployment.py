@@ -33,8 +33,8 @@ from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.cluster_state import BrokerPartition
 from equipoise.testing.simulated.kafka.partition_log import Batch, StoredRecord
 from equipoise.testing.simulated.machines import DiskStore, Machine, SimulatedProcess
-from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler
+from equipoise.testing.simulated.worker import SimulatedWorker
 from examples.orders.count import count
 from examples.orders.produce import STATE_SETTINGS
 from tests import faults
@@ -194,7 +194,6 @@ class Deployment:
         self._launches = 0
         self.is_calm = True
         """Whether no fault is under way that explains why a process ends by itself."""
-        self.coordinators = {prefix: WorkerCoordinator(self.scheduler, LOG_PARTITIONS, WORKER_SESSION_S) for prefix in PREFIXES}
         id_of = faults.long_id if seed % 3 == 0 else str
         self.members = {name: Seat(name, id_of(name), self._machine(name), wanted=name in MEMBERS) for name in (*MEMBERS, *EXTRA)}
         self.workers = {name: WorkerSeat(name, self._machine(name), wanted=name in WORKERS) for name in (*WORKERS, *EXTRA_WORKERS)}
@@ -360,7 +359,7 @@ class Deployment:
             observe_interval_ms=1_000,
             checkpoint_facts=80,
         )
-        seat.worker = SimulatedWorker(settings, process, self.coordinators[seat.prefix])
+        seat.worker = SimulatedWorker(settings, process)
         await seat.worker.start()
         await asyncio.get_running_loop().create_future()
 

@@ -18,7 +18,7 @@ from equipoise.operations.follower import Follower
 from equipoise.replay.trouble import UNCONFIGURED, wrong
 from equipoise.testing.simulated.connection import SimulatedClients, SimulatedConnection, SimulatedSettings
 from equipoise.testing.simulated.kafka.partition_log import Batch
-from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
+from equipoise.testing.simulated.worker import SimulatedWorker
 from equipoise.worker.group_readings import GroupCondition, read
 from tests.simulated.judge import verify_log
 from tests.simulated.test_operators import Answers
@@ -48,7 +48,7 @@ class Led(Deploys):
             **self.retains,
         )
         process = self._process("worker", lambda error: None)
-        self._worker = SimulatedWorker(settings, process, WorkerCoordinator(self._scheduler, 1, 10.0))
+        self._worker = SimulatedWorker(settings, process)
         process.start(self._lead())
 
     @property

@@ -21,8 +21,8 @@ from equipoise.testing.simulated.connection import SimulatedClients, SimulatedCo
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.partition_log import Batch
 from equipoise.testing.simulated.machines import Machine, SimulatedProcess
-from equipoise.testing.simulated.partition_coordinator import SimulatedWorker, WorkerCoordinator
 from equipoise.testing.simulated.virtual_loops import S_US, Scheduler
+from equipoise.testing.simulated.worker import SimulatedWorker
 from tests.groups import configured
 from tests.simulated.run import _quiet
 from tests.support.cluster_faults import grow_topic
@@ -52,11 +52,10 @@ class NewGroup:
         """Member whose process has ended -> why."""
         self.worker: SimulatedWorker
         worker = self._process("worker")
-        coordinator = WorkerCoordinator(self.scheduler, 1, 3.0)
         settings = SimulatedSettings(made=SimulatedClients(self.cluster, "worker"), partitions=1)
 
         async def lead() -> None:
-            self.worker = SimulatedWorker(settings, worker, coordinator)
+            self.worker = SimulatedWorker(settings, worker)
             await self.worker.start()
             await asyncio.get_running_loop().create_future()
 

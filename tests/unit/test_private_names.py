@@ -48,12 +48,11 @@ OVERRIDDEN = "the assignor extends Faust's, which has no other way to be extende
 
 LISTED = [
     # aiokafka
-    PrivateName("_client", AIOKAFKA_CONSUMER, 2, "", "Faust's consumer, so that it makes no topics; what members subscribe to"),
+    PrivateName("_client", AIOKAFKA_CONSUMER, 1, "", "what members subscribe to"),
     # Faust, and aiokafka's consumer below it
-    PrivateName("_thread", "faust.transport.drivers.aiokafka:Consumer", 3, "", "aiokafka's consumer, which Faust gives nobody"),
-    PrivateName("_consumer", FAUST_THREAD, 2, "", "the same"),
+    PrivateName("_thread", "faust.transport.drivers.aiokafka:Consumer", 1, "", "aiokafka's consumer, which Faust gives nobody"),
     PrivateName("_ensure_consumer", FAUST_THREAD, 1, "ff4a4c693b7e", "the same, from the thread of the consumer"),
-    PrivateName("_coordinator", AIOKAFKA_CONSUMER, 2, "", "generation and member id; ends of changelogs before an assignment"),
+    PrivateName("_coordinator", AIOKAFKA_CONSUMER, 1, "", "ends of changelogs before an assignment"),
     PrivateName("_perform_assignment", COORDINATOR, 2, "a5cf61fa9732", "ends of changelogs are asked for before the assignor is"),
     PrivateName("_heartbeat_interval_ms", COORDINATOR, 2, "", "members learn of a rebalance sooner than Faust's least setting allows"),
     PrivateName("_fetcher", AIOKAFKA_CONSUMER, 5, "", "waits of fetches, for which Faust has no setting; records that Faust drops"),
@@ -130,6 +129,10 @@ def test_every_private_name_of_another_package_is_listed(uses: list[Use]) -> Non
     there = Counter(each.name for each in uses if not each.file.startswith(RIDES))
     where = {name: [f"{each.file}:{each.line}" for each in uses if each.name == name] for name in there}
     assert there == listed, {name: where.get(name) for name in there.keys() | listed.keys() if there[name] != listed[name]}
+
+
+def test_worker_uses_none_of_them(uses: list[Use]) -> None:
+    assert {each for each in uses if each.file.startswith("equipoise/worker/")} == set()
 
 
 def test_the_client_uses_no_more_of_them_than_before(uses: list[Use]) -> None:

@@ -27,7 +27,7 @@ SETTERS = {"add_signal_handler", "add_reader"}
 """So does one that has an event set by a signal or by the end of a process: its operator's, or that
 of a process that it watches.
 """
-BEGIN = {"ensure_future", "create_task", "begin_job", "run_coroutine_threadsafe", "run_until_failed", "_keep_going", "answered"}
+BEGIN = {"ensure_future", "create_task", "begin_job", "run_coroutine_threadsafe", "run_until_failed", "_keep_going", "answered", "add_future"}
 """They begin jobs: coroutines whose own waits are looked at where these are written."""
 EVENTS = {"wait", "join", "get", "acquire", "readline", "drain", "communicate", "wait_closed"}
 STREAMS = {"readexactly", "readuntil", "open_connection", "open_unix_connection"}

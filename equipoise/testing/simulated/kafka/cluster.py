@@ -18,6 +18,7 @@ from equipoise.kafka.client import NO_EPOCH, LeaderEnd, TopicPartition
 from equipoise.kafka.consumer.requests import END, FIRST
 from equipoise.kafka.producer.errors import InvalidRecordError
 from equipoise.testing.simulated.kafka.broker_network import CallsLater, Network
+from equipoise.testing.simulated.kafka.classic_groups import ClassicGroups
 from equipoise.testing.simulated.kafka.cluster_state import (
     BrokerPartition,
     ErrorClass,
@@ -78,6 +79,7 @@ class Cluster:
         self.may_read: Callable[[str], bool] = lambda topic: True
         """Whether users may read a topic."""
         self.coordinators = Coordinators(self)
+        self.groups = ClassicGroups(scheduler)
 
     def now_ms(self, broker: SimulatedBroker | None = None) -> int:
         """The wall clock of a broker; None: of a correct clock."""

@@ -114,7 +114,7 @@ class Coordinators:
             return errors.NotCoordinatorError
         return errors.CoordinatorLoadInProgressError if each.is_settling and broker.view is None else None
 
-    def _may_write(self, kind: str, key: str, broker: SimulatedBroker, reply: Reply) -> bool:
+    def may_write(self, kind: str, key: str, broker: SimulatedBroker, reply: Reply) -> bool:
         """Returns whether the broker coordinates `key`. If not, it replies."""
         refusal = self._refusal(kind, key, broker)
         if refusal is not None:
@@ -143,7 +143,7 @@ class Coordinators:
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with an error, or None."""
-        if not self._may_write(GROUP, group, broker, reply):
+        if not self.may_write(GROUP, group, broker, reply):
             return
         missing = [place for place in offsets if self._cluster.partition(place) is None]
         if missing:
@@ -167,7 +167,7 @@ class Coordinators:
             self._producer_ids += 1
             reply((self._producer_ids, 0))
             return
-        if not self._may_write(TRANSACTION, transactional_id, broker, reply):
+        if not self.may_write(TRANSACTION, transactional_id, broker, reply):
             return
         known = self._transactional.get(transactional_id)
         if known is not None and known.state == "ongoing":
@@ -211,7 +211,7 @@ class Coordinators:
         """Adds partitions, or a group. Replies with an error, or None; where only some partitions are
         there, with the error of each.
         """
-        if not self._may_write(TRANSACTION, transactional_id, broker, reply):
+        if not self.may_write(TRANSACTION, transactional_id, broker, reply):
             return
         problem = self._problem(transactional_id, producer_id, epoch)
         known = self._transactional.get(transactional_id)
@@ -246,7 +246,7 @@ class Coordinators:
         reply: Reply,
     ) -> None:
         """Replies with an error, or None. The offsets are committed with the transaction."""
-        if not self._may_write(GROUP, group, broker, reply):
+        if not self.may_write(GROUP, group, broker, reply):
             return
         problem = self._problem(transactional_id, producer_id, epoch)
         known = self._transactional.get(transactional_id)
@@ -263,7 +263,7 @@ class Coordinators:
 
     def end_transaction(self, transactional_id: str, producer_id: int, epoch: int, commit: bool, broker: SimulatedBroker, reply: Reply) -> None:
         """Replies with an error, or None: it will be committed, or aborted."""
-        if not self._may_write(TRANSACTION, transactional_id, broker, reply):
+        if not self.may_write(TRANSACTION, transactional_id, broker, reply):
             return
         problem = self._problem(transactional_id, producer_id, epoch)
         known = self._transactional.get(transactional_id)

@@ -26,6 +26,7 @@ from equipoise.kafka.metadata_requests import METADATA_V11, NOT_TOLD
 from equipoise.kafka.producer.errors import UnknownTopicIdError
 from equipoise.kafka.producer.requests import PRODUCE_V13
 from equipoise.kafka.producer.sending_orders import Coordinates
+from equipoise.testing.simulated.kafka import group_server
 from equipoise.testing.simulated.kafka.broker_network import Handler
 from equipoise.testing.simulated.kafka.cluster_state import Reply, TopicDescription
 from equipoise.testing.simulated.kafka.coordinators import GROUP, TRANSACTION, noted
@@ -300,6 +301,11 @@ _REQUESTS: dict[int, tuple[str, int, int, Callable[..., None]]] = {
     OFFSET_COMMIT: ("OffsetCommit", 2, 3, _commit_offsets),
     OFFSET_FETCH: ("OffsetFetch", 1, 3, _fetch_offsets),
     EPOCH_ENDS: ("OffsetForLeaderEpoch", 2, 2, _epoch_ends),
+    group_server.JOIN_GROUP: ("JoinGroup", 0, 5, group_server.join_group),
+    group_server.HEARTBEAT: ("Heartbeat", 0, 1, group_server.heartbeat),
+    group_server.LEAVE_GROUP: ("LeaveGroup", 0, 3, group_server.leave_group),
+    group_server.SYNC_GROUP: ("SyncGroup", 0, 3, group_server.sync_group),
+    group_server.DESCRIBE_GROUPS: ("DescribeGroups", 0, 4, group_server.describe_groups),
     PRODUCE: ("Produce", 3, 13, produce),
     FIND_COORDINATOR: ("FindCoordinator", 0, 1, find_coordinator),
     INIT_PRODUCER_ID: ("InitProducerId", 0, 0, init_producer_id),

@@ -19,6 +19,7 @@ from equipoise.worker.partition_host import PartitionHost
 from equipoise.worker.session_sender import SessionSender
 from equipoise.worker.settings import WorkerSettings
 from equipoise.worker.takeover_session import TakeoverSession
+from tests.support.lone_hosts import LoneHost
 
 
 class Ended:
@@ -39,7 +40,7 @@ class Silent:
 
 def leading(producer: Any) -> PartitionHost:
     settings, opened, metrics = WorkerSettings(), LogOpened(log_id="l1", partitions=1), WorkerMetrics()
-    host = PartitionHost(settings, opened, 0, metrics)
+    host = LoneHost(settings, opened, 0, metrics)
     sender = SessionSender(producer, 0, settings.topics.facts)
     begun = StartedLead(lead=PartitionLead(), found=find("l1", []), published_to=0)
     host._session = TakeoverSession(settings, opened, host._reading, begun, sender, DecisionMarks(), host._identity, host._asked, metrics, monotonic)
@@ -70,7 +71,7 @@ async def test_gauges_of_a_partition_end_with_its_lead() -> None:
     metrics = WorkerMetrics()
     gauges = [each for each in vars(metrics).values() if isinstance(each, Gauge)]
     assert {gauge._labelnames for gauge in gauges} == {("partition",)}, "a gauge with another subject: let it disappear, too"
-    hosts = [PartitionHost(WorkerSettings(), LogOpened(log_id="l1", partitions=2), partition, metrics) for partition in (0, 1)]
+    hosts = [LoneHost(WorkerSettings(), LogOpened(log_id="l1", partitions=2), partition, metrics) for partition in (0, 1)]
     for gauge in gauges:
         gauge.labels("0").set(1)
         gauge.labels("1").set(1)
