@@ -7,7 +7,7 @@ import pytest
 from tools import packages
 
 MOST_ARROWS = 190
-MOST_LINES = 117_500
+MOST_LINES = 118_900
 """Of the product, `equipoise.testing` among it. Lower it with each part that goes."""
 MOST_REACHED_LINES = 50_000
 """By `import equipoise.member`: an application has no worker, no forecast and no Spark."""
