@@ -81,8 +81,10 @@ RUN_BY = {
     ("docs/scenarios.md", "text", ""): f"{HERE}::test_scenario_of_the_page_holds",
     ("docs/seat.md", "properties", ""): f"{HERE}::test_properties_of_the_seat_page_are_those_of_the_assignor_inside_brokers",
     ("docs/seat.md", "yaml", ""): f"{HERE}::test_properties_of_the_seat_page_are_those_of_the_assignor_inside_brokers",
-    ("docs/spark.md", "sql", ""): f"{HERE}::test_query_of_the_spark_page_names_columns_of_its_table",
-    ("docs/spark.md", "python", ""): f"{HERE}::test_notebook_of_the_spark_page_answers",
+    ("docs/spark.md", "sql", "-- the longest"): f"{HERE}::test_query_of_the_spark_page_names_columns_of_its_table",
+    ("docs/spark.md", "sql", "-- which"): "tests/spark/test_format.py::test_blocks_of_the_page_run",
+    ("docs/spark.md", "python", "from equipoise.replay.spark.source"): "tests/spark/test_format.py::test_blocks_of_the_page_run",
+    ("docs/spark.md", "python", "from equipoise import replay"): f"{HERE}::test_notebook_of_the_spark_page_answers",
     ("docs/spark.md", "", "g000"): "tests/unit/test_replay_example.py::test_replay_example_output_equals_the_docs",
     ("docs/states.md", "mermaid", ""): "tests/unit/test_state_diagram.py::test_page_is_generated_from_the_table",
     ("docs/streams.md", "properties", ""): f"{HERE}::test_properties_of_the_streams_page_are_those_of_its_class",
@@ -380,7 +382,7 @@ def test_scenario_of_the_page_holds() -> None:
 
 
 def test_query_of_the_spark_page_names_columns_of_its_table() -> None:
-    query = text_of("docs/spark.md", "sql")
+    query = text_of("docs/spark.md", "sql", "-- the longest")
     assert {name for name, _ in TABLES["unavailability"]} >= set(re.findall(r"\b\w+_ms\b", query))
     assert "'history/unavailability/*.parquet'" in query
 
@@ -390,7 +392,7 @@ def test_query_of_the_spark_page_names_columns_of_its_table() -> None:
 def test_notebook_of_the_spark_page_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first part; tests/spark has the functions of the second."""
     monkeypatch.chdir(folder)
-    text = text_of("docs/spark.md", "python")
+    text = text_of("docs/spark.md", "python", "from equipoise import replay")
     plain, _, on_spark = text.partition("\nspark.spark_")
     names = run_python(plain)
     assert names["history"].totals().stopped_ms > 0

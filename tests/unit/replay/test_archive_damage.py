@@ -39,7 +39,11 @@ FACTS = 12
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    archive = tmp_path_factory.mktemp("damage") / "archive"
+    return of_three_days(tmp_path_factory.mktemp("damage") / "archive")
+
+
+def of_three_days(archive: Path) -> Path:
+    """Makes an archive of two partitions, with a file for each day."""
     for partition in (0, 1):
         groups = {name: _Group(f"{name}{partition}") for name in "abc"}
         with ArchiveLog(f"{archive}?partition={partition}", "a") as log:
