@@ -91,7 +91,7 @@ class Pieces(InputPartition):
     pieces: Sequence[Piece]
 
 
-class _Reading:
+class _ArchiveReading:
     """Options, schema and filters of a reading, which tasks get, too."""
 
     def __init__(self, options: Mapping[str, str], schema: Any) -> None:
@@ -100,7 +100,10 @@ class _Reading:
             raise InputError('name the archive: spark.read.format("equipoise").load("archive/")')
         self.location = options["path"]
         self.columns = [field.name for field in schema.fields]
-        self.tasks = int(options.get("partitions", os.cpu_count() or 1))
+        tasks = options.get("partitions", str(os.cpu_count() or 1))
+        if not tasks.isdecimal() or not int(tasks):
+            raise InputError(f"partitions: {tasks!r} is no number of tasks; write 1 or more")
+        self.tasks = int(tasks)
         self.filters: list[tuple[str, Callable[[Any, Any], bool], Any]] = []
 
     def files(self) -> dict[int, PartitionFiles]:
@@ -201,7 +204,7 @@ def _kind(view: str, column: str) -> Any:
     return of_spark.get(kinds[column], pa.timestamp("us", "UTC"))
 
 
-class ArchiveReader(_Reading, DataSourceReader):
+class ArchiveReader(_ArchiveReading, DataSourceReader):
     """A reading of what is there now."""
 
     def partitions(self) -> Sequence[Pieces]:
@@ -224,7 +227,7 @@ class FilteringReader(ArchiveReader):
                 yield each
 
 
-class ArchiveStreamReader(_Reading, DataSourceStreamReader):
+class ArchiveStreamReader(_ArchiveReading, DataSourceStreamReader):
     """A reading that goes on: its place is the next row of each partition, which a compaction does
     not change.
     """

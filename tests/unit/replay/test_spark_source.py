@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan
 
 from equipoise.events.errors import InputError
@@ -124,3 +121,9 @@ def test_wrong_options_are_told(whole: Path) -> None:
         reader(whole, view="nothing", names=["group"])
     with pytest.raises(InputError, match="name the archive"):
         ArchiveReader({}, Columns(["group"]))
+
+
+@pytest.mark.parametrize("tasks", ["0", "many", "-1"])
+def test_number_of_tasks_is_checked(whole: Path, tasks: str) -> None:
+    with pytest.raises(InputError, match="write 1 or more"):
+        reader(whole, partitions=tasks)
