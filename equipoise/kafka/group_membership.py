@@ -22,6 +22,10 @@ from equipoise.kafka.group_client import Generation, GroupClient
 _LOG = logging.getLogger(__name__)
 AGAIN_S = 0.2
 """Wait before a request that was refused or not answered is made again."""
+SAID_AFTER_S = 3.0
+"""A group without an answer for so long is worth a line: that of a new broker has no coordinator at
+first.
+"""
 LEAVE_S = 1.0
 """Longest wait for the answer when the member leaves. Without it the group waits for the session."""
 
@@ -121,9 +125,10 @@ class GroupMembership:
                 self._heard_s = now_s()
             except (errors.KafkaError, OSError, TimeoutError) as failed:
                 error = failed
-            is_overdue = now_s() - self._heard_s > self.session_s
-            if error is not None and not self.noted(f"group {self.client.group}", error) and is_overdue:
-                _LOG.warning("group %s has not answered for %.0f s: %s %s", self.client.group, self.session_s, error.__class__.__name__, error)
+            silent_s = now_s() - self._heard_s
+            is_overdue = silent_s > self.session_s
+            if error is not None and silent_s > SAID_AFTER_S and not self.noted(f"group {self.client.group}", error) and is_overdue:
+                _LOG.warning("group %s has not answered for %.0f s: %s %s", self.client.group, silent_s, error.__class__.__name__, error)
             if is_overdue:
                 self._heard_s = now_s()
             self._take(next_step(self.phase, error, is_overdue=is_overdue), error)

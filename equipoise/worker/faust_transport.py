@@ -309,7 +309,7 @@ class LogProducer(Producer):  # type: ignore[misc]  # Faust ships no types
     logger = _FAUST_LOG
 
     async def flush(self) -> None:
-        """Everything that agents sent through Faust: they send through `session` instead."""
+        """Waits for nothing: agents send through `session`, and not through Faust."""
 
     def session(self, **options: Any) -> client.Producer:
         """Returns a producer. `options`: as for `equipoise.kafka.client.Clients.producer`."""

@@ -49,7 +49,7 @@ from equipoise.operations.leaving import LeavingMembers
 from equipoise.operations.live_group import AnsweredFact
 from equipoise.operations.worker_builds import check_workers_read
 from equipoise.testing.simulated.connection import SimulatedClients, SimulatedSettings
-from equipoise.testing.simulated.kafka import request_server
+from equipoise.testing.simulated.kafka import group_server, request_server
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.cluster_state import Reply
 from equipoise.testing.simulated.kafka.simulated_wire import SimulatedWire
@@ -66,17 +66,18 @@ answered, or one for each broker.
 STOP_S = 30.0
 MEMBER = GroupMember(member_id="m", instance_id=None, client_id="c", host="h", protocol="classic")
 Answers = Mapping[str, Callable[[Any], Any]]
+ABOUT_GROUPS = {group_server.JOIN_GROUP, group_server.SYNC_GROUP, group_server.HEARTBEAT, group_server.LEAVE_GROUP, group_server.DESCRIBE_GROUPS}
 
 
 class GroupWire(SimulatedWire):
-    """Requests about groups, which simulated brokers do not know, have these answers, or none."""
+    """Requests about groups have these answers, or none."""
 
     def __init__(self, cluster: Cluster, process: str, answers: Answers, **options: Any) -> None:
         super().__init__(cluster, process, Throttling(), **options)
         self._answers = answers
 
     async def send(self, node: int, request: Any, *, apart: bool = False) -> Any:
-        if request.API_KEY in request_server.VERSIONS:
+        if request.API_KEY in request_server.VERSIONS and request.API_KEY not in ABOUT_GROUPS:
             return await super().send(node, request, apart=apart)
         self._waits.check()
         name = type(request).__name__
