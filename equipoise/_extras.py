@@ -19,6 +19,7 @@ EXTRAS = {
     "google": "registry",
     "jsonschema": "registry",
     "referencing": "registry",
+    "obstore": "spark",
     "pandas": "spark",
     "pyarrow": "spark",
     "pyspark": "spark",

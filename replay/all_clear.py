@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from equipoise.events.tasks import TaskId, ranges
 from equipoise.replay.trouble import Severity, Trouble, first_names_text, troubles
 from equipoise.replay.wording import clock_text, counted, day_text, span_text
-from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.state import GroupPhase, GroupState, MemberState
+
+if TYPE_CHECKING:
+    from equipoise.statemachine.group_lead import GroupLead
 
 
 class AllClear(enum.StrEnum):
