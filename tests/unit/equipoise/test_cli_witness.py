@@ -66,7 +66,7 @@ def test_remove_member_without_a_broker_says_so() -> None:
         timeout=PATIENCE_S,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith(f"equipoise: --bootstrap {NOBODY}: ")
+    assert done.stderr.startswith(f"equipoise: bootstrap: no broker answers at {NOBODY} ")
     assert done.stderr.count("\n") == 1
 
 
