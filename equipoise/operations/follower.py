@@ -106,7 +106,10 @@ class Follower:
                     lead = self._leads[reading]
                     await facts.place(lead.position)
                 end = await facts.end()
-                async for record in facts.until(min(end, self._before.get(reading.partition, end))):
+                end = min(end, self._before.get(reading.partition, end))
+                async for record in facts.until(end):
+                    if record.offset >= end:  # one fetch brings what is behind it, too
+                        break
                     fact = next_fact(lead, record)
                     if fact is None:
                         continue

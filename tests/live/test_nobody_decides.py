@@ -37,7 +37,6 @@ async def answered(folder: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
     return texts[0], document
 
 
-@pytest.mark.slow
 async def test_decision_that_nobody_has_written_is_not_shown(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix)
     address = ("--bootstrap", bootstrap, "--prefix", prefix)

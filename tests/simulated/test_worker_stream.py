@@ -18,6 +18,8 @@ from equipoise.folding.log_reading import FactReader
 from equipoise.kafka.client import TopicPartition
 from equipoise.log.kafka.envelope import group_key, pack_fact, partition_of, published
 from equipoise.log.kafka.log_topics import Topics
+from equipoise.operations.follower import Follower, KnownGroup
+from equipoise.replay.all_clear import AskedNow
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.testing.simulated.connection import SimulatedClients, SimulatedSettings
 from equipoise.testing.simulated.kafka.cluster import Cluster
@@ -179,6 +181,31 @@ def test_sessions_that_fail_while_facts_come_skip_none_and_decide_none_twice(wor
         workers.settle(0.1)
     workers.settle()
     assert sorted(set(workers.decided("g"))) == [*range(1, 201)]
+
+
+def test_group_that_nobody_decides_in_is_shown_as_it_was_before_the_first_undecided_fact(workers: Workers) -> None:
+    """One fetch brings the facts behind it, too."""
+    workers.start("a")
+    workers.settle()
+    workers.send("g", configured(), *left(2))
+    workers.settle(5)
+    workers.processes["a"].kill()
+    workers.send("g", *left(5))
+    found: list[KnownGroup] = []
+
+    async def ask() -> None:
+        settings = SimulatedSettings(made=SimulatedClients(workers.cluster, "reader"), partitions=PARTITIONS)
+        follower = Follower(settings, TOPICS, "g")
+        await follower.catch_up()
+        found.extend(await follower.known(AskedNow(workers=0, unknown="", now_ms=workers.cluster.now_ms())))
+
+    SimulatedProcess(workers.scheduler, Machine("reader", workers.folder / "reader", Random(1)), "reader", ended=lambda error: None).start(ask())
+    workers.settle(30)
+    [known] = found
+    assert workers.decided("g") == [1, 2]
+    assert known.lead.machine.state.number == 2
+    assert known.grounds.complete.undecided is not None
+    assert known.grounds.complete.undecided.decisions == 5
 
 
 class _Nothing:
